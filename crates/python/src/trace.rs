@@ -1,0 +1,125 @@
+//! Recording what ran where and when.
+
+use crate::clock;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One task that ran.
+struct Event {
+    key: Py<PyAny>,
+    process: u32,
+    thread: u64,
+    start: u64,
+    end: u64,
+}
+
+#[derive(Default)]
+struct Record {
+    events: Vec<Event>,
+    engine: u64,
+}
+
+/// A recording: every run that is loaded while it is switched on reports to it.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct Recorder {
+    record: Mutex<Record>,
+}
+
+/// The recordings that are switched on.
+static ACTIVE: Mutex<Vec<Arc<Py<Recorder>>>> = Mutex::new(Vec::new());
+
+fn active() -> MutexGuard<'static, Vec<Arc<Py<Recorder>>>> {
+    ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The recordings of one run; nearly always none.
+#[derive(Clone, Default)]
+pub(crate) struct Recorders(Vec<Arc<Py<Recorder>>>);
+
+impl Recorders {
+    /// Those that are switched on now.
+    pub(crate) fn active() -> Self {
+        Recorders(active().clone())
+    }
+
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// A task ran on the thread with the identifier `thread` of a process.
+    pub(crate) fn task(
+        &self,
+        key: Borrowed<'_, '_, PyAny>,
+        process: u32,
+        thread: u64,
+        start: u64,
+        end: u64,
+    ) {
+        for recorder in &self.0 {
+            let key = key.to_owned().unbind();
+            recorder.get().push(Event {
+                key,
+                process,
+                thread,
+                start,
+                end,
+            });
+        }
+    }
+
+    /// The engine was busy for so many nanoseconds.
+    pub(crate) fn engine(&self, nanoseconds: u64) {
+        for recorder in &self.0 {
+            recorder.get().lock().engine += nanoseconds;
+        }
+    }
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, event: Event) {
+        self.lock().events.push(event);
+    }
+}
+
+#[pymethods]
+impl Recorder {
+    #[new]
+    fn new() -> Self {
+        Recorder {
+            record: Mutex::default(),
+        }
+    }
+
+    /// Switches the recording on for runs that start from now on; returns the time.
+    fn start(slf: Py<Self>) -> u64 {
+        active().push(Arc::new(slf));
+        clock::now()
+    }
+
+    /// Switches the recording off for runs that start from now on.
+    fn stop(slf: &Bound<'_, Self>) {
+        // The references that this drops are dropped after the lock.
+        let stopped: Vec<_> = active()
+            .extract_if(.., |r| r.as_ptr() == slf.as_ptr())
+            .collect();
+        drop(stopped);
+    }
+
+    /// Nanoseconds that the engine itself was busy: loading, ordering, dispatching.
+    #[getter]
+    fn engine_ns(&self) -> u64 {
+        self.lock().engine
+    }
+
+    /// One `(key, process, thread, start_ns, end_ns)` a task, in the order of their ends.
+    fn events(&self, py: Python<'_>) -> Vec<(Py<PyAny>, u32, u64, u64, u64)> {
+        let record = self.lock();
+        let event = |e: &Event| (e.key.clone_ref(py), e.process, e.thread, e.start, e.end);
+        record.events.iter().map(event).collect()
+    }
+}

@@ -17,6 +17,12 @@ __all__ = ["install", "installed", "uninstall"]
 named_schedulers["treadle"] = threaded.get
 named_schedulers["treadle-sync"] = sync.get
 
+# Dask hides its own frames in a user's traceback; Treadle's are as uninteresting.
+_HIDDEN = dask.config.get("admin.traceback.shorten")
+dask.config.update_defaults(
+    {"admin": {"traceback": {"shorten": [*_HIDDEN, r"treadle[\\\/](sync|threaded|_steps)\.py"]}}}
+)
+
 _ABSENT: Any = object()
 #: What ``scheduler`` was in Dask's configuration before each ``install``.
 _before: list[Any] = []

@@ -24,8 +24,9 @@ class State:
     def __init__(
         self, graph: dict[Key, Any], tasks: tuple[Key, ...], keys: Keys, cache: Cache | None
     ) -> None:
-        self.wanted = set(flatten([keys]))
         values: Cache = {} if cache is None else cache
+        #: What stays in the cache: requested values, and what was in it before.
+        self.kept = set(flatten([keys])) | set(values)
         dependencies: dict[Key, set[Key]] = {}
         dependents: defaultdict[Key, set[Key]] = defaultdict(set)
         for task in tasks:
@@ -33,11 +34,11 @@ class State:
             dependencies[task] = set(node.dependencies) if isinstance(node, GraphNode) else set()
             for dependency in dependencies[task]:
                 dependents[dependency].add(task)
-        for key in self.wanted | set(dependents):
+        for key in set(flatten([keys])) | set(dependents):
             node = graph.get(key)
             if isinstance(node, DataNode):
                 values[key] = node()
-        for key in [*dependents, *tasks, *self.wanted]:
+        for key in [*dependents, *tasks, *self.kept]:
             dependencies.setdefault(key, set())
             dependents.setdefault(key, set())
         waiting = {task: dependencies[task] - set(values) for task in tasks}
@@ -73,7 +74,7 @@ class State:
         for dependency in state["dependencies"][task]:
             readers = state["waiting_data"][dependency]
             readers.discard(task)
-            if not readers and dependency not in self.wanted:
+            if not readers and dependency not in self.kept:
                 del state["waiting_data"][dependency]
                 state["released"].add(dependency)
                 state["cache"].pop(dependency, None)

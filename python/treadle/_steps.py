@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import BrokenExecutor, Executor, Future
 from queue import SimpleQueue
+from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
 from dask._task_spec import convert_legacy_graph
@@ -40,7 +42,8 @@ def run_steps(
     """
     graph = materialize(dsk)
     with local_callbacks(callbacks) as active:
-        if active:
+        looked_at = bool(active) or cache is not None
+        if looked_at:
             graph = convert_legacy_graph(graph)
         started = []
         state: dict[str, Any] = {}
@@ -51,7 +54,7 @@ def run_steps(
                     callback[0](graph)
                 started.append(callback)
             steps = _core.Steps(graph, keys, cache)
-            book = State(graph, steps.keys(), keys, cache) if active or cache is not None else None
+            book = State(graph, steps.keys(), keys, cache) if looked_at else None
             if book is not None:
                 state = book.state
             for _, start_state, _, _, _ in active:
@@ -89,12 +92,18 @@ class _Steps:
         self.rerun_locally = rerun_locally
         self.running: dict[Future[Any], _core.Call] = {}
         self.done: SimpleQueue[Future[Any]] = SimpleQueue()
+        self.thread = get_ident()
+        #: Nanoseconds in which this thread waited or ran tasks.
+        self.elsewhere = 0
 
     def run(self) -> None:
+        start = perf_counter_ns()
         try:
             while self.steps.unfinished:
                 self.start_some()
+                self.elsewhere -= perf_counter_ns()
                 future = self.done.get()
+                self.elsewhere += perf_counter_ns()
                 self.finish(self.running.pop(future), future)
         except BrokenExecutor as error:
             if hasattr(error, "add_note"):  # Python 3.11
@@ -102,6 +111,7 @@ class _Steps:
                 error.add_note(f"Treadle was running these tasks on the executor: {keys}")
             raise
         finally:
+            self.steps.record_engine(perf_counter_ns() - start - self.elsewhere)
             for future in self.running:
                 future.cancel()
 
@@ -122,7 +132,9 @@ class _Steps:
                 value, process, thread, start, end = _remote.unpack(outcome)
                 self.steps.record(call, process, thread, start, end)
             else:
-                value, thread = outcome[:2]
+                value, thread, start, end = outcome
+                if thread == self.thread:
+                    self.elsewhere += end - start
         except BrokenExecutor:
             self.running[future] = call
             raise

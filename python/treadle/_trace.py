@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -18,30 +17,42 @@ __all__ = ["Trace", "trace"]
 
 
 class Trace:
-    """What :func:`trace` records. Times are read when the ``with`` block has ended.
+    """What :func:`trace` records.
 
     Attributes
     ----------
-    events : list of dict
-        Events of the Chrome trace format: one ``"X"`` event a task, with times in microseconds
-        from the start of the recording, and the names of processes and threads.
+    planned : int
+        How many tasks were planned so far; may be read at any time, to show progress.
     tasks : int
-        How many tasks ran.
+        How many tasks ran so far; likewise.
+    events : list of dict
+        When the block has ended: events of the Chrome trace format, one ``"X"`` event a task, with
+        times in microseconds from the start of the recording, and the names of the threads.
     task_seconds : float
-        The sum of their durations.
+        When the block has ended: the sum of the tasks' durations.
     engine_seconds : float
-        How long the engine itself was busy: loading graphs, ordering, dispatching tasks. Waiting
-        is not counted.
+        How long the engine itself was busy so far: loading graphs, ordering, dispatching tasks.
+        Waiting and the release of values are not counted; callbacks are.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.events: list[dict[str, Any]] = []
-        self.tasks = 0
         self.task_seconds = 0.0
-        self.engine_seconds = 0.0
         self._recorder = _core.Recorder()
         self._start = 0
+
+    @property
+    def planned(self) -> int:
+        return self._recorder.planned
+
+    @property
+    def tasks(self) -> int:
+        return self._recorder.tasks
+
+    @property
+    def engine_seconds(self) -> float:
+        return self._recorder.engine_ns / 1e9
 
     def __enter__(self) -> Trace:
         if self.path is not None:
@@ -82,10 +93,8 @@ class Trace:
                     "args": {"key": str(key)},
                 }
             )
-        self.tasks = len(events)
         self.task_seconds = nanoseconds / 1e9
-        self.engine_seconds = self._recorder.engine_ns / 1e9
-        self.events = [*_thread_names(lanes), *events]
+        self.events = [*_thread_names(lanes, self._recorder.thread_names), *events]
 
 
 def trace(path: str | os.PathLike[str] | None = None) -> Trace:
@@ -110,8 +119,9 @@ def trace(path: str | os.PathLike[str] | None = None) -> Trace:
     return Trace(path)
 
 
-def _thread_names(lanes: dict[tuple[int, int], None]) -> list[dict[str, Any]]:
-    alive = {thread.ident: thread.name for thread in threading.enumerate()}
+def _thread_names(
+    lanes: dict[tuple[int, int], None], names: dict[int, str]
+) -> list[dict[str, Any]]:
     here = os.getpid()
     return [
         {
@@ -119,7 +129,7 @@ def _thread_names(lanes: dict[tuple[int, int], None]) -> list[dict[str, Any]]:
             "ph": "M",
             "pid": process,
             "tid": thread,
-            "args": {"name": alive.get(thread, f"thread {thread}") if process == here else "worker"},
+            "args": {"name": names[thread] if process == here else f"process {process}"},
         }
         for process, thread in lanes
     ]

@@ -43,7 +43,8 @@ pub(crate) fn missing_dependency(
     reader: Borrowed<'_, '_, PyAny>,
 ) -> PyErr {
     MissingDependencyError::new_err(format!(
-        "{} reads {}, which is not in the graph. Add it to the graph, or give its value in `cache`.",
+        "Missing dependency: {} reads {}, which is not in the graph. Add it to the graph, or give \
+         its value in `cache`.",
         repr(reader),
         repr(key)
     ))

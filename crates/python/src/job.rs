@@ -63,6 +63,14 @@ pub(crate) struct Turn {
     garbage: Vec<Py<PyAny>>,
 }
 
+impl Turn {
+    /// Drops the values that nobody needs: any Python code may run.
+    #[inline]
+    pub(crate) fn drop_garbage(&mut self) {
+        self.garbage.clear();
+    }
+}
+
 impl Job {
     /// Loads `graph` and plans what `targets` (a key, or nested lists of keys) need.
     ///
@@ -85,6 +93,7 @@ impl Job {
         let job = loader.finish(&wanted, recorders)?;
         if job.recorders.any() {
             job.recorders.engine(clock::now() - began);
+            job.recorders.planned(job.unfinished());
         }
         Ok(job)
     }
@@ -128,6 +137,7 @@ impl Job {
     }
 
     /// Takes in the value of a finished task, and starts the next one if `more` are asked for.
+    /// The caller drops the garbage.
     #[inline]
     pub(crate) fn turn(
         &self,
@@ -166,8 +176,6 @@ impl Job {
         }
         turn.ready = if *stopped { 0 } else { run.ready() };
         turn.over = run.unfinished() == 0;
-        drop(guard);
-        turn.garbage.clear();
         Ok(())
     }
 

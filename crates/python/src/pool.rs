@@ -54,6 +54,8 @@ pub(crate) struct Pool {
     /// Idle threads, the latest on top: its caches are warm, and it may still be looking out.
     idle: Mutex<Vec<Arc<Seat>>>,
     threads: AtomicUsize,
+    /// Threads that were sent to a crew and have not finished with it.
+    sent: AtomicUsize,
     started: AtomicUsize,
     closing: AtomicBool,
 }
@@ -76,6 +78,7 @@ impl Pool {
                 generation: fork::generation(),
                 idle: Mutex::default(),
                 threads: AtomicUsize::new(0),
+                sent: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
                 closing: AtomicBool::new(false),
             }));
@@ -93,20 +96,27 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an idle thread to the crew, if there is one.
-    pub(crate) fn call_idle(&self, crew: &Arc<Crew>) -> bool {
-        let seat = self.idle().pop();
-        seat.map(|seat| seat.give(crew.clone())).is_some()
+    /// Whether some thread has finished its work and will be idle in a moment.
+    pub(crate) fn expects_one(&self) -> bool {
+        let elsewhere = self.idle().len() + self.sent.load(Ordering::Relaxed);
+        self.threads.load(Ordering::Relaxed) > elsewhere
     }
 
-    /// Sends a thread to the crew: an idle one, or else a new one.
+    /// Sends an idle thread to the crew, if there is one.
+    pub(crate) fn send_idle(&self, crew: &Arc<Crew>) -> bool {
+        let Some(seat) = self.idle().pop() else {
+            return false;
+        };
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        seat.give(crew.clone());
+        true
+    }
+
+    /// Sends a new thread to the crew.
     ///
     /// # Errors
     /// `RuntimeError`: the system gives no further thread, or the interpreter is ending.
-    pub(crate) fn recruit(&'static self, py: Python<'_>, crew: Arc<Crew>) -> PyResult<()> {
-        if self.call_idle(&crew) {
-            return Ok(());
-        }
+    pub(crate) fn send_new(&'static self, py: Python<'_>, crew: Arc<Crew>) -> PyResult<()> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(PyRuntimeError::new_err(
                 "the interpreter is ending: no tasks can be started",
@@ -118,13 +128,14 @@ impl Pool {
         });
         seat.give(crew);
         let name = format!("treadle-{}", self.started.fetch_add(1, Ordering::Relaxed));
-        self.threads.fetch_add(1, Ordering::Relaxed);
         let body = {
             let seat = seat.clone();
             move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
                 self.serve(args.py(), &seat);
             }
         };
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        self.sent.fetch_add(1, Ordering::Relaxed);
         let start = || -> PyResult<()> {
             let kwargs = PyDict::new(py);
             kwargs.set_item("target", PyCFunction::new_closure(py, None, None, body)?)?;
@@ -139,6 +150,7 @@ impl Pool {
         };
         start().inspect_err(|_| {
             self.threads.fetch_sub(1, Ordering::Relaxed);
+            self.sent.fetch_sub(1, Ordering::Relaxed);
             seat.take();
         })
     }
@@ -155,6 +167,7 @@ impl Pool {
                     // A task forked, and this is the child: the engine of the parent is not ours.
                     return;
                 }
+                self.sent.fetch_sub(1, Ordering::Relaxed);
             }
             self.idle().push(seat.clone());
             py.detach(|| {

@@ -65,11 +65,16 @@ impl Steps {
         if !Arc::ptr_eq(&self.0, &call.shared) {
             return Err(PyRuntimeError::new_err("the call belongs to another run"));
         }
-        self.0.job.turn(
-            Some((call.started.task, value)),
-            false,
-            &mut Turn::default(),
-        )
+        let mut turn = Turn::default();
+        let finished = Some((call.started.task, value));
+        self.0.job.turn(finished, false, &mut turn)?;
+        turn.drop_garbage();
+        Ok(())
+    }
+
+    /// The engine was busy with this run for so many nanoseconds.
+    fn record_engine(&self, nanoseconds: u64) {
+        self.0.job.recorders.engine(nanoseconds);
     }
 
     /// A task ran in another process, between two times of `time.perf_counter_ns`.

@@ -1,6 +1,5 @@
 //! Running a job on several threads.
 
-use crate::clock;
 use crate::fork;
 use crate::job::{Job, Turn};
 use crate::pool::{Pool, look_out};
@@ -107,25 +106,28 @@ impl Crew {
     }
 
     fn start_and_wait(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        let idle_came = matches!(self.source, Source::Pool) && {
-            // An idle thread has to attach, so it is called while this one is detached.
-            let pool = Pool::get();
-            self.working.fetch_add(1, Ordering::Relaxed);
-            let came = py.detach(|| {
-                let came = pool.call_idle(self);
-                // The shortest runs are over before the signal handlers need a look.
-                let _ = came && look_out(|| self.end.is_over());
-                came
-            });
-            if !came {
-                self.working.fetch_sub(1, Ordering::Relaxed);
-            }
-            came
-        };
-        if !idle_came {
-            self.recruit(py)?;
+        self.working.fetch_add(1, Ordering::Relaxed);
+        if !self.idle_comes(py) {
+            self.send_new(py)?;
         }
         self.wait(py)
+    }
+
+    /// Sends for an idle thread of the pool, and looks out for the end of the shortest runs. Detached
+    /// meanwhile: the thread has to attach.
+    fn idle_comes(self: &Arc<Self>, py: Python<'_>) -> bool {
+        if !matches!(self.source, Source::Pool) {
+            return false;
+        }
+        let pool = Pool::get();
+        py.detach(|| {
+            let sent = || pool.send_idle(self);
+            if !(sent() || pool.expects_one() && look_out(sent)) {
+                return false;
+            }
+            look_out(|| self.end.is_over());
+            true
+        })
     }
 
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
@@ -140,19 +142,41 @@ impl Crew {
         Ok(())
     }
 
-    /// Asks for one more thread.
-    fn recruit(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        self.working.fetch_add(1, Ordering::Relaxed);
-        let asked = match &self.source {
-            Source::Pool => Pool::get().recruit(py, self.clone()),
+    /// Sends for a thread that was counted as working.
+    fn send_new(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        let sent = match &self.source {
+            Source::Pool => Pool::get().send_new(py, self.clone()),
             Source::Python(call) => {
                 let crew = crate::PyCrew::new(self.clone());
                 call.call1(py, (crew,)).map(drop)
             }
         };
-        asked.inspect_err(|_| {
+        sent.inspect_err(|_| {
             self.working.fetch_sub(1, Ordering::Relaxed);
         })
+    }
+
+    /// Sends for threads, as long as there are fewer than the limit and than ready tasks. Threads
+    /// that cannot be had are no error: this one works.
+    fn recruit(self: &Arc<Self>, py: Python<'_>, ready: usize) {
+        let pool = matches!(self.source, Source::Pool).then(Pool::get);
+        for _ in 0..ready {
+            if self.working.fetch_add(1, Ordering::Relaxed) >= self.limit {
+                self.working.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            if pool.is_some_and(|pool| pool.send_idle(self)) {
+                continue;
+            }
+            if pool.is_some_and(|pool| pool.expects_one()) {
+                // Rather than starting a thread, wait for that one until the next turn.
+                self.working.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            if self.send_new(py).is_err() {
+                return;
+            }
+        }
     }
 
     /// Works on the job until nothing is ready. Called on a thread that was recruited.
@@ -181,7 +205,7 @@ impl Crew {
                 return Ok(true);
             }
             if turn.ready > 0 && self.working.load(Ordering::Relaxed) < self.limit {
-                self.recruit_more(py, turn.ready);
+                self.recruit(py, turn.ready);
             }
             let Some(started) = turn.next.take() else {
                 return Ok(false);
@@ -193,26 +217,6 @@ impl Crew {
             }
             finished = Some((started.task, value));
             pulse.beat(py)?;
-        }
-    }
-
-    fn recruit_more(self: &Arc<Self>, py: Python<'_>, ready: usize) {
-        let began = if self.job.recorders.any() {
-            clock::now()
-        } else {
-            0
-        };
-        let missing = self
-            .limit
-            .saturating_sub(self.working.load(Ordering::Relaxed));
-        for _ in 0..missing.min(ready) {
-            if self.recruit(py).is_err() {
-                // This thread works; the run goes on with fewer.
-                break;
-            }
-        }
-        if self.job.recorders.any() {
-            self.job.recorders.engine(clock::now() - began);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::clock;
 use pyo3::prelude::*;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One task that ran.
@@ -16,6 +17,11 @@ struct Event {
 #[derive(Default)]
 struct Record {
     events: Vec<Event>,
+    /// Names of this process's threads, which may be gone when the recording ends.
+    names: HashMap<u64, String>,
+    /// Tasks that were planned.
+    planned: usize,
+    /// Nanoseconds.
     engine: u64,
 }
 
@@ -47,6 +53,13 @@ impl Recorders {
         !self.0.is_empty()
     }
 
+    /// So many tasks were planned.
+    pub(crate) fn planned(&self, tasks: usize) {
+        for recorder in &self.0 {
+            recorder.get().lock().planned += tasks;
+        }
+    }
+
     /// A task ran on the thread with the identifier `thread` of a process.
     pub(crate) fn task(
         &self,
@@ -57,8 +70,14 @@ impl Recorders {
         end: u64,
     ) {
         for recorder in &self.0 {
+            let recorder = recorder.get();
+            if process == std::process::id() && !recorder.lock().names.contains_key(&thread) {
+                // Asked before locking: this runs Python.
+                let name = thread_name(key.py());
+                recorder.lock().names.insert(thread, name);
+            }
             let key = key.to_owned().unbind();
-            recorder.get().push(Event {
+            recorder.lock().events.push(Event {
                 key,
                 process,
                 thread,
@@ -80,10 +99,15 @@ impl Recorder {
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn push(&self, event: Event) {
-        self.lock().events.push(event);
-    }
+/// The name of the calling thread.
+fn thread_name(py: Python<'_>) -> String {
+    let name = || -> PyResult<String> {
+        let thread = py.import("threading")?.call_method0("current_thread")?;
+        thread.getattr("name")?.extract()
+    };
+    name().unwrap_or_else(|_| "thread".to_owned())
 }
 
 #[pymethods]
@@ -110,10 +134,28 @@ impl Recorder {
         drop(stopped);
     }
 
+    /// Number of tasks that were planned so far.
+    #[getter]
+    fn planned(&self) -> usize {
+        self.lock().planned
+    }
+
+    /// Number of tasks that ran so far.
+    #[getter]
+    fn tasks(&self) -> usize {
+        self.lock().events.len()
+    }
+
     /// Nanoseconds that the engine itself was busy: loading, ordering, dispatching.
     #[getter]
     fn engine_ns(&self) -> u64 {
         self.lock().engine
+    }
+
+    /// The names of this process's threads that ran tasks, by identifier.
+    #[getter]
+    fn thread_names(&self) -> HashMap<u64, String> {
+        self.lock().names.clone()
     }
 
     /// One `(key, process, thread, start_ns, end_ns)` a task, in the order of their ends.

@@ -140,13 +140,15 @@ pub(crate) fn take_turn(
     finished: Option<(treadle_graph::TaskId, Py<PyAny>)>,
     turn: &mut Turn,
 ) -> PyResult<()> {
-    if !job.recorders.any() {
-        return job.turn(finished, true, turn);
+    if job.recorders.any() {
+        let began = clock::now();
+        job.turn(finished, true, turn)?;
+        job.recorders.engine(clock::now() - began);
+    } else {
+        job.turn(finished, true, turn)?;
     }
-    let began = clock::now();
-    let result = job.turn(finished, true, turn);
-    job.recorders.engine(clock::now() - began);
-    result
+    turn.drop_garbage();
+    Ok(())
 }
 
 /// Runs all tasks of a job on the calling thread, in the planned order.

@@ -1,0 +1,97 @@
+"""Recorded runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from dask._task_spec import Task, TaskRef
+from dask.utils_test import inc
+
+import treadle
+
+
+@pytest.fixture
+def dsk():
+    return {("inc-0123", i): Task(("inc-0123", i), inc, TaskRef(("inc-0123", i - 1)) if i else 0) for i in range(5)}
+
+
+def tasks(trace):
+    return [event for event in trace.events if event["ph"] == "X"]
+
+
+def test_one_event_a_task(get, dsk, tmp_path):
+    path = tmp_path / "trace.json"
+    with treadle.trace(path) as trace:
+        get(dsk, ("inc-0123", 4))
+    written = json.loads(path.read_text())
+    assert written["traceEvents"] == trace.events
+    events = tasks(trace)
+    assert [event["args"]["key"] for event in events] == [str(key) for key in dsk]
+    assert trace.tasks == 5 and trace.engine_seconds > 0
+    assert sum(event["dur"] for event in events) / 1e6 == pytest.approx(trace.task_seconds)
+    for event, following in zip(events, events[1:], strict=False):
+        assert event["name"] == "inc" and event["pid"] == os.getpid()
+        assert 0 <= event["ts"] <= event["ts"] + event["dur"] <= following["ts"]
+    named = {event["tid"] for event in trace.events if event["name"] == "thread_name"}
+    assert named == {event["tid"] for event in events}
+
+
+def test_threads_are_told_apart_by_name():
+    barrier = threading.Barrier(2, timeout=30)
+    graph = {i: Task(i, lambda _: barrier.wait(), i) for i in range(2)}
+    with treadle.trace() as trace:
+        treadle.get(graph, [0, 1], num_workers=2)
+    names = {e["args"]["name"] for e in trace.events if e["ph"] == "M"}
+    assert len(names) == 2 and all(name.startswith("treadle-") for name in names)
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_tasks_on_other_executors_are_recorded(dsk, kind):
+    context = {"mp_context": get_context("spawn")} if kind is ProcessPoolExecutor else {}
+    with kind(1, **context) as pool, treadle.trace() as trace:
+        treadle.get(dsk, ("inc-0123", 4), pool=pool, callbacks=[(None,) * 5])
+    events = tasks(trace)
+    assert trace.tasks == 5
+    assert ({event["pid"] for event in events} == {os.getpid()}) == (kind is ThreadPoolExecutor)
+    assert all(event["ts"] >= 0 for event in events)
+
+
+def test_nested_runs_and_fused_tasks(get):
+    fused = Task.fuse(Task("a", inc, 1), Task("b", inc, TaskRef("a")))
+    graph = {"b": fused, "outer": Task("outer", lambda _: treadle.get({"x": Task("x", inc, 1)}, "x"), TaskRef("b"))}
+    with treadle.trace() as trace:
+        get(graph, "outer")
+    keys = [event["args"]["key"] for event in tasks(trace)]
+    assert keys == ["b", "x", "outer"]
+
+
+def test_off_means_off(get, dsk):
+    with treadle.trace() as trace:
+        pass
+    get(dsk, ("inc-0123", 4))
+    assert trace.tasks == 0 and trace.events == []
+
+
+def test_two_recordings_at_once(get, dsk):
+    with treadle.trace() as outer:
+        get(dsk, ("inc-0123", 0))
+        with treadle.trace() as inner:
+            get(dsk, ("inc-0123", 1))
+    assert (outer.tasks, inner.tasks) == (3, 2)
+
+
+def test_a_failed_run_is_written(get, tmp_path):
+    path = tmp_path / "trace.json"
+    with pytest.raises(ZeroDivisionError), treadle.trace(path):
+        get({"x": Task("x", divmod, 1, 0)}, "x")
+    assert [e["args"]["key"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"] == ["x"]
+
+
+def test_a_path_that_cannot_be_written_is_an_early_error(tmp_path):
+    with pytest.raises(OSError), treadle.trace(tmp_path / "missing" / "trace.json"):
+        raise AssertionError("the block must not run")

@@ -88,7 +88,9 @@ def test_a_task_that_raises_gives_its_own_exception_and_traceback(get):
         get({"x": Task("x", fail), "y": Task("y", inc, TaskRef("x"))}, "y")
     frames = traceback.extract_tb(error.value.__traceback__)
     assert frames[-1].name == "fail"
-    assert len(frames) <= 3, "the test, the engine's get, and the task: nothing of the engine's inside"
+    assert len(frames) <= 3, (
+        "the test, the engine's get, and the task: nothing of the engine's inside"
+    )
     assert error.value.__cause__ is None
 
 

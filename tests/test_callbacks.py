@@ -37,7 +37,9 @@ class Log(Callback):
 
     def _start_state(self, dsk, state):
         assert isinstance(state, dict)
-        self._note("start_state", set(state["ready"]), {k: set(v) for k, v in state["waiting"].items()})
+        self._note(
+            "start_state", set(state["ready"]), {k: set(v) for k, v in state["waiting"].items()}
+        )
 
     def _pretask(self, key, dsk, state):
         assert key in state["running"]
@@ -149,9 +151,9 @@ def test_rerun_exceptions_locally():
 
     def fail():
         where.append(threading.get_ident())
-        raise ValueError
+        raise ValueError("it failed")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="it failed"):
         treadle.get({"x": Task("x", fail)}, "x", rerun_exceptions_locally=True)
     assert len(where) == 2
     assert where[1] == threading.get_ident() != where[0]

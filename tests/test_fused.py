@@ -81,7 +81,7 @@ def test_what_is_wrong_inside_is_named(get):
     with pytest.raises(RuntimeError, match=r"missing keys \{'nope'\}"):
         get({"b": missing}, "b")
     graph = {"a": Task("a", inc, TaskRef("b")), "b": Task("b", inc, TaskRef("a"))}
-    with pytest.raises(treadle.CycleError, match="'a'\n.*'b'"):
+    with pytest.raises(treadle.CycleError, match=r"'a'\n.*'b'"):
         get({"b": Task("b", _execute_subgraph, graph, "b", ())}, "b")
     with pytest.raises(ZeroDivisionError):
         get({"b": Task.fuse(Task("a", inc, -1), Task("b", truediv, 1, TaskRef("a")))}, "b")

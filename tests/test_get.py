@@ -180,7 +180,8 @@ def test_a_cache_provides_values_and_keeps_results(get):
     dsk = {"x": Task("x", note, TaskRef("y")), "w": Task("w", note, TaskRef("x"))}
     assert get(dsk, "w", cache=cache) == 3
     assert ran == [{"y", "unused"}, {"y", "unused", "x"}]
-    assert cache["w"] == 3 and "x" not in cache
+    assert cache["w"] == 3
+    assert "x" not in cache
     with dask.config.set(cache={"x": 41}):
         assert get(dsk, "w") == 42
 

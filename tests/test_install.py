@@ -28,7 +28,9 @@ def test_names():
 def test_installed_and_undone():
     with treadle.installed():
         assert delayed(thread_name)().compute().startswith("treadle-")
-        assert db.from_sequence([1]).map(lambda _: thread_name()).compute()[0].startswith("treadle-")
+        assert (
+            db.from_sequence([1]).map(lambda _: thread_name()).compute()[0].startswith("treadle-")
+        )
         with treadle.installed("treadle-sync"):
             assert delayed(thread_name)().compute() == thread_name()
         assert delayed(thread_name)().compute().startswith("treadle-")

@@ -17,7 +17,6 @@ import dask
 import dask.array as da
 import pytest
 from dask._task_spec import List, Task, TaskRef
-from dask.utils_test import inc
 
 import treadle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -17,7 +18,10 @@ import treadle
 
 @pytest.fixture
 def dsk():
-    return {("inc-0123", i): Task(("inc-0123", i), inc, TaskRef(("inc-0123", i - 1)) if i else 0) for i in range(5)}
+    return {
+        ("inc-0123", i): Task(("inc-0123", i), inc, TaskRef(("inc-0123", i - 1)) if i else 0)
+        for i in range(5)
+    }
 
 
 def tasks(trace):
@@ -32,10 +36,12 @@ def test_one_event_a_task(get, dsk, tmp_path):
     assert written["traceEvents"] == trace.events
     events = tasks(trace)
     assert [event["args"]["key"] for event in events] == [str(key) for key in dsk]
-    assert trace.tasks == 5 and trace.engine_seconds > 0
+    assert trace.tasks == 5
+    assert trace.engine_seconds > 0
     assert sum(event["dur"] for event in events) / 1e6 == pytest.approx(trace.task_seconds)
-    for event, following in zip(events, events[1:], strict=False):
-        assert event["name"] == "inc" and event["pid"] == os.getpid()
+    for event, following in itertools.pairwise(events):
+        assert event["name"] == "inc"
+        assert event["pid"] == os.getpid()
         assert 0 <= event["ts"] <= event["ts"] + event["dur"] <= following["ts"]
     named = {event["tid"] for event in trace.events if event["name"] == "thread_name"}
     assert named == {event["tid"] for event in events}
@@ -47,7 +53,8 @@ def test_threads_are_told_apart_by_name():
     with treadle.trace() as trace:
         treadle.get(graph, [0, 1], num_workers=2)
     names = {e["args"]["name"] for e in trace.events if e["ph"] == "M"}
-    assert len(names) == 2 and all(name.startswith("treadle-") for name in names)
+    assert len(names) == 2
+    assert all(name.startswith("treadle-") for name in names)
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
@@ -63,7 +70,10 @@ def test_tasks_on_other_executors_are_recorded(dsk, kind):
 
 def test_nested_runs_and_fused_tasks(get):
     fused = Task.fuse(Task("a", inc, 1), Task("b", inc, TaskRef("a")))
-    graph = {"b": fused, "outer": Task("outer", lambda _: treadle.get({"x": Task("x", inc, 1)}, "x"), TaskRef("b"))}
+    graph = {
+        "b": fused,
+        "outer": Task("outer", lambda _: treadle.get({"x": Task("x", inc, 1)}, "x"), TaskRef("b")),
+    }
     with treadle.trace() as trace:
         get(graph, "outer")
     keys = [event["args"]["key"] for event in tasks(trace)]
@@ -74,7 +84,8 @@ def test_off_means_off(get, dsk):
     with treadle.trace() as trace:
         pass
     get(dsk, ("inc-0123", 4))
-    assert trace.tasks == 0 and trace.events == []
+    assert trace.tasks == 0
+    assert trace.events == []
 
 
 def test_two_recordings_at_once(get, dsk):
@@ -89,9 +100,11 @@ def test_a_failed_run_is_written(get, tmp_path):
     path = tmp_path / "trace.json"
     with pytest.raises(ZeroDivisionError), treadle.trace(path):
         get({"x": Task("x", divmod, 1, 0)}, "x")
-    assert [e["args"]["key"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"] == ["x"]
+    assert [
+        e["args"]["key"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"
+    ] == ["x"]
 
 
 def test_a_path_that_cannot_be_written_is_an_early_error(tmp_path):
-    with pytest.raises(OSError), treadle.trace(tmp_path / "missing" / "trace.json"):
+    with pytest.raises(FileNotFoundError), treadle.trace(tmp_path / "missing" / "trace.json"):
         raise AssertionError("the block must not run")

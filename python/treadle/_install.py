@@ -14,8 +14,9 @@ from treadle import sync, threaded
 __all__ = ["install", "installed", "uninstall"]
 
 #: For ``compute(scheduler="treadle")`` and Dask's configuration.
-named_schedulers["treadle"] = threaded.get
-named_schedulers["treadle-sync"] = sync.get
+_schedulers: dict[str, Any] = named_schedulers
+_schedulers["treadle"] = threaded.get
+_schedulers["treadle-sync"] = sync.get
 
 # Dask hides its own frames in a user's traceback; Treadle's are as uninteresting.
 _HIDDEN = dask.config.get("admin.traceback.shorten")

@@ -34,9 +34,15 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
+def dumps(value: Any) -> bytes:
+    """Pickled; functions that cannot be imported are pickled by value."""
+    payload: bytes = cloudpickle.dumps(value, protocol=5)
+    return payload
+
+
 def reduce(call: _core.Call) -> tuple[Any, ...]:
     """How a call is pickled."""
-    return RemoteCall, (repr(call.key), cloudpickle.dumps((call.node, call.inputs), protocol=5))
+    return RemoteCall, (repr(call.key), dumps((call.node, call.inputs)))
 
 
 class RemoteCall:
@@ -60,21 +66,21 @@ class RemoteCall:
             outcome = (False, portable(error))
         where = (os.getpid(), threading.get_ident(), start, perf_counter_ns())
         try:
-            return cloudpickle.dumps((*outcome, *where), protocol=5)
+            return dumps((*outcome, *where))
         except Exception as error:
             failure = TypeError(f"the result of task {self.name} cannot be pickled: {error}")
-            return cloudpickle.dumps((False, portable(failure), *where), protocol=5)
+            return dumps((False, portable(failure), *where))
 
 
 def portable(error: Exception) -> tuple[bytes, str]:
     """An exception as bytes that can be unpickled, and its traceback as text."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        payload = cloudpickle.dumps(error, protocol=5)
+        payload = dumps(error)
         cloudpickle.loads(payload)
     except Exception:
         summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-        payload = cloudpickle.dumps(RemoteError(summary), protocol=5)
+        payload = dumps(RemoteError(summary))
     return payload, text
 
 

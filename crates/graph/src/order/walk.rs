@@ -179,6 +179,7 @@ impl<'a> Walk<'a> {
             .graph
             .dependencies(task)
             .iter()
+            .rev()
             .copied()
             .filter(missing)
             .max_by_key(demand)

@@ -1,0 +1,110 @@
+# Every target does its own set-up: a virtual environment with the locked dependencies and the
+# release build of the extension, each only when its inputs changed.
+#
+# PYTHON=python3.13   another interpreter (in its own environment, .venv-python3.13)
+# VENV=path           another place for the environment
+# ARGS="…"            arguments for the program that a target runs
+
+PYTHON ?= python3
+VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+ARGS ?=
+
+VENV_PY := $(VENV)/bin/python
+PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
+INSTALLED := $(VENV)/installed.stamp
+BUILT := $(VENV)/built.stamp
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+PYTHON_SOURCES := $(wildcard python tests bench)
+
+# rustup puts cargo here; a shell that was open before does not know it yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+# One interpreter for maturin, clippy and cargo test, so that none rebuilds the others' work.
+export PYO3_PYTHON := $(abspath $(VENV_PY))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order \
+	build lint fmt lock clean check-python check-cargo
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk '/^# [A-Z]+=/ { print "  " substr($$0, 3) }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(BUILT) ## run the main job: real flights through dask.dataframe and dask.array
+	$(VENV_PY) -m treadle demo $(ARGS)
+
+test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
+
+test-rust: $(INSTALLED) ## run the tests of the crates
+	cargo test --workspace --locked
+
+test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
+	$(VENV_PY) -m pytest $(ARGS)
+
+conformance: $(BUILT) ## run all of Dask's own tests on Treadle (ARGS="--suite bag", …)
+	$(VENV_PY) tests/conformance/run.py $(ARGS)
+
+conformance-subset: $(BUILT) ## run the part of Dask's own tests that belongs to `make test`
+	$(VENV_PY) tests/conformance/run.py --subset
+
+bench: $(BUILT) ## measure the in-process engine beside Dask and a bare loop, draw the plots
+	$(VENV_PY) bench/local/run.py $(ARGS)
+
+bench-order: $(BUILT) ## compare the memory footprint of the order with dask.order's
+	$(VENV_PY) bench/order/run.py $(ARGS)
+
+build: $(BUILT) ## build the extension and install the package into the environment
+
+lint: $(INSTALLED) ## check formatting, clippy, ruff and types
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { \
+		echo "rustfmt or clippy is missing. Get them with: rustup component add rustfmt clippy"; exit 1; }
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
+	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
+	$(VENV)/bin/mypy
+
+fmt: $(INSTALLED) ## format the Rust and Python sources
+	cargo fmt --all
+	$(VENV)/bin/ruff check --fix $(PYTHON_SOURCES)
+	$(VENV)/bin/ruff format $(PYTHON_SOURCES)
+
+lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
+	$(VENV_PY) -m pip install --quiet uv==0.13.9
+	set -e; for lock in bootstrap dev; do \
+		case $$lock in dev) from="--extra demo --group dev pyproject.toml";; *) from=requirements/$$lock.in;; esac; \
+		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
+			--output-file requirements/$$lock.lock $$from; \
+	done
+
+clean: ## remove what was built and installed here
+	rm -rf target .venv .venv-* .cache .mypy_cache .ruff_cache .pytest_cache
+	find python tests bench -name __pycache__ -prune -exec rm -rf {} +
+	rm -f python/treadle/_core*.so
+
+$(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python check-cargo
+	@test -x $(VENV_PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) could not create a virtual environment (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@echo "Installing the locked dependencies into $(VENV)"
+	@$(PIP_INSTALL) -r requirements/bootstrap.lock
+	@$(PIP_INSTALL) --no-build-isolation -r requirements/dev.lock
+	@touch $@
+
+$(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --locked
+	@touch $@
+
+check-python:
+	@test -x $(VENV_PY) && exit 0; \
+	found=$$($(PYTHON) -c 'import sys; print(".".join(map(str, sys.version_info[:3])))' 2>/dev/null) || { \
+		echo "No Python here by the name $(PYTHON). Treadle needs Python 3.10 or newer:"; \
+		echo "install one (python.org, your package manager, pyenv) or name one: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }; \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "$(PYTHON) is Python $$found; Treadle needs Python 3.10 or newer."; \
+		echo "Name another: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+
+check-cargo:
+	@command -v cargo >/dev/null || { \
+		echo "No cargo here: Treadle builds with a Rust toolchain, version $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer."; \
+		echo "Get it from https://rustup.rs, then run make $(MAKECMDGOALS) again."; exit 1; }

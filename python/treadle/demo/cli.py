@@ -1,0 +1,88 @@
+"""The command ``python -m treadle demo``."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from treadle.demo.errors import DemoError, missing
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("treadle-demo"),
+    show_default=True,
+    help="Folder for trace.json and report.html.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Worker threads [default: as Dask chooses]."
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Partitions of the flights.",
+)
+@click.option(
+    "--rows", type=click.IntRange(min=1000), help="Take only this many of the 336,776 flights."
+)
+@click.option(
+    "--progress/--no-progress", default=True, help="Show progress bars while the tasks run."
+)
+def demo(out: Path, threads: int | None, partitions: int, rows: int | None, progress: bool) -> None:
+    """Analyse a year of New York flights with Dask on Treadle, and check it against pandas."""
+    try:
+        for package in ("rich", "numpy", "pandas", "pyarrow", "dask.dataframe"):
+            _require(package)
+        _run(out, threads, partitions, rows, progress)
+    except DemoError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _require(package: str) -> None:
+    try:
+        import_module(package)
+    except ImportError as error:
+        raise missing(error.name or package) from error
+
+
+def _run(out: Path, threads: int | None, partitions: int, rows: int | None, progress: bool) -> None:
+    # Imported here, so that a missing package ends in a message and `--help` needs none of them.
+    from rich.console import Console
+
+    from treadle.demo import check, data, report, terminal
+    from treadle.demo.run import run
+    from treadle.demo.views import VIEWS, summary, tiles
+
+    console = Console(highlight=False)
+    trace_file, report_file = out / "trace.json", out / "report.html"
+    with tempfile.TemporaryDirectory(prefix="treadle-demo-") as folder:
+        tables = data.open_tables(Path(folder), rows)
+        out.mkdir(parents=True, exist_ok=True)
+        console.print(f"Dask on Treadle: {tables.flights:,} flights from New York in 2013")
+        with terminal.progress_bars(console, shown=progress) as watch:
+            outcome = run(
+                tables, partitions=partitions, threads=threads, trace_file=trace_file, watch=watch
+            )
+        with console.status("The same in pandas"):
+            start = time.perf_counter()
+            references = check.references(tables)
+            pandas_seconds = time.perf_counter() - start
+
+    for name, view in VIEWS.items():
+        check.compare(name, outcome.results[name], references[name])
+        terminal.show_result(console, view, outcome.results[name])
+    figures = summary(outcome, pandas_seconds, observed=progress)
+    terminal.show_summary(console, figures)
+    main_figures = tiles(outcome, pandas_seconds, observed=progress)
+    page = report.page(outcome, main_figures, figures, tables.flights)
+    report_file.write_text(page, encoding="utf-8")
+    console.print(f"Trace:  {trace_file} (open it in https://ui.perfetto.dev)", soft_wrap=True)
+    console.print(f"Report: {report_file}", soft_wrap=True)

@@ -1,0 +1,213 @@
+"""Run Dask's own tests, which its wheel ships, on Treadle: each that passes with Dask must pass.
+
+The tests run with the plugin treadle_conformance in place of Dask's local schedulers. Those that do
+not pass, skipped ones included, then run again with Dask alone, in the same environment: what
+passes there is a deviation, and must be listed with its reason in deviations.txt. The run fails
+
+- when there is a deviation that is not listed, or a listed one that passes;
+- when Dask alone would run a test that did not run here;
+- when fewer graphs reached Treadle than the suite is known to bring.
+
+Outcomes and the logs of the second runs are left in .cache/conformance/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache" / "conformance"
+DEVIATIONS = HERE / "deviations.txt"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Some of Dask's tests."""
+
+    name: str
+    targets: tuple[str, ...]  # files and folders, relative to site-packages
+    calls: int  # graphs that reach Treadle at least: about nine tenths of those counted
+
+
+FULL = (
+    Suite("array", ("dask/array",), 1),
+    Suite("dataframe", ("dask/dataframe",), 1),
+    Suite("bag", ("dask/bag",), 1),
+    Suite("core", ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"), 1),
+)
+SUBSET = Suite(
+    "subset",
+    (
+        "dask/array/tests/test_overlap.py",
+        "dask/array/tests/test_reductions.py",
+        "dask/array/tests/test_slicing.py",
+        "dask/bag/tests/test_bag.py",
+        "dask/dataframe/dask_expr/tests/test_groupby.py",
+        "dask/dataframe/dask_expr/tests/test_shuffle.py",
+        "dask/dataframe/tests/test_shuffle.py",
+        "dask/diagnostics/tests",
+        "dask/tests/test_base.py",
+        "dask/tests/test_callbacks.py",
+        "dask/tests/test_delayed.py",
+        "dask/tests/test_local.py",
+        "dask/tests/test_threaded.py",
+        "dask/tests/test_traceback.py",
+    ),
+    1,
+)
+
+
+class Pytest:
+    """Runs pytest on tests of the installed Dask, away from the project's own settings."""
+
+    def __init__(self, workers: int) -> None:
+        spec = find_spec("dask")
+        if spec is None or spec.origin is None:
+            raise SystemExit("Dask is not installed here: run this with `make conformance`.")
+        self.site_packages = Path(spec.origin).parents[1]
+        self.workers = workers
+
+    def collect(self, targets: tuple[str, ...], outcomes: Path) -> set[str]:
+        """The ids of the tests that Dask alone would run."""
+        log = outcomes.with_suffix(".log")
+        self._run(targets, outcomes, "--collect-only", "-qq", log=log)
+        return set(json.loads(outcomes.read_text()))
+
+    def with_dask(self, targets: list[str], outcomes: Path) -> dict[str, str]:
+        """Outcome by test id under Dask's own schedulers."""
+        log = outcomes.with_suffix(".log")
+        self._run(targets, outcomes, f"--numprocesses={self.workers}", log=log)
+        return json.loads(outcomes.read_text())
+
+    def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
+        """Exit status, and outcome by test id, under Treadle."""
+        options = ("-p", "treadle_conformance", f"--treadle-calls={suite.calls}")
+        status = self._run(suite.targets, outcomes, f"--numprocesses={self.workers}", *options)
+        return status, json.loads(outcomes.read_text())
+
+    def _run(
+        self,
+        targets: list[str] | tuple[str, ...],
+        outcomes: Path,
+        *options: str,
+        log: Path | None = None,
+    ) -> int:
+        outcomes.write_text("{}")
+        environment = {**os.environ, "PYTHONPATH": str(HERE)}
+        # Dask's tests start many interpreters, which would compile every module anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        with tempfile.TemporaryDirectory() as cwd:  # where some tests leave files
+            arguments = Path(cwd, "arguments")
+            arguments.write_text("\n".join(str(self.site_packages / target) for target in targets))
+            command = [
+                *(sys.executable, "-m", "pytest", "--quiet", "--tb=short"),
+                *("-c", str(HERE / "pytest.ini"), f"--rootdir={self.site_packages}"),
+                *(f"--confcutdir={self.site_packages}", "-p", "outcomes", f"--outcomes={outcomes}"),
+                *(*options, f"@{arguments}"),
+            ]
+            with open(log or os.devnull, "w") as file:
+                return subprocess.run(
+                    command,
+                    cwd=cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file if log else None,
+                    stderr=subprocess.STDOUT if log else None,
+                    check=False,
+                ).returncode
+
+
+def read_deviations() -> dict[str, str]:
+    """Reason by test id."""
+    deviations = {}
+    for line in DEVIATIONS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            test, _, reason = line.partition("  # ")
+            if not reason:
+                raise SystemExit(f"{DEVIATIONS.name}: no reason is given for {test}")
+            deviations[test] = reason
+    return deviations
+
+
+def belongs(test: str, suite: Suite) -> bool:
+    """Whether the test id is one of the suite's."""
+    return any(test.partition("::")[0].startswith(target) for target in suite.targets)
+
+
+def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
+    """Run one suite; outcome by test id, and what is wrong."""
+    print(f"--- Dask's tests on Treadle: {suite.name}", flush=True)
+    started = time.monotonic()
+    expected = pytest.collect(suite.targets, CACHE / f"{suite.name}-collected.json")
+    status, outcomes = pytest.with_treadle(suite, CACHE / f"{suite.name}-treadle.json")
+    undecided = sorted(test for test, outcome in outcomes.items() if outcome != "passed")
+    under_dask = {}
+    if undecided:
+        print(
+            f"{len(undecided)} did not pass, or were skipped: the same with Dask alone", flush=True
+        )
+        under_dask = pytest.with_dask(undecided, CACHE / f"{suite.name}-dask.json")
+
+    deviations = {test: r for test, r in read_deviations().items() if belongs(test, suite)}
+    problems = []
+    if status not in (0, 1):  # 1: tests failed, which is judged below; 16: too few calls
+        problems.append(f"pytest ended with status {status}, see above")
+    if not expected:
+        problems.append(f"no test was collected, see {CACHE}/{suite.name}-collected.log")
+    for test in sorted(expected - outcomes.keys()):
+        problems.append(f"did not run: {test}")
+    for test in undecided:
+        theirs = under_dask.get(test, "not run")
+        if theirs in ("passed", "not run") and test not in deviations:
+            problems.append(f"{outcomes[test]} with Treadle, {theirs} with Dask: {test}")
+    for test in deviations:
+        if outcomes.get(test, "not run") in ("passed", "not run"):
+            problems.append(f"listed as a deviation, but {outcomes.get(test, 'not run')}: {test}")
+
+    for test in undecided:
+        if outcomes[test] in ("failed", "error") and under_dask.get(test) in ("failed", "error"):
+            print(f"fails with Dask alone too: {test}")
+    for problem in problems:
+        print(problem)
+    print(f"--- {suite.name}: {time.monotonic() - started:.0f} s", flush=True)
+    return outcomes, problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--subset", action="store_true", help="only the part that `make test` runs")
+    parser.add_argument(
+        "--suite", action="append", choices=[suite.name for suite in FULL], help="one of all suites"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    options = parser.parse_args()
+    suites = [s for s in FULL if not options.suite or s.name in options.suite]
+    if options.subset:
+        suites = [SUBSET]
+
+    # What was started in the background ignores interrupts, and so would the tests about them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    pytest = Pytest(options.workers)
+    passed = wrong = skipped = 0
+    for suite in suites:
+        outcomes, problems = check(suite, pytest)
+        passed += sum(outcome == "passed" for outcome in outcomes.values())
+        skipped += sum(outcome == "skipped" for outcome in outcomes.values())
+        wrong += len(problems)
+    print(f"conformance: {passed} passed, {wrong} failed, {skipped} skipped")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""A pytest plugin that runs Dask's own tests on Treadle: `pytest -p treadle_conformance …`.
+
+Setting Dask's configuration would not be enough: `assert_eq` and many tests name a scheduler
+("sync", "threads"), collections carry a default one, and tests import `dask.get`,
+`dask.threaded.get` and `dask.local.get_sync`. So each reference to Dask's two local schedulers is
+replaced, everywhere in Dask, by one function, before any test is imported. What Dask's tests assert
+about identity (`get_scheduler(scheduler="sync") is dask.local.get_sync`) then still holds.
+The multiprocessing scheduler stays.
+
+The calls that arrive are counted and reported; with fewer than `--treadle-calls N` the exit status
+is 16, whatever became of the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.base
+import dask.local
+import dask.multiprocessing
+import dask.threaded
+import pytest
+
+import treadle
+import treadle.sync
+import treadle.threaded
+
+# Tests about which scheduler Dask chooses when its configuration names none.
+WITHOUT_CONFIGURED_SCHEDULER = (
+    "dask/tests/test_base.py::test_compute_array_bag",
+    "dask/tests/test_base.py::test_get_scheduler",
+    "dask/tests/test_base.py::test_persist_array_bag",
+)
+
+# The exit status of a run in which something else than Treadle ran the graphs.
+TOO_FEW_CALLS = 16
+
+# next() on these is atomic: tests call from several threads.
+_sync_calls = itertools.count()
+_threaded_calls = itertools.count()
+
+
+# Importable by name, because some tests pickle the scheduler that they use.
+def get_sync(*args: Any, **kwargs: Any) -> Any:
+    """`treadle.sync.get`, counted."""
+    next(_sync_calls)
+    return treadle.sync.get(*args, **kwargs)
+
+
+def get_threaded(*args: Any, **kwargs: Any) -> Any:
+    """`treadle.threaded.get`, counted."""
+    next(_threaded_calls)
+    return treadle.threaded.get(*args, **kwargs)
+
+
+def _replace_schedulers() -> None:
+    """Replace each reference to Dask's local schedulers in what is imported of Dask so far."""
+    replacements = {dask.local.get_sync: get_sync, dask.threaded.get: get_threaded}
+
+    def replacement(value: object) -> object | None:
+        try:
+            return replacements.get(value)  # type: ignore[call-overload]
+        except TypeError:  # not hashable
+            return None
+
+    modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "dask"]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if new := replacement(value):
+                setattr(module, name, new)
+            elif isinstance(value, type) and (
+                new := replacement(getattr(value, "__dask_scheduler__", None))
+            ):
+                value.__dask_scheduler__ = staticmethod(new)
+    for name, value in dask.base.named_schedulers.items():
+        dask.base.named_schedulers[name] = replacement(value) or value
+    dask.base.named_schedulers["treadle"] = get_threaded
+    dask.base.named_schedulers["treadle-sync"] = get_sync
+
+
+def _hide_frames() -> None:
+    """Leave the two functions above out of users' tracebacks, as Dask does with its schedulers."""
+    shortened = dask.config.get("admin.traceback.shorten")
+    dask.config.update_defaults(
+        {"admin": {"traceback": {"shorten": [*shortened, r"treadle_conformance\.py"]}}}
+    )
+
+
+_replace_schedulers()
+_hide_frames()
+
+
+@pytest.fixture(autouse=True)
+def treadle_configured(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Treadle is the configured scheduler too, for collections whose default is another one."""
+    if request.node.nodeid.partition("[")[0] in WITHOUT_CONFIGURED_SCHEDULER:
+        yield
+    else:
+        with dask.config.set(scheduler="treadle"):
+            yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--treadle-calls",
+        type=int,
+        default=1,
+        metavar="N",
+        help="fail unless N calls at least reach Treadle",
+    )
+
+
+class CallCounts:
+    """Sums the calls of the worker processes of pytest-xdist (or takes this process's own)."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.sync = 0
+        self.threaded = 0
+
+    @property
+    def enough(self) -> bool:
+        return self.sync + self.threaded >= self.config.getoption("treadle_calls")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # A worker that died took its counts along.
+        sync, threaded = getattr(node, "workeroutput", {}).get("treadle_calls", (0, 0))
+        self.sync += sync
+        self.threaded += threaded
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.sync += next(_sync_calls)
+        self.threaded += next(_threaded_calls)
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["treadle_calls"] = (self.sync, self.threaded)
+        elif not self.enough and not self.config.getoption("collectonly"):
+            session.exitstatus = TOO_FEW_CALLS
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.write_line(
+            f"Treadle ran {self.sync + self.threaded} graphs:"
+            f" {self.sync} in one thread, {self.threaded} in several"
+        )
+        if not self.enough:
+            terminalreporter.write_line(
+                f"That is fewer than the {self.config.getoption('treadle_calls')} that these tests"
+                " must bring: something else ran their graphs.",
+                red=True,
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CallCounts(config), "treadle_call_counts")

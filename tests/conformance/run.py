@@ -63,7 +63,7 @@ SUBSET = Suite(
         "dask/tests/test_threaded.py",
         "dask/tests/test_traceback.py",
     ),
-    1,
+    14_000,
 )
 
 

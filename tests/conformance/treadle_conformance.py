@@ -44,14 +44,15 @@ _sync_calls = itertools.count()
 _threaded_calls = itertools.count()
 
 
-# Importable by name, because some tests pickle the scheduler that they use.
+# Importable by name, because some tests pickle the scheduler that they use; named as in Dask, because
+# pytest makes test ids of the names.
 def get_sync(*args: Any, **kwargs: Any) -> Any:
     """`treadle.sync.get`, counted."""
     next(_sync_calls)
     return treadle.sync.get(*args, **kwargs)
 
 
-def get_threaded(*args: Any, **kwargs: Any) -> Any:
+def get(*args: Any, **kwargs: Any) -> Any:
     """`treadle.threaded.get`, counted."""
     next(_threaded_calls)
     return treadle.threaded.get(*args, **kwargs)
@@ -59,7 +60,7 @@ def get_threaded(*args: Any, **kwargs: Any) -> Any:
 
 def _replace_schedulers() -> None:
     """Replace each reference to Dask's local schedulers in what is imported of Dask so far."""
-    replacements = {dask.local.get_sync: get_sync, dask.threaded.get: get_threaded}
+    replacements = {dask.local.get_sync: get_sync, dask.threaded.get: get}
 
     def replacement(value: object) -> object | None:
         try:
@@ -78,7 +79,7 @@ def _replace_schedulers() -> None:
                 value.__dask_scheduler__ = staticmethod(new)
     for name, value in dask.base.named_schedulers.items():
         dask.base.named_schedulers[name] = replacement(value) or value
-    dask.base.named_schedulers["treadle"] = get_threaded
+    dask.base.named_schedulers["treadle"] = get
     dask.base.named_schedulers["treadle-sync"] = get_sync
 
 

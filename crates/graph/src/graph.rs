@@ -44,17 +44,17 @@ pub enum GraphError {
 
 const NONE: u32 = u32::MAX;
 
-/// One dependency, in the list of the task that is depended upon.
+/// The dependents that one batch added to a task: a part of `Graph::dependents`.
 #[derive(Clone, Copy)]
-struct Link {
-    /// The task that depends.
-    dependent: u32,
-    /// The next link of the same list, or `NONE`.
-    next: u32,
+struct Readers {
+    from: u32,
+    to: u32,
+    /// What earlier batches added, or `NONE`.
+    earlier: u32,
 }
 
-/// Tasks and their dependencies, append-only, in 32-bit columns: 8 bytes a task and 12 bytes a
-/// dependency.
+/// Tasks and their dependencies, append-only, in 32-bit columns: 8 bytes a task, 12 more for a task
+/// that is read, and 8 bytes a dependency.
 ///
 /// A task that reads a value twice has two dependencies on it; every count in this crate counts
 /// dependencies, so nobody has to look for duplicates.
@@ -63,11 +63,11 @@ pub struct Graph {
     /// `dependencies[offsets[t]..offsets[t + 1]]` are those of task `t`.
     offsets: Vec<u32>,
     dependencies: Vec<TaskId>,
-    /// Dependents are linked lists, so that a graph can grow in batches of any size while it
-    /// runs: `heads[t]` is the first link of task `t`, and `links` runs parallel to
-    /// `dependencies`.
+    /// Readers of a task are together for each batch, so that walking them is fast and a graph can
+    /// still grow while it runs: `heads[t]` is the latest entry of task `t` in `readers`.
     heads: Vec<u32>,
-    links: Vec<Link>,
+    readers: Vec<Readers>,
+    dependents: Vec<TaskId>,
 }
 
 impl Graph {
@@ -79,7 +79,8 @@ impl Graph {
             offsets,
             dependencies: Vec::with_capacity(dependencies),
             heads: Vec::with_capacity(tasks),
-            links: Vec::with_capacity(dependencies),
+            readers: Vec::new(),
+            dependents: Vec::new(),
         }
     }
 
@@ -110,12 +111,13 @@ impl Graph {
         &self.dependencies[from as usize..to as usize]
     }
 
-    /// Who reads `task`, the latest first, duplicates included.
+    /// Who reads `task`: the latest batch first, duplicates included.
     #[inline]
     pub fn dependents(&self, task: TaskId) -> Dependents<'_> {
         Dependents {
-            links: &self.links,
-            next: self.heads[task.index()],
+            graph: self,
+            batch: [].iter(),
+            earlier: self.heads[task.index()],
         }
     }
 
@@ -153,9 +155,9 @@ impl Graph {
             "one offset a task and one more"
         );
         assert_eq!(
-            self.links.len(),
+            self.dependents.len(),
             self.dependencies.len(),
-            "one link a dependency"
+            "one dependent a dependency"
         );
         let mut backward: Vec<(TaskId, TaskId)> = self
             .tasks()
@@ -174,11 +176,12 @@ impl Graph {
     }
 }
 
-/// The dependents of a task, the latest first.
+/// The dependents of a task.
 #[derive(Clone)]
 pub struct Dependents<'a> {
-    links: &'a [Link],
-    next: u32,
+    graph: &'a Graph,
+    batch: std::slice::Iter<'a, TaskId>,
+    earlier: u32,
 }
 
 impl Iterator for Dependents<'_> {
@@ -186,10 +189,15 @@ impl Iterator for Dependents<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<TaskId> {
-        // `NONE` is past the end of every list, so one bounds check serves both purposes.
-        let link = self.links.get(self.next as usize)?;
-        self.next = link.next;
-        Some(TaskId(link.dependent))
+        loop {
+            if let Some(&dependent) = self.batch.next() {
+                return Some(dependent);
+            }
+            // `NONE` is past the end, so one bounds check serves both purposes.
+            let readers = self.graph.readers.get(self.earlier as usize)?;
+            self.batch = self.graph.dependents[readers.from as usize..readers.to as usize].iter();
+            self.earlier = readers.earlier;
+        }
     }
 }
 
@@ -214,25 +222,18 @@ impl Batch<'_> {
     /// [`GraphError::UnknownTask`] or [`GraphError::TooLarge`].
     #[inline]
     pub fn depend(&mut self, dependency: TaskId) -> Result<(), GraphError> {
-        let task = self.current();
-        let graph = &mut *self.graph;
-        let link = graph.links.len();
-        if link >= NONE as usize {
+        let tasks = self.graph.heads.len();
+        if self.graph.dependencies.len() >= NONE as usize {
             return Err(GraphError::TooLarge);
         }
-        let Some(head) = graph.heads.get_mut(dependency.index()) else {
+        if dependency.index() >= tasks {
             return Err(GraphError::UnknownTask {
-                task,
+                task: self.current(),
                 dependency,
-                tasks: graph.heads.len(),
+                tasks,
             });
-        };
-        graph.links.push(Link {
-            dependent: task.0,
-            next: *head,
-        });
-        *head = link as u32;
-        graph.dependencies.push(dependency);
+        }
+        self.graph.dependencies.push(dependency);
         Ok(())
     }
 
@@ -257,6 +258,38 @@ impl Batch<'_> {
         let edges = graph.dependencies.len() as u32;
         graph.offsets.resize(graph.heads.len() + 1, edges);
         let range = self.first as u32..graph.heads.len() as u32;
+        let new_readers = graph.readers.len();
+        // A counting sort of the batch's dependencies by what is read.
+        for &dependency in &graph.dependencies[self.edges..] {
+            let head = &mut graph.heads[dependency.index()];
+            if *head == NONE || (*head as usize) < new_readers {
+                let earlier = std::mem::replace(head, graph.readers.len() as u32);
+                graph.readers.push(Readers {
+                    from: 0,
+                    to: 0,
+                    earlier,
+                });
+            }
+            graph.readers[*head as usize].to += 1;
+        }
+        let mut from = self.edges as u32;
+        for readers in &mut graph.readers[new_readers..] {
+            let count = std::mem::replace(&mut readers.to, from);
+            readers.from = from;
+            from += count;
+        }
+        graph.dependents.resize(edges as usize, TaskId(NONE));
+        for task in range.clone() {
+            let (from, to) = (
+                graph.offsets[task as usize] as usize,
+                graph.offsets[task as usize + 1] as usize,
+            );
+            for &dependency in &graph.dependencies[from..to] {
+                let readers = &mut graph.readers[graph.heads[dependency.index()] as usize];
+                graph.dependents[readers.to as usize] = TaskId(task);
+                readers.to += 1;
+            }
+        }
         std::mem::forget(self);
         range
     }
@@ -265,12 +298,6 @@ impl Batch<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         let graph = &mut *self.graph;
-        // Links were only ever pushed at the heads, so undoing them backwards restores the lists.
-        for edge in (self.edges..graph.links.len()).rev() {
-            let dependency = graph.dependencies[edge];
-            graph.heads[dependency.index()] = graph.links[edge].next;
-        }
-        graph.links.truncate(self.edges);
         graph.dependencies.truncate(self.edges);
         graph.heads.truncate(self.first);
         graph.offsets.truncate(self.first + 1);

@@ -14,6 +14,6 @@ mod ready;
 mod run;
 
 pub use graph::{Batch, Dependents, Graph, GraphError, TaskId};
-pub use order::{Order, order};
+pub use order::order;
 pub use ready::ReadySet;
 pub use run::{Effects, Event, Run, RunError, Status};

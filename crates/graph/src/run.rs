@@ -178,12 +178,12 @@ impl Run {
             |task: TaskId| !matches!(self.status[task.index()], Status::Idle | Status::Released);
         let order = order(&self.graph, tasks, planned)?;
         let first = self.sequence.len();
-        self.unfinished += order.sequence.len();
+        self.unfinished += order.len();
         // The first plan, usually the only one, is taken over as it is.
         if first == 0 {
-            self.sequence = order.sequence;
+            self.sequence = order;
         } else {
-            self.sequence.extend(order.sequence);
+            self.sequence.extend(order);
         }
         self.ready.grow(self.sequence.len());
         for rank in first..self.sequence.len() {

@@ -237,5 +237,7 @@ pub(crate) fn look_out(seen: impl Fn() -> bool) -> bool {
         if Instant::now() >= until {
             return false;
         }
+        // Whoever is looked out for may be waiting for this very core.
+        std::thread::yield_now();
     }
 }

@@ -125,7 +125,6 @@ impl<'py> Inner<'py> {
         let mut seen = vec![false; tasks];
         seen[target.index()] = true;
         let mut steps: Vec<Step> = order
-            .sequence
             .iter()
             .rev()
             .map(|&task| {

@@ -14,7 +14,7 @@ mod walk;
 
 use crate::{Graph, GraphError, TaskId};
 use survey::Survey;
-use walk::{Direction, Eagerness, Strategy, Walk};
+use walk::{Direction, Eagerness, Strategy, Walk, Walked};
 
 /// The strategies, the best on average first. None is the best everywhere: eager splitting helps
 /// where several reductions read the same data and hurts where data are repartitioned; following
@@ -28,20 +28,9 @@ const STRATEGIES: [Strategy; 6] = [
     Strategy::new(Direction::Down, Eagerness::AllReaders, true),
 ];
 
-/// Above this number of dependencies a task, only the first strategy is tried: the walks would
-/// cost more than the tasks, and in dense graphs nearly everything is alive whatever one does.
-const DENSE: usize = 8;
-
-/// A topological order of some tasks of a graph.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    /// The tasks, first to last.
-    pub sequence: Vec<TaskId>,
-    /// The largest number of values that are alive at once when the tasks run one after another
-    /// in this order, counted when a task has finished and its inputs are not yet released.
-    /// Values that were known beforehand are not counted.
-    pub peak: usize,
-}
+/// Above this number of dependencies a task, depth first has to do: a walk would cost more than
+/// the tasks, and in dense graphs nearly everything is alive whatever one does.
+const DENSE: usize = 16;
 
 /// Orders what is needed for `targets`: the targets themselves and everything that they depend
 /// on, up to tasks that are `known` (their values are there already). The values of targets stay
@@ -55,25 +44,23 @@ pub fn order(
     graph: &Graph,
     targets: &[TaskId],
     known: impl Fn(TaskId) -> bool,
-) -> Result<Order, GraphError> {
+) -> Result<Vec<TaskId>, GraphError> {
     let survey = Survey::new(graph, targets, known)?;
-    let strategies = if survey.dependencies > DENSE * survey.needed {
-        &STRATEGIES[..1]
-    } else {
-        &STRATEGIES[..]
-    };
-    let mut best: Option<Order> = None;
-    for &strategy in strategies {
-        let limit = best.as_ref().map_or(usize::MAX, |order| order.peak);
-        if let Some(order) = Walk::new(graph, &survey, strategy, limit).run(targets) {
-            let optimal = order.peak <= survey.least_peak;
-            best = Some(order);
+    if survey.dependencies > DENSE * survey.depth_first.len() {
+        return Ok(survey.depth_first);
+    }
+    let mut best: Option<Walked> = None;
+    for strategy in STRATEGIES {
+        let limit = best.as_ref().map_or(usize::MAX, |walked| walked.peak);
+        if let Some(walked) = Walk::new(graph, &survey, strategy, limit).run(targets) {
+            let optimal = walked.peak <= survey.least_peak;
+            best = Some(walked);
             if optimal {
                 break;
             }
         }
     }
-    Ok(best.expect("the first walk has no limit"))
+    Ok(best.expect("the first walk has no limit").sequence)
 }
 
 #[cfg(test)]

@@ -12,12 +12,15 @@ enum Mark {
     Known,
 }
 
+/// So many inputs of a task are ordered by their demands.
+const FEW: usize = 64;
+
 /// What all strategies need to know about a graph.
 pub(super) struct Survey {
     marks: Vec<Mark>,
     targets: Vec<bool>,
-    /// Number of tasks to order.
-    pub(super) needed: usize,
+    /// The tasks to order, each after its dependencies.
+    pub(super) depth_first: Vec<TaskId>,
     /// Number of dependencies between tasks to order.
     pub(super) dependencies: usize,
     /// By task, the dependencies on needed tasks.
@@ -45,7 +48,7 @@ impl Survey {
         let mut survey = Survey {
             marks: vec![Mark::Unseen; n],
             targets: vec![false; n],
-            needed: 0,
+            depth_first: Vec::new(),
             dependencies: 0,
             waiting: vec![0; n],
             readers: vec![0; n],
@@ -103,7 +106,7 @@ impl Survey {
     /// All dependencies of `task` are surveyed.
     fn close(&mut self, graph: &Graph, task: TaskId, demands: &mut Vec<u32>) {
         self.marks[task.index()] = Mark::Needed;
-        self.needed += 1;
+        self.depth_first.push(task);
         let dependencies = graph.dependencies(task);
         self.dependencies += dependencies.len();
         // Its inputs and its value are alive together. Duplicates are next to each other often
@@ -115,8 +118,15 @@ impl Survey {
                 demands.push(self.demand[one.index()]);
                 usize::from(self.is_needed(*one))
             }
-            many => {
-                demands.extend(many.iter().map(|d| d.0));
+            // With so many, their own demands hardly matter, and sorting them would cost more than
+            // anything else here.
+            many if many.len() > FEW => {
+                let demand = many.iter().map(|d| self.demand[d.index()]).max();
+                demands.push(demand.unwrap_or(0).max(many.len() as u32));
+                0
+            }
+            few => {
+                demands.extend(few.iter().map(|d| d.0));
                 demands.sort_unstable();
                 demands.dedup();
                 demands.retain(|&d| self.marks[d as usize] == Mark::Needed);

@@ -1,4 +1,4 @@
-use super::{Order, order};
+use super::{STRATEGIES, Survey, Walk, order};
 use crate::{Graph, GraphError, TaskId};
 use proptest::prelude::*;
 
@@ -20,15 +20,12 @@ fn ids(tasks: impl IntoIterator<Item = u32>) -> Vec<TaskId> {
     tasks.into_iter().map(TaskId).collect()
 }
 
-/// Runs the sequence naively: each task once, after its dependencies; the peak of live values.
-fn replay(graph: &Graph, targets: &[TaskId], known: &[TaskId], order: &Order) -> usize {
+/// Runs the sequence naively, each task once and after its dependencies: the peak of live values.
+fn replay(graph: &Graph, targets: &[TaskId], known: &[TaskId], sequence: &[TaskId]) -> usize {
     let (mut live, mut peak): (Vec<TaskId>, usize) = (Vec::new(), 0);
-    for (position, &task) in order.sequence.iter().enumerate() {
+    for (position, &task) in sequence.iter().enumerate() {
         assert!(!known.contains(&task), "{task:?} was known");
-        assert!(
-            !order.sequence[..position].contains(&task),
-            "{task:?} runs twice"
-        );
+        assert!(!sequence[..position].contains(&task), "{task:?} runs twice");
         for dependency in graph.dependencies(task) {
             assert!(
                 known.contains(dependency) || live.contains(dependency),
@@ -37,11 +34,21 @@ fn replay(graph: &Graph, targets: &[TaskId], known: &[TaskId], order: &Order) ->
         }
         live.push(task);
         peak = peak.max(live.len());
-        let rest = &order.sequence[position + 1..];
+        let rest = &sequence[position + 1..];
         let is_read = |value: &TaskId| rest.iter().any(|&t| graph.dependencies(t).contains(value));
         live.retain(|value| targets.contains(value) || is_read(value));
     }
     peak
+}
+
+/// The peak of the order of a whole graph.
+fn peak(graph: &Graph, targets: &[TaskId]) -> usize {
+    replay(
+        graph,
+        targets,
+        &[],
+        &order(graph, targets, |_| false).unwrap(),
+    )
 }
 
 #[test]
@@ -49,15 +56,14 @@ fn finishes_one_branch_before_starting_the_next() {
     // Two chains into one sum: never more than one value of each chain.
     let graph = graph(&[&[][..], &[0], &[1], &[], &[3], &[4], &[2, 5]]);
     let order = order(&graph, &ids([6]), |_| false).unwrap();
-    assert_eq!(order.sequence, ids([3, 4, 5, 0, 1, 2, 6]));
-    assert_eq!(order.peak, 3);
+    assert_eq!(order, ids([3, 4, 5, 0, 1, 2, 6]));
 }
 
 #[test]
 fn the_most_demanding_input_comes_first() {
     // Task 6 needs three leaves at once, task 0 is a leaf: 0 first would keep it alive in vain.
     let graph = graph(&[&[][..], &[], &[], &[], &[1, 2, 3], &[4], &[0, 5]]);
-    assert_eq!(order(&graph, &ids([6]), |_| false).unwrap().peak, 4);
+    assert_eq!(peak(&graph, &ids([6])), 4);
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn several_reductions_of_the_same_data_advance_together() {
         }
         targets.push(TaskId(sum));
     }
-    let peak = order(&graph(&tasks), &targets, |_| false).unwrap().peak;
+    let peak = peak(&graph(&tasks), &targets);
     assert!(
         peak <= 10,
         "{peak} values alive: the chunks wait for one reduction after another"
@@ -97,8 +103,7 @@ fn a_chain_of_a_million_tasks_is_an_ordinary_graph() {
     }
     batch.finish();
     let order = order(&graph, &ids([0]), |_| false).unwrap();
-    assert_eq!(order.peak, 2);
-    assert!(order.sequence.iter().rev().copied().eq(graph.tasks()));
+    assert!(order.iter().rev().copied().eq(graph.tasks()));
 }
 
 #[test]
@@ -118,21 +123,21 @@ fn graph_of_one_that_reads_itself() -> Graph {
 }
 
 #[test]
+fn dense_graphs_are_ordered_too() {
+    // 40 tasks that read 40 others each, in two layers.
+    let mut tasks: Vec<Vec<u32>> = vec![vec![]; 40];
+    tasks.extend((0..80).map(|i| (0..40).map(|j| i / 40 * 40 + j).collect()));
+    let targets = ids(80..120);
+    assert_eq!(peak(&graph(&tasks), &targets), 80);
+}
+
+#[test]
 fn only_what_is_needed_is_ordered() {
     let graph = graph(&[&[][..], &[0], &[1], &[1], &[3]]);
-    assert_eq!(
-        order(&graph, &ids([2]), |_| false).unwrap().sequence,
-        ids([0, 1, 2])
-    );
+    assert_eq!(order(&graph, &ids([2]), |_| false).unwrap(), ids([0, 1, 2]));
     let known = order(&graph, &ids([4, 4]), |task| task.0 == 1).unwrap();
-    assert_eq!(known.sequence, ids([3, 4]));
-    assert_eq!(
-        order(&graph, &[], |_| false).unwrap(),
-        Order {
-            sequence: vec![],
-            peak: 0
-        }
-    );
+    assert_eq!(known, ids([3, 4]));
+    assert_eq!(order(&graph, &[], |_| false).unwrap(), []);
 }
 
 /// Graphs of every shape: the dependencies of a task are among the `reach` tasks before it.
@@ -150,7 +155,7 @@ fn graphs() -> impl proptest::strategy::Strategy<Value = Vec<Vec<u32>>> {
 
 proptest! {
     #[test]
-    fn is_topological_and_counts_its_peak(
+    fn every_strategy_is_topological_and_counts_its_peak(
         tasks in graphs(),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
         known in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
@@ -162,9 +167,18 @@ proptest! {
         };
         let (targets, known) = (pick(&picks), pick(&known));
         let order = order(&graph, &targets, |task| known.contains(&task)).unwrap();
-        prop_assert_eq!(replay(&graph, &targets, &known, &order), order.peak);
+        let survey = Survey::new(&graph, &targets, |task| known.contains(&task)).unwrap();
+        replay(&graph, &targets, &known, &survey.depth_first);
+        let mut least = usize::MAX;
+        for strategy in STRATEGIES {
+            let walk = Walk::new(&graph, &survey, strategy, usize::MAX).run(&targets).unwrap();
+            prop_assert_eq!(replay(&graph, &targets, &known, &walk.sequence), walk.peak);
+            prop_assert!(survey.least_peak <= walk.peak);
+            least = least.min(walk.peak);
+        }
+        prop_assert_eq!(replay(&graph, &targets, &known, &order), least);
         for target in targets {
-            prop_assert!(known.contains(&target) || order.sequence.contains(&target));
+            prop_assert!(known.contains(&target) || order.contains(&target));
         }
     }
 
@@ -183,6 +197,6 @@ proptest! {
             let while_computing = inputs.iter().enumerate().map(|(alive, d)| d + alive).max();
             numbers[task] = while_computing.unwrap_or(0).max(inputs.len() + 1);
         }
-        prop_assert_eq!(order(&graph(&tasks), &ids([0]), |_| false).unwrap().peak, numbers[0]);
+        prop_assert_eq!(peak(&graph(&tasks), &ids([0])), numbers[0]);
     }
 }

@@ -1,6 +1,5 @@
 //! A run on paper: one strategy, its sequence of tasks, and the peak of live values.
 
-use super::Order;
 use super::survey::Survey;
 use crate::{Dependents, Graph, TaskId};
 
@@ -41,6 +40,17 @@ impl Strategy {
             reversed,
         }
     }
+}
+
+/// A topological order.
+#[derive(Debug)]
+pub(super) struct Walked {
+    /// The tasks, first to last.
+    pub(super) sequence: Vec<TaskId>,
+    /// The largest number of values that are alive at once when the tasks run one after another,
+    /// counted when a task has finished and its inputs are not yet released. Known values are not
+    /// counted.
+    pub(super) peak: usize,
 }
 
 /// How many readers of a value are compared before one of them is aimed at: enough to see the
@@ -85,7 +95,7 @@ impl<'a> Walk<'a> {
             waiting: survey.waiting.clone(),
             readers: survey.readers.clone(),
             reader_xor: survey.reader_xor.clone(),
-            sequence: Vec::with_capacity(survey.needed),
+            sequence: Vec::with_capacity(survey.depth_first.len()),
             live: 0,
             peak: 0,
             eager: Vec::new(),
@@ -95,7 +105,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The order, or nothing if its peak would reach the limit.
-    pub(super) fn run(mut self, targets: &[TaskId]) -> Option<Order> {
+    pub(super) fn run(mut self, targets: &[TaskId]) -> Option<Walked> {
         for i in 0..targets.len() {
             let i = if self.strategy.reversed {
                 targets.len() - 1 - i
@@ -123,8 +133,8 @@ impl<'a> Walk<'a> {
                 return None;
             }
         }
-        debug_assert_eq!(self.sequence.len(), self.survey.needed);
-        Some(Order {
+        debug_assert_eq!(self.sequence.len(), self.survey.depth_first.len());
+        Some(Walked {
             sequence: self.sequence,
             peak: self.peak,
         })

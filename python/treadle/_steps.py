@@ -42,9 +42,9 @@ def run_steps(
     """
     graph = materialize(dsk)
     with local_callbacks(callbacks) as active:
+        # Callbacks look at the tasks, and other processes receive them: they have to be Dask's.
+        graph = convert_legacy_graph(graph)
         looked_at = bool(active) or cache is not None
-        if looked_at:
-            graph = convert_legacy_graph(graph)
         started = []
         state: dict[str, Any] = {}
         failed = True

@@ -45,6 +45,21 @@ impl Slot {
     }
 }
 
+impl Slot {
+    /// Fills a slot that is empty.
+    ///
+    /// # Safety
+    /// `object` is an instance of the class that the slot was found in, or of a subclass, and
+    /// nobody else knows of it yet.
+    pub(crate) unsafe fn fill(self, object: Borrowed<'_, '_, PyAny>, value: Bound<'_, PyAny>) {
+        // SAFETY: by contract the offset is that of an empty pointer inside the object.
+        unsafe {
+            let place = object.as_ptr().cast::<u8>().offset(self.offset);
+            *place.cast::<*mut ffi::PyObject>() = value.into_ptr();
+        }
+    }
+}
+
 /// The head of CPython's member descriptor; `pyo3::ffi` leaves it out.
 #[repr(C)]
 struct MemberDescriptor {
@@ -102,12 +117,12 @@ pub(crate) enum Kind {
 /// The classes of `dask._task_spec` and where they keep what.
 pub(crate) struct Spec {
     graph_node: Py<PyType>,
-    task_ref: Py<PyType>,
+    pub(crate) task_ref: Py<PyType>,
     alias: Py<PyType>,
     data_node: Py<PyType>,
-    task: Py<PyType>,
-    list: Py<PyType>,
-    tuple: Py<PyType>,
+    pub(crate) task: Py<PyType>,
+    pub(crate) list: Py<PyType>,
+    pub(crate) tuple: Py<PyType>,
     set: Py<PyType>,
     dict: Py<PyType>,
     /// `TaskRef.key`.

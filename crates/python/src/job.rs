@@ -4,6 +4,7 @@ use crate::clock;
 use crate::dask::{Kind, Spec};
 use crate::error;
 use crate::keys::Keys;
+use crate::legacy::Converter;
 use crate::node::{Inputs, evaluate, references};
 use crate::subgraph::Shapes;
 use crate::trace::Recorders;
@@ -264,7 +265,7 @@ impl<'a, 'py> Loader<'a, 'py> {
 
     /// Gives every key of the graph an id, in the graph's order.
     fn take_nodes(&mut self, graph: &Bound<'py, PyDict>) -> PyResult<()> {
-        let mut all_keys = None;
+        let mut converter = None;
         let mut position = 0;
         let (mut key, mut node) = (std::ptr::null_mut(), std::ptr::null_mut());
         // Converting an old-style task runs Python, which could change the dictionary; PyDict_Next
@@ -281,12 +282,11 @@ impl<'a, 'py> Loader<'a, 'py> {
             match self.spec.kind(node) {
                 Kind::Value | Kind::Reference => {
                     let (key, node) = (key.to_owned(), node.to_owned());
-                    let all_keys = match &all_keys {
-                        Some(keys) => keys,
-                        None => all_keys.insert(self.all_keys(graph)?),
+                    let converter = match &converter {
+                        Some(converter) => converter,
+                        None => converter.insert(Converter::new(self.spec, self.all_keys(graph)?)),
                     };
-                    let convert = self.spec.convert_legacy_task.bind(self.py);
-                    let node = convert.call1((&key, node, all_keys))?;
+                    let node = converter.entry(&key, &node)?;
                     self.take(key.as_borrowed(), node.as_borrowed())?;
                 }
                 _ => self.take(key, node)?,
@@ -318,8 +318,11 @@ impl<'a, 'py> Loader<'a, 'py> {
             Kind::Data => (None, Some(unsafe { self.spec.data_value.get(node)? })),
             Kind::Value => (None, Some(node)),
             // A key that stands for itself says that its value comes from elsewhere.
-            // SAFETY: the slot belongs to the class.
+            // SAFETY: the slots belong to the classes.
             Kind::Alias if unsafe { self.spec.alias_target.get(node)?.eq(key)? } => return Ok(()),
+            Kind::Reference if unsafe { self.spec.reference_key.get(node)?.eq(key)? } => {
+                return Ok(());
+            }
             _ => (Some(node), None),
         };
         // A value in the cache spares its task.

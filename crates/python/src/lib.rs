@@ -6,6 +6,7 @@ mod error;
 mod fork;
 mod job;
 mod keys;
+mod legacy;
 mod node;
 mod pool;
 mod steps;

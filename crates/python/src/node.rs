@@ -82,10 +82,10 @@ fn references_dyn<'py>(
 }
 
 /// One level of nesting inside a node: too many are a `RecursionError`, not a crash.
-struct Depth;
+pub(crate) struct Depth;
 
 impl Depth {
-    fn enter(py: Python<'_>) -> PyResult<Self> {
+    pub(crate) fn enter(py: Python<'_>) -> PyResult<Self> {
         // SAFETY: the thread is attached; the call is paired with the one in `drop`.
         match unsafe { ffi::Py_EnterRecursiveCall(c" while walking a Dask task".as_ptr()) } {
             0 => Ok(Depth),

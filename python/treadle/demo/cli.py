@@ -79,9 +79,9 @@ def _run(out: Path, threads: int | None, partitions: int, rows: int | None, prog
     for name, view in VIEWS.items():
         check.compare(name, outcome.results[name], references[name])
         terminal.show_result(console, view, outcome.results[name])
-    figures = summary(outcome, pandas_seconds, observed=progress)
+    figures = summary(outcome, pandas_seconds)
     terminal.show_summary(console, figures)
-    main_figures = tiles(outcome, pandas_seconds, observed=progress)
+    main_figures = tiles(outcome, pandas_seconds)
     page = report.page(outcome, main_figures, figures, tables.flights)
     report_file.write_text(page, encoding="utf-8")
     console.print(f"Trace:  {trace_file} (open it in https://ui.perfetto.dev)", soft_wrap=True)

@@ -17,8 +17,8 @@ import treadle
 from treadle.demo import analysis
 from treadle.demo.data import Tables
 
-#: Takes the title of a phase and shows the progress of its tasks while the context is open.
-Watch = Callable[[str], AbstractContextManager[object]]
+#: Takes the title of a phase, and shows the progress of its tasks while the context is open.
+Watch = Callable[[str, treadle.Trace], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def run(
     @contextmanager
     def phase(title: str) -> Iterator[None]:
         start = time.perf_counter()
-        with watch(title):
+        with watch(title, trace):
             yield
         phases[title] = time.perf_counter() - start
 

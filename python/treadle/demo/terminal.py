@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import pandas as pd
-from dask.callbacks import Callback
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -21,40 +19,47 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from treadle import Trace
 from treadle.demo.run import Watch
 from treadle.demo.views import View
 
 _REFRESH = 0.05  # seconds between two updates of a bar
 
 
-class TaskBar(Callback):
-    """A Dask callback that moves a bar as the tasks finish."""
+class TaskBar:
+    """Moves a bar while a recorded run goes on: the counts are the engine's own."""
 
-    def __init__(self, progress: Progress, bar: TaskID) -> None:
+    def __init__(self, progress: Progress, bar: TaskID, trace: Trace) -> None:
         self._progress = progress
         self._bar = bar
-        self._done = 0
-        self._shown = 0.0
+        self._trace = trace
+        self._before = (trace.planned, trace.tasks)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress bar", daemon=True)
 
-    def _start_state(self, _dsk: object, state: Mapping[str, Any]) -> None:
-        total = sum(len(state[kind]) for kind in ("ready", "waiting", "running"))
-        self._progress.update(self._bar, total=total)
+    def __enter__(self) -> None:
+        self._thread.start()
 
-    def _posttask(self, *_: object) -> None:
-        self._done += 1
-        if time.monotonic() - self._shown > _REFRESH:
-            self._progress.update(self._bar, completed=self._done)
-            self._shown = time.monotonic()
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._show()
 
-    def _finish(self, *_: object) -> None:
-        self._progress.update(self._bar, completed=self._done, total=self._done)
+    def _watch(self) -> None:
+        while not self._over.wait(_REFRESH):
+            self._show()
+
+    def _show(self) -> None:
+        planned = self._trace.planned - self._before[0]
+        done = self._trace.tasks - self._before[1]
+        self._progress.update(self._bar, total=planned or None, completed=done)
 
 
 @contextmanager
 def progress_bars(console: Console, *, shown: bool) -> Iterator[Watch]:
-    """Yield what shows a bar for each phase of a run; if not ``shown``, no callback runs at all."""
+    """Yield what shows a bar for each phase of a run, if they are to be ``shown``."""
     if not shown:
-        yield lambda _: nullcontext()
+        yield lambda _title, _trace: nullcontext()
         return
     columns = (
         TextColumn("{task.description:<20}"),
@@ -64,7 +69,7 @@ def progress_bars(console: Console, *, shown: bool) -> Iterator[Watch]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        yield lambda title: TaskBar(progress, progress.add_task(title, total=None))
+        yield lambda title, trace: TaskBar(progress, progress.add_task(title, total=None), trace)
 
 
 def show_result(console: Console, view: View, result: pd.DataFrame) -> None:

@@ -175,28 +175,25 @@ VIEWS = {
 }
 
 
-def tiles(outcome: Outcome, pandas_seconds: float, observed: bool) -> dict[str, str]:
-    """The main figures, as label and value; ``observed`` says that a progress bar was shown."""
-    uncounted = ", progress bar not counted" if observed else ""
+def tiles(outcome: Outcome, pandas_seconds: float) -> dict[str, str]:
+    """The main figures, as label and value."""
     return {
         "tasks": f"{outcome.tasks:,}",
-        f"engine time per task{uncounted}": f"{outcome.engine_us_per_task:.2f} µs",
+        "engine time per task": f"{outcome.engine_us_per_task:.2f} µs",
         "Dask on Treadle, wall": f"{outcome.wall:.2f} s",
         "pandas alone, wall": f"{pandas_seconds:.2f} s",
         "results equal pandas": f"{len(VIEWS)} of {len(VIEWS)}",
     }
 
 
-def summary(outcome: Outcome, pandas_seconds: float, observed: bool) -> dict[str, str]:
-    """What ran and what it cost, as label and text; ``observed`` as for ``tiles``."""
+def summary(outcome: Outcome, pandas_seconds: float) -> dict[str, str]:
+    """What ran and what it cost, as label and text."""
     share = outcome.engine_seconds / outcome.wall
-    # With callbacks, the engine's loop is in Python, which the trace does not count as engine time.
-    watching = "trace on" + "; what the progress bar adds is not counted" * observed
     phases = ", ".join(f"{title} {seconds:.2f} s" for title, seconds in outcome.phases.items())
     return {
         "tasks": f"{outcome.tasks:,} tasks, {outcome.task_seconds:.2f} s in their own code",
         "engine": f"{outcome.engine_us_per_task:.2f} µs per task, "
-        f"{outcome.engine_seconds * 1e3:.1f} ms in all, {share:.2%} of the wall time ({watching})",
+        f"{outcome.engine_seconds * 1e3:.1f} ms in all, {share:.2%} of the wall time (trace on)",
         "Dask on Treadle": f"{outcome.wall:.2f} s wall ({phases})",
         "no task running": f"{outcome.wall - outcome.busy:.2f} s of that: mostly Dask, which builds "
         "and optimises its graphs",

@@ -40,10 +40,10 @@ class Suite:
 
 
 FULL = (
-    Suite("array", ("dask/array",), 1),
+    Suite("array", ("dask/array",), 26_000),
     Suite("dataframe", ("dask/dataframe",), 1),
-    Suite("bag", ("dask/bag",), 1),
-    Suite("core", ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"), 1),
+    Suite("bag", ("dask/bag",), 480),
+    Suite("core", ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"), 440),
 )
 SUBSET = Suite(
     "subset",

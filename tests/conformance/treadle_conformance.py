@@ -34,6 +34,7 @@ WITHOUT_CONFIGURED_SCHEDULER = (
     "dask/tests/test_base.py::test_compute_array_bag",
     "dask/tests/test_base.py::test_get_scheduler",
     "dask/tests/test_base.py::test_persist_array_bag",
+    "dask/tests/test_distributed.py::test_get_scheduler_lock",
 )
 
 # The exit status of a run in which something else than Treadle ran the graphs.

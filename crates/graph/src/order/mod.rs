@@ -51,9 +51,10 @@ pub fn order(
     }
     let mut best: Option<Walked> = None;
     for strategy in STRATEGIES {
-        let limit = best.as_ref().map_or(usize::MAX, |walked| walked.peak);
+        // One value less is not worth another order: the first is the one that people expect.
+        let limit = best.as_ref().map_or(usize::MAX, |walked| walked.peak - 1);
         if let Some(walked) = Walk::new(graph, &survey, strategy, limit).run(targets) {
-            let optimal = walked.peak <= survey.least_peak;
+            let optimal = walked.peak <= survey.least_peak + 1;
             best = Some(walked);
             if optimal {
                 break;

@@ -194,6 +194,54 @@ def test_other_threads_live_while_tasks_of_c_code_run(get):
         thread.join()
 
 
+def test_a_thread_that_is_busy_dropping_a_value_holds_nobody_up():
+    dropping, go_on = threading.Event(), threading.Event()
+    barrier = threading.Barrier(2, timeout=30)
+
+    class Slow:
+        def __del__(self):
+            dropping.set()
+            go_on.wait(30)
+
+    dsk = {
+        "value": Task("value", Slow),
+        "reader": Task("reader", id, TaskRef("value")),
+        "other": Task("other", dropping.wait, 30),
+        # Ready while the thread of "reader" has left the run, but is not home yet.
+        "x": Task("x", lambda _: barrier.wait(), TaskRef("other")),
+        "y": Task("y", lambda _: barrier.wait(), TaskRef("other")),
+    }
+    try:
+        treadle.get(dsk, ["reader", "x", "y"], num_workers=2)
+    finally:
+        go_on.set()
+
+
+def test_many_short_runs_at_once():
+    """Threads go from run to run all the time; none may get lost on the way."""
+    wrong = []
+
+    def compute(seed):
+        for i in range(300):
+            n = 1 + (seed * 7 + i) % 5
+            barrier = threading.Barrier(n, timeout=60)
+
+            def meet(k, barrier=barrier):
+                barrier.wait()
+                return k
+
+            dsk = {k: Task(k, meet, k) for k in range(n)}
+            if treadle.get(dsk, list(dsk), num_workers=n) != tuple(range(n)):
+                wrong.append((seed, i))
+
+    threads = [threading.Thread(target=compute, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 def test_idle_threads_are_used_again():
     dsk = {i: Task(i, lambda _: threading.current_thread().name, i) for i in range(20)}
     names = set()

@@ -38,6 +38,10 @@ struct State {
     values: Vec<Option<Py<PyAny>>>,
     /// Nothing starts any more.
     stopped: bool,
+    /// Threads that work on the job or were sent for, and how many there may be. Both are 0 where
+    /// no threads are needed.
+    working: usize,
+    limit: usize,
 }
 
 /// A task that was started, with what it reads.
@@ -52,14 +56,18 @@ unsafe impl Send for Started {}
 // SAFETY: see above.
 unsafe impl Sync for Started {}
 
-/// What a finished task leads to.
+/// What a turn leads to.
 #[derive(Default)]
 pub(crate) struct Turn {
+    /// The task to run. Nothing: the thread was counted as leaving.
     pub(crate) next: Option<Started>,
-    /// Tasks that others could start now.
-    pub(crate) ready: usize,
+    /// So many further threads were counted as working: send for them.
+    pub(crate) recruits: usize,
     /// Every task has finished.
     pub(crate) over: bool,
+    /// The turn that ended the run: threads that were working then, this one included. None of
+    /// them runs a task.
+    pub(crate) returning: usize,
     /// Values that nobody needs, to be dropped outside of the lock.
     garbage: Vec<Py<PyAny>>,
 }
@@ -137,8 +145,23 @@ impl Job {
         self.lock().run.unfinished()
     }
 
+    /// So many threads may work on the job; the first is counted as working.
+    pub(crate) fn expect_threads(&self, limit: usize) {
+        let mut state = self.lock();
+        state.limit = limit;
+        state.working = 1;
+    }
+
+    /// A thread that was counted as working will not come.
+    pub(crate) fn leave(&self) {
+        self.lock().working -= 1;
+    }
+
     /// Takes in the value of a finished task, and starts the next one if `more` are asked for.
     /// The caller drops the garbage.
+    ///
+    /// That the thread goes on or leaves, and how many others are sent for, is decided while
+    /// nobody else can change what is ready: no ready task is overlooked.
     #[inline]
     pub(crate) fn turn(
         &self,
@@ -147,26 +170,27 @@ impl Job {
         turn: &mut Turn,
     ) -> PyResult<()> {
         let mut guard = self.lock();
-        let State {
-            run,
-            effects,
-            values,
-            stopped,
-        } = &mut *guard;
+        let state = &mut *guard;
+        let (run, effects) = (&mut state.run, &mut state.effects);
+        turn.returning = 0;
         if let Some((task, value)) = finished {
-            values[task.index()] = Some(value);
+            state.values[task.index()] = Some(value);
             run.handle(Event::Finished(task), effects)
                 .map_err(|e| error::run(e, &self.keys))?;
             for released in effects.released.drain(..) {
-                turn.garbage.extend(values[released.index()].take());
+                turn.garbage.extend(state.values[released.index()].take());
+            }
+            if run.unfinished() == 0 {
+                turn.returning = state.working;
             }
         }
+        turn.over = run.unfinished() == 0;
         turn.next = None;
-        if more && !*stopped {
+        if more && !state.stopped {
             run.handle(Event::Free, effects)
                 .map_err(|e| error::run(e, &self.keys))?;
             turn.next = effects.start.take().map(|task| {
-                let value = |d: &TaskId| values[d.index()].as_ref().map(Py::as_ptr);
+                let value = |d: &TaskId| state.values[d.index()].as_ref().map(Py::as_ptr);
                 let inputs = run.graph().dependencies(task).iter().map(value);
                 let inputs = inputs.map(|v| v.expect("a task starts when its inputs are there"));
                 Started {
@@ -175,8 +199,14 @@ impl Job {
                 }
             });
         }
-        turn.ready = if *stopped { 0 } else { run.ready() };
-        turn.over = run.unfinished() == 0;
+        turn.recruits = 0;
+        if turn.next.is_none() {
+            state.working = state.working.saturating_sub(1);
+        } else {
+            let missing = state.limit.saturating_sub(state.working);
+            turn.recruits = missing.min(run.ready());
+            state.working += turn.recruits;
+        }
         Ok(())
     }
 
@@ -318,8 +348,9 @@ impl<'a, 'py> Loader<'a, 'py> {
             Kind::Data => (None, Some(unsafe { self.spec.data_value.get(node)? })),
             Kind::Value => (None, Some(node)),
             // A key that stands for itself says that its value comes from elsewhere.
-            // SAFETY: the slots belong to the classes.
+            // SAFETY: the slot belongs to the class.
             Kind::Alias if unsafe { self.spec.alias_target.get(node)?.eq(key)? } => return Ok(()),
+            // SAFETY: the slot belongs to the class.
             Kind::Reference if unsafe { self.spec.reference_key.get(node)?.eq(key)? } => {
                 return Ok(());
             }
@@ -439,6 +470,8 @@ impl<'a, 'py> Loader<'a, 'py> {
                 effects,
                 values: self.values,
                 stopped: false,
+                working: 0,
+                limit: 0,
             }),
         })
     }

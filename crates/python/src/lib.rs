@@ -35,7 +35,7 @@ impl PyCrew {
 impl PyCrew {
     /// Runs tasks on the calling thread until none is ready.
     fn work(&self, py: Python<'_>) {
-        if self.0.work(py) {
+        if self.0.work(py).has_to_announce() {
             py.detach(|| self.0.end.announce());
         }
     }

@@ -6,7 +6,7 @@
 //! which end after [`LIFETIME`].
 
 use crate::fork;
-use crate::threads::Crew;
+use crate::threads::{Crew, Left};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
@@ -48,14 +48,23 @@ impl Seat {
     }
 }
 
+#[derive(Default)]
+struct Roster {
+    /// Idle threads, the latest on top: its caches are warm, and it may still be looking out.
+    idle: Vec<Arc<Seat>>,
+    /// Threads that were sent to runs that are over, and will be home as soon as they get the
+    /// interpreter: a new thread would not be faster. Below zero while they overtake the thread
+    /// that ended the run.
+    returning: isize,
+    /// Crews that returning threads are promised to; never more than these.
+    promised: Vec<Arc<Crew>>,
+}
+
 /// The threads of a process.
 pub(crate) struct Pool {
     generation: u64,
-    /// Idle threads, the latest on top: its caches are warm, and it may still be looking out.
-    idle: Mutex<Vec<Arc<Seat>>>,
+    roster: Mutex<Roster>,
     threads: AtomicUsize,
-    /// Threads that were sent to a crew and have not finished with it.
-    sent: AtomicUsize,
     started: AtomicUsize,
     closing: AtomicBool,
 }
@@ -76,9 +85,8 @@ impl Pool {
             }
             let fresh = Box::into_raw(Box::new(Pool {
                 generation: fork::generation(),
-                idle: Mutex::default(),
+                roster: Mutex::default(),
                 threads: AtomicUsize::new(0),
-                sent: AtomicUsize::new(0),
                 started: AtomicUsize::new(0),
                 closing: AtomicBool::new(false),
             }));
@@ -92,24 +100,23 @@ impl Pool {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn roster(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether some thread has finished its work and will be idle in a moment.
-    pub(crate) fn expects_one(&self) -> bool {
-        let elsewhere = self.idle().len() + self.sent.load(Ordering::Relaxed);
-        self.threads.load(Ordering::Relaxed) > elsewhere
-    }
-
-    /// Sends an idle thread to the crew, if there is one.
-    pub(crate) fn send_idle(&self, crew: &Arc<Crew>) -> bool {
-        let Some(seat) = self.idle().pop() else {
-            return false;
-        };
-        self.sent.fetch_add(1, Ordering::Relaxed);
-        seat.give(crew.clone());
-        true
+    /// Sends a thread to the crew that is idle or will be in a moment, if there is one.
+    pub(crate) fn send(&self, crew: &Arc<Crew>) -> bool {
+        let mut roster = self.roster();
+        if let Some(seat) = roster.idle.pop() {
+            drop(roster);
+            seat.give(crew.clone());
+            return true;
+        }
+        let free = roster.returning > roster.promised.len() as isize;
+        if free {
+            roster.promised.push(crew.clone());
+        }
+        free
     }
 
     /// Sends a new thread to the crew.
@@ -135,7 +142,6 @@ impl Pool {
             }
         };
         self.threads.fetch_add(1, Ordering::Relaxed);
-        self.sent.fetch_add(1, Ordering::Relaxed);
         let start = || -> PyResult<()> {
             let kwargs = PyDict::new(py);
             kwargs.set_item("target", PyCFunction::new_closure(py, None, None, body)?)?;
@@ -150,7 +156,6 @@ impl Pool {
         };
         start().inspect_err(|_| {
             self.threads.fetch_sub(1, Ordering::Relaxed);
-            self.sent.fetch_sub(1, Ordering::Relaxed);
             seat.take();
         })
     }
@@ -160,36 +165,69 @@ impl Pool {
         // Nothing else initialises it: every seat has one thread.
         let _ = seat.thread.set(std::thread::current());
         loop {
-            let mut ended = None;
-            if let Some(crew) = seat.take() {
-                ended = crew.work(py).then(|| crew.end.clone());
+            let mut end = None;
+            while let Some(crew) = seat.take() {
+                let left = crew.work(py);
                 if fork::generation() != self.generation {
                     // A task forked, and this is the child: the engine of the parent is not ours.
                     return;
                 }
-                self.sent.fetch_sub(1, Ordering::Relaxed);
+                if left.has_to_announce() {
+                    end = Some(crew.end.clone());
+                }
+                // Dropping a crew may run Python, so the way home begins after it.
+                drop(crew);
+                if self.come_home(seat, left) {
+                    break;
+                }
+                if let Some(end) = end.take() {
+                    py.detach(|| end.announce());
+                }
             }
-            self.idle().push(seat.clone());
             py.detach(|| {
-                ended.inspect(|end| end.announce());
+                end.inspect(|end| end.announce());
                 self.wait(seat);
             });
-            if seat.crew.load(Ordering::Relaxed).is_null() {
-                // Nobody came. Whoever takes the seat off the list gives it a crew.
-                let mut idle = self.idle();
-                let before = idle.len();
-                idle.retain(|other| !Arc::ptr_eq(other, seat));
-                if idle.len() < before {
-                    drop(idle);
-                    self.threads.fetch_sub(1, Ordering::Release);
-                    return;
-                }
-                drop(idle);
-                while seat.crew.load(Ordering::Relaxed).is_null() {
-                    std::hint::spin_loop();
-                }
+            if seat.crew.load(Ordering::Relaxed).is_null() && self.retire(seat) {
+                return;
             }
         }
+    }
+
+    /// The thread has left a run. Whether it is idle; otherwise it has another crew.
+    fn come_home(&self, seat: &Arc<Seat>, left: Left) -> bool {
+        let mut roster = self.roster();
+        match left {
+            Left::Finished(threads) => roster.returning += threads as isize - 1,
+            Left::Late => roster.returning -= 1,
+            Left::Early | Left::Ended => {}
+        }
+        match roster.promised.pop() {
+            Some(crew) => seat.give(crew),
+            None => roster.idle.push(seat.clone()),
+        }
+        seat.crew.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Nobody came for a long time. Whether the thread may end.
+    fn retire(&self, seat: &Arc<Seat>) -> bool {
+        let mut roster = self.roster();
+        let Some(position) = roster
+            .idle
+            .iter()
+            .position(|other| Arc::ptr_eq(other, seat))
+        else {
+            // Whoever has just taken the seat off the list is about to give it a crew.
+            drop(roster);
+            while seat.crew.load(Ordering::Relaxed).is_null() {
+                std::hint::spin_loop();
+            }
+            return false;
+        };
+        roster.idle.remove(position);
+        drop(roster);
+        self.threads.fetch_sub(1, Ordering::Release);
+        true
     }
 
     /// Waits for a crew, the end of the idle thread's life or that of the pool.
@@ -212,7 +250,7 @@ impl Pool {
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.closing.store(true, Ordering::Release);
         while self.threads.load(Ordering::Acquire) > 0 {
-            for seat in self.idle().iter() {
+            for seat in &self.roster().idle {
                 if let Some(thread) = seat.thread.get() {
                     thread.unpark();
                 }

@@ -5,7 +5,7 @@ use crate::job::{Job, Turn};
 use crate::pool::{Pool, look_out};
 use crate::worker::{Context, Inside, Pulse, run_task, take_turn};
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -41,15 +41,32 @@ impl End {
     }
 }
 
+/// How a thread left a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing was ready; the run goes on.
+    Early,
+    /// It ended the run with a failure.
+    Ended,
+    /// It finished the last task. So many threads had not left then, this one included.
+    Finished(usize),
+    /// All tasks were finished already.
+    Late,
+}
+
+impl Left {
+    /// Whether the run ended in the hands of this thread, which then has to announce it when it is
+    /// detached.
+    pub(crate) fn has_to_announce(self) -> bool {
+        matches!(self, Left::Ended | Left::Finished(_))
+    }
+}
+
 /// The threads that run a job.
 pub(crate) struct Crew {
     pub(crate) job: Job,
     context: Context,
     source: Source,
-    /// At most so many threads work at once.
-    limit: usize,
-    /// Threads that work or were asked to come.
-    working: AtomicUsize,
     pub(crate) end: Arc<End>,
     failure: Mutex<Option<PyErr>>,
     generation: u64,
@@ -64,12 +81,11 @@ impl Crew {
         source: Source,
     ) -> PyResult<Arc<Self>> {
         fork::watch();
+        job.expect_threads(limit.max(1));
         Ok(Arc::new(Crew {
             job,
             context: Context::of_caller(py)?,
             source,
-            limit: limit.max(1),
-            working: AtomicUsize::new(0),
             end: Arc::new(End {
                 caller: std::thread::current(),
                 over: AtomicBool::new(false),
@@ -106,7 +122,6 @@ impl Crew {
     }
 
     fn start_and_wait(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        self.working.fetch_add(1, Ordering::Relaxed);
         if !self.idle_comes(py) {
             self.send_new(py)?;
         }
@@ -116,17 +131,14 @@ impl Crew {
     /// Sends for an idle thread of the pool, and looks out for the end of the shortest runs. Detached
     /// meanwhile: the thread has to attach.
     fn idle_comes(self: &Arc<Self>, py: Python<'_>) -> bool {
-        if !matches!(self.source, Source::Pool) {
+        let Source::Pool = self.source else {
             return false;
-        }
+        };
         let pool = Pool::get();
         py.detach(|| {
-            let sent = || pool.send_idle(self);
-            if !(sent() || pool.expects_one() && look_out(sent)) {
-                return false;
-            }
-            look_out(|| self.end.is_over());
-            true
+            let sent = pool.send(self);
+            let _ = sent && look_out(|| self.end.is_over());
+            sent
         })
     }
 
@@ -142,78 +154,57 @@ impl Crew {
         Ok(())
     }
 
-    /// Sends for a thread that was counted as working.
+    /// Sends for a new thread.
     fn send_new(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        let sent = match &self.source {
+        match &self.source {
             Source::Pool => Pool::get().send_new(py, self.clone()),
             Source::Python(call) => {
                 let crew = crate::PyCrew::new(self.clone());
                 call.call1(py, (crew,)).map(drop)
             }
-        };
-        sent.inspect_err(|_| {
-            self.working.fetch_sub(1, Ordering::Relaxed);
-        })
+        }
     }
 
-    /// Sends for threads, as long as there are fewer than the limit and than ready tasks. Threads
-    /// that cannot be had are no error: this one works.
-    fn recruit(self: &Arc<Self>, py: Python<'_>, ready: usize) {
+    /// Sends for threads that were counted as working. Those that cannot be had are no error:
+    /// this one works.
+    fn recruit(self: &Arc<Self>, py: Python<'_>, threads: usize) {
         let pool = matches!(self.source, Source::Pool).then(Pool::get);
-        for _ in 0..ready {
-            if self.working.fetch_add(1, Ordering::Relaxed) >= self.limit {
-                self.working.fetch_sub(1, Ordering::Relaxed);
-                return;
-            }
-            if pool.is_some_and(|pool| pool.send_idle(self)) {
-                continue;
-            }
-            if pool.is_some_and(|pool| pool.expects_one()) {
-                // Rather than starting a thread, wait for that one until the next turn.
-                self.working.fetch_sub(1, Ordering::Relaxed);
-                return;
-            }
-            if self.send_new(py).is_err() {
-                return;
+        for _ in 0..threads {
+            let sent = pool.is_some_and(|pool| pool.send(self)) || self.send_new(py).is_ok();
+            if !sent {
+                self.job.leave();
             }
         }
     }
 
     /// Works on the job until nothing is ready. Called on a thread that was recruited.
-    ///
-    /// Returns whether the run has ended in the hands of this thread, which then has to announce
-    /// it when it is detached.
-    pub(crate) fn work(self: &Arc<Self>, py: Python<'_>) -> bool {
+    pub(crate) fn work(self: &Arc<Self>, py: Python<'_>) -> Left {
         let _inside = Inside::enter();
-        let ended = self.work_until_idle(py).unwrap_or_else(|failure| {
+        self.work_until_idle(py).unwrap_or_else(|failure| {
             self.note_failure(failure);
-            true
-        });
-        if fork::generation() == self.generation {
-            self.working.fetch_sub(1, Ordering::AcqRel);
-        }
-        ended
+            Left::Ended
+        })
     }
 
-    fn work_until_idle(self: &Arc<Self>, py: Python<'_>) -> PyResult<bool> {
+    fn work_until_idle(self: &Arc<Self>, py: Python<'_>) -> PyResult<Left> {
         let mut pulse = Pulse::new();
         let mut turn = Turn::default();
         let mut finished = None;
         loop {
             take_turn(&self.job, finished.take(), &mut turn)?;
-            if turn.over {
-                return Ok(true);
+            if turn.returning > 0 {
+                return Ok(Left::Finished(turn.returning));
             }
-            if turn.ready > 0 && self.working.load(Ordering::Relaxed) < self.limit {
-                self.recruit(py, turn.ready);
+            if turn.recruits > 0 {
+                self.recruit(py, turn.recruits);
             }
             let Some(started) = turn.next.take() else {
-                return Ok(false);
+                return Ok(if turn.over { Left::Late } else { Left::Early });
             };
             let value = run_task(py, &self.job, &started, Some(&self.context))?;
             if fork::generation() != self.generation {
                 // A task forked, and this is the child: the parent's run is not ours.
-                return Ok(false);
+                return Ok(Left::Early);
             }
             finished = Some((started.task, value));
             pulse.beat(py)?;
@@ -234,7 +225,6 @@ impl Crew {
 
     /// A thread that was asked for will not come: the run fails.
     pub(crate) fn lost(&self, failure: PyErr) {
-        self.working.fetch_sub(1, Ordering::AcqRel);
         self.note_failure(failure);
         self.end.announce();
     }

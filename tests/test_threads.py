@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import operator
 import os
 import subprocess
 import sys
@@ -163,10 +162,10 @@ def test_tasks_see_the_context_of_their_get_and_not_each_others(pool):
 
 
 def test_other_threads_live_while_tasks_of_c_code_run(get):
-    # operator.add never reaches the point where the interpreter lets others run.
-    n = 100_000
-    dsk = {i: Task(i, operator.add, i, 1) for i in range(n)}
-    beats = []
+    # sum never reaches the point where the interpreter lets others run.
+    n = 2_000
+    dsk = {i: Task(i, sum, range(20_000), TaskRef(i - 1)) for i in range(1, n)}
+    beats, at_the_start = [], []
     stop = threading.Event()
 
     def beat():
@@ -174,39 +173,34 @@ def test_other_threads_live_while_tasks_of_c_code_run(get):
             beats.append(1)
             time.sleep(0)
 
+    dsk[0] = Task(0, lambda: at_the_start.append(len(beats)) or 0)
+    dsk["end"] = Task("end", lambda _: len(beats), TaskRef(n - 1))
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        loads = len(beats)
-
-        def first():
-            nonlocal loads
-            loads = len(beats)
-
-        # The first task is `first`, the last `last`: in between, only C code runs.
-        dsk["first"] = Task("first", first)
-        for i in range(n):
-            dsk[i] = Task(i, operator.is_not, TaskRef("first" if i == 0 else i - 1), i)
-        dsk["last"] = Task("last", lambda _: len(beats), TaskRef(n - 1))
-        assert get(dsk, "last") > loads
+        assert get(dsk, "end") > at_the_start[0] + 1
     finally:
         stop.set()
         thread.join()
 
 
 def test_a_thread_that_is_busy_dropping_a_value_holds_nobody_up():
-    dropping, go_on = threading.Event(), threading.Event()
+    started, dropping, go_on = threading.Event(), threading.Event(), threading.Event()
     barrier = threading.Barrier(2, timeout=30)
 
     class Slow:
         def __del__(self):
             dropping.set()
-            go_on.wait(30)
+            assert go_on.wait(30)
+
+    def other():
+        started.set()
+        assert dropping.wait(30)
 
     dsk = {
         "value": Task("value", Slow),
-        "reader": Task("reader", id, TaskRef("value")),
-        "other": Task("other", dropping.wait, 30),
+        "reader": Task("reader", lambda _: started.wait(30), TaskRef("value")),
+        "other": Task("other", other),
         # Ready while the thread of "reader" has left the run, but is not home yet.
         "x": Task("x", lambda _: barrier.wait(), TaskRef("other")),
         "y": Task("y", lambda _: barrier.wait(), TaskRef("other")),
@@ -222,7 +216,7 @@ def test_many_short_runs_at_once():
     wrong = []
 
     def compute(seed):
-        for i in range(300):
+        for i in range(60):
             n = 1 + (seed * 7 + i) % 5
             barrier = threading.Barrier(n, timeout=60)
 

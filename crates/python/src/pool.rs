@@ -169,8 +169,9 @@ impl Pool {
             while let Some(crew) = seat.take() {
                 let left = crew.work(py);
                 if fork::generation() != self.generation {
-                    // A task forked, and this is the child: the engine of the parent is not ours.
-                    return;
+                    // A task forked, and this is the child: it has come to the end of all it has
+                    // to do, and the engine of its parent is not its own.
+                    end_child(py);
                 }
                 if left.has_to_announce() {
                     end = Some(crew.end.clone());
@@ -260,6 +261,19 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+/// Ends a forked child as `multiprocessing` does: without the parent's exit handlers.
+fn end_child(py: Python<'_>) -> ! {
+    for stream in ["stdout", "stderr"] {
+        let flushed = py
+            .import("sys")
+            .and_then(|sys| sys.getattr(stream)?.call_method0("flush"));
+        // Nobody is left to tell.
+        drop(flushed);
+    }
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
 }
 
 /// Looks out for a while until `seen`; whether it was.

@@ -41,7 +41,7 @@ class Suite:
 
 FULL = (
     Suite("array", ("dask/array",), 26_000),
-    Suite("dataframe", ("dask/dataframe",), 1),
+    Suite("dataframe", ("dask/dataframe",), 38_000),
     Suite("bag", ("dask/bag",), 480),
     Suite("core", ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"), 440),
 )

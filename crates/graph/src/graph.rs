@@ -253,10 +253,18 @@ impl Batch<'_> {
     }
 
     /// Keeps the tasks. Those that [`Batch::next`] did not reach have no dependencies.
+    ///
+    /// # Panics
+    /// When dependencies were added after the last task.
     pub fn finish(self) -> Range<u32> {
         let graph = &mut *self.graph;
         let edges = graph.dependencies.len() as u32;
         graph.offsets.resize(graph.heads.len() + 1, edges);
+        assert_eq!(
+            graph.offsets.last(),
+            Some(&edges),
+            "dependencies of no task: the batch was full"
+        );
         let range = self.first as u32..graph.heads.len() as u32;
         let new_readers = graph.readers.len();
         // A counting sort of the batch's dependencies by what is read.

@@ -161,6 +161,14 @@ def test_a_failure_releases_all_values(get, eventually):
 # Interrupts -------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_heeded():
+    """A process that was started in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_main() -> None:
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 

@@ -136,6 +136,7 @@ impl<'py> Converter<'py> {
             arguments.push(self.part(argument)?.into_inner());
         }
         let arguments = PyTuple::new(tuple.py(), arguments)?.into_any();
+        untrack(&arguments);
         self.make(
             &self.spec.task,
             [
@@ -167,6 +168,7 @@ impl<'py> Converter<'py> {
         let py = original.py();
         if has_nodes {
             let items = PyTuple::new(py, converted)?.into_any();
+            untrack(&items);
             return self.make(class, [(self.spec.task_args, items)]).map(Some);
         }
         Ok(Some(Converted::Value(
@@ -209,7 +211,15 @@ impl<'py> Converter<'py> {
             for (slot, value) in slots {
                 slot.fill(made.as_borrowed(), value);
             }
+            untrack(&made);
             Ok(Converted::Node(made))
         }
     }
+}
+
+/// Spares the garbage collector an object that lives as long as its run and is in no cycle:
+/// thousands at once would make it search the whole heap, again and again.
+fn untrack(object: &Bound<'_, PyAny>) {
+    // SAFETY: a live object of a class that takes part in garbage collection.
+    unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) }
 }

@@ -63,6 +63,28 @@ def test_a_pool_whose_threads_cannot_start():
         treadle.get({"x": Task("x", inc, 1)}, "x", pool=pool)
 
 
+def test_a_shared_pool_serves_others_while_a_graph_runs():
+    started, served = threading.Event(), threading.Event()
+
+    def step(_):
+        started.set()
+        served.wait(0.01)  # 3,000 of them: half a minute, unless somebody is served
+        return served.is_set()
+
+    dsk = {i: Task(i, step, TaskRef(i - 1) if i else 0) for i in range(3000)}
+    dsk["seen"] = Task("seen", lambda *seen: seen, *map(TaskRef, range(3000)))
+    with ThreadPoolExecutor(1) as pool:
+
+        def others():
+            started.wait()
+            pool.submit(served.set)
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        assert treadle.get(dsk, "seen", pool=pool)[-1]
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def processes():
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

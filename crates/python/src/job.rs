@@ -59,7 +59,7 @@ unsafe impl Sync for Started {}
 /// What a turn leads to.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// The task to run. Nothing: the thread was counted as leaving.
+    /// The task to run. Nothing, where one was asked for: the thread was counted as leaving.
     pub(crate) next: Option<Started>,
     /// So many further threads were counted as working: send for them.
     pub(crate) recruits: usize,
@@ -201,7 +201,7 @@ impl Job {
         }
         turn.recruits = 0;
         if turn.next.is_none() {
-            state.working = state.working.saturating_sub(1);
+            state.working = state.working.saturating_sub(usize::from(more));
         } else {
             let missing = state.limit.saturating_sub(state.working);
             turn.recruits = missing.min(run.ready());

@@ -8,10 +8,14 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the thread that called `get` looks whether a signal came.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(25);
+
+/// How long a thread of somebody else's executor works for one run before it queues up behind what
+/// else was submitted: the executor may be shared.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Where a crew's threads come from.
 pub(crate) enum Source {
@@ -187,6 +191,8 @@ impl Crew {
     }
 
     fn work_until_idle(self: &Arc<Self>, py: Python<'_>) -> PyResult<Left> {
+        let is_ours = matches!(self.source, Source::Pool);
+        let began = Instant::now();
         let mut pulse = Pulse::new();
         let mut turn = Turn::default();
         let mut finished = None;
@@ -207,7 +213,17 @@ impl Crew {
                 return Ok(Left::Early);
             }
             finished = Some((started.task, value));
-            pulse.beat(py)?;
+            if pulse.beat(py)? && !is_ours && began.elapsed() > SLICE {
+                self.job.turn(finished.take(), false, &mut turn)?;
+                turn.drop_garbage();
+                if turn.over {
+                    return Ok(Left::Finished(turn.returning));
+                }
+                // Whoever comes takes the place of this thread. If nobody can, it stays.
+                if self.send_new(py).is_ok() {
+                    return Ok(Left::Early);
+                }
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use crate::fork;
 use crate::job::{Job, Started, Turn};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use std::cell::Cell;
 
 thread_local! {
@@ -44,9 +45,16 @@ pub(crate) fn thread_identifier() -> u64 {
 
 /// Lets other threads and signal handlers run about every millisecond. Tasks that are implemented
 /// in C never reach the point at which the interpreter itself would.
+///
+/// So a Python function that does nothing is called: on entering it the interpreter looks whether
+/// another thread asked for its lock, or a signal came. Just letting go of the lock and taking it
+/// again would starve the others: whoever waits is woken, finds the lock taken again, and waits
+/// another whole switch interval before it asks.
 pub(crate) struct Pulse {
     next: u64,
 }
+
+static NOTHING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 impl Pulse {
     const INTERVAL: u64 = 1_000_000;
@@ -57,7 +65,7 @@ impl Pulse {
         }
     }
 
-    /// Yields if it is time to.
+    /// Lets others run if it is time to; whether it was.
     ///
     /// # Errors
     /// What a signal handler raises (on the main thread): `KeyboardInterrupt`, for example.
@@ -68,8 +76,10 @@ impl Pulse {
             return Ok(false);
         }
         self.next = now + Self::INTERVAL;
-        py.detach(|| ());
-        py.check_signals()?;
+        let nothing = NOTHING.get_or_try_init(py, || {
+            py.eval(c"lambda: None", None, None).map(Bound::unbind)
+        })?;
+        nothing.call0(py)?;
         Ok(true)
     }
 }

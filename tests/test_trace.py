@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
@@ -108,3 +110,18 @@ def test_a_failed_run_is_written(get, tmp_path):
 def test_a_path_that_cannot_be_written_is_an_early_error(tmp_path):
     with pytest.raises(FileNotFoundError), treadle.trace(tmp_path / "missing" / "trace.json"):
         raise AssertionError("the block must not run")
+
+
+def test_an_interrupted_wait_is_not_counted_as_the_engines():
+    def interrupt():
+        time.sleep(0.1)  # until the caller waits
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.perf_counter()
+    try:
+        with treadle.trace() as trace, pytest.raises(KeyboardInterrupt):
+            treadle.get({"x": Task("x", interrupt)}, "x", callbacks=[(None,) * 5])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert trace.engine_seconds <= time.perf_counter() - began

@@ -25,8 +25,9 @@ class State:
         self, graph: dict[Key, Any], tasks: tuple[Key, ...], keys: Keys, cache: Cache | None
     ) -> None:
         values: Cache = {} if cache is None else cache
+        wanted = set(flatten([keys]))
         #: What stays in the cache: requested values, and what was in it before.
-        self.kept = set(flatten([keys])) | set(values)
+        self.kept = wanted | set(values)
         dependencies: dict[Key, set[Key]] = {}
         dependents: defaultdict[Key, set[Key]] = defaultdict(set)
         for task in tasks:
@@ -34,7 +35,7 @@ class State:
             dependencies[task] = set(node.dependencies) if isinstance(node, GraphNode) else set()
             for dependency in dependencies[task]:
                 dependents[dependency].add(task)
-        for key in set(flatten([keys])) | set(dependents):
+        for key in wanted | set(dependents):
             node = graph.get(key)
             if isinstance(node, DataNode):
                 values[key] = node()

@@ -101,9 +101,7 @@ class _Steps:
         try:
             while self.steps.unfinished:
                 self.start_some()
-                self.elsewhere -= perf_counter_ns()
-                future = self.done.get()
-                self.elsewhere += perf_counter_ns()
+                future = self.wait()
                 self.finish(self.running.pop(future), future)
         except BrokenExecutor as error:
             if hasattr(error, "add_note"):  # Python 3.11
@@ -114,6 +112,13 @@ class _Steps:
             self.steps.record_engine(perf_counter_ns() - start - self.elsewhere)
             for future in self.running:
                 future.cancel()
+
+    def wait(self) -> Future[Any]:
+        start = perf_counter_ns()
+        try:
+            return self.done.get()
+        finally:  # after an interrupt too
+            self.elsewhere += perf_counter_ns() - start
 
     def start_some(self) -> None:
         while len(self.running) < self.limit and (call := self.steps.start()) is not None:

@@ -182,11 +182,8 @@ pub(crate) fn execute<'b, 'py: 'b>(
         inputs.clear();
         for read in inner.reads(node) {
             // The steps are in topological order, and a value is released after its last reader.
-            inputs.push(
-                values[read.index()]
-                    .as_ref()
-                    .map_or(std::ptr::null_mut(), Py::as_ptr),
-            );
+            let value = values[read.index()].as_ref();
+            inputs.push(value.expect("a step comes after what it reads").as_ptr());
         }
         // SAFETY: `values` keeps the inputs alive.
         let mut inputs = unsafe { Inputs::new(&inputs) };

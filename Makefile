@@ -13,7 +13,7 @@ VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
 PYTHON_SOURCES := $(wildcard python tests bench)
 
 # rustup puts cargo here; a shell that was open before does not know it yet.
@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer mutants \
 	build lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -41,6 +41,9 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest $(ARGS)
 
+mutants: $(INSTALLED) ## remove each guard of the transfer crate in turn; a test must notice
+	$(VENV_PY) crates/transfer/tests/mutants.py
+
 conformance: $(BUILT) ## run all of Dask's own tests on Treadle (ARGS="--suite bag", …)
 	$(VENV_PY) tests/conformance/run.py $(ARGS)
 
@@ -52,6 +55,9 @@ bench: $(BUILT) ## measure the in-process engine beside Dask and a bare loop, dr
 
 bench-order: $(BUILT) ## compare the memory footprint of the order with dask.order's
 	$(VENV_PY) bench/order/run.py $(ARGS)
+
+bench-transfer: $(BUILT) ## measure the transfer plane beside iperf3, grpcio and a receiver in C
+	$(VENV_PY) bench/transfer/run.py $(ARGS)
 
 build: $(BUILT) ## build the extension and install the package into the environment
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from treadle._bench_transfer import bench
+from treadle._certs import certs
+from treadle._probe import probe
 from treadle.demo.cli import demo
 
 
@@ -16,6 +19,9 @@ def main(context: click.Context) -> None:
 
 
 main.add_command(demo)
+main.add_command(bench)
+main.add_command(probe)
+main.add_command(certs)
 
 if __name__ == "__main__":
     main(prog_name="python -m treadle")

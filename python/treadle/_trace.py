@@ -1,4 +1,4 @@
-"""Recording which task ran where and when."""
+"""Recording which task ran where and when, and which object went where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Trace:
         How many tasks ran so far; likewise.
     events : list of dict
         When the block has ended: events of the Chrome trace format, one ``"X"`` event a task, with
-        times in microseconds from the start of the recording, and the names of the threads.
+        times in microseconds from the start of the recording, one for each object that was sent or
+        received by :mod:`treadle.transfer` with its stages, and the names of threads and
+        connections.
     task_seconds : float
         When the block has ended: the sum of the tasks' durations.
     engine_seconds : float
@@ -94,7 +96,8 @@ class Trace:
                 }
             )
         self.task_seconds = nanoseconds / 1e9
-        self.events = [*_thread_names(lanes, self._recorder.thread_names), *events]
+        transfers = _transfers(self._recorder.transfers(), self._start)
+        self.events = [*_thread_names(lanes, self._recorder.thread_names), *events, *transfers]
 
 
 def trace(path: str | os.PathLike[str] | None = None) -> Trace:
@@ -133,3 +136,60 @@ def _thread_names(
         }
         for process, thread in lanes
     ]
+
+
+# Tracks of connections have numbers that no thread has: threads are named by addresses.
+_FIRST_TRACK = 1
+
+Transfers = list[tuple[bool, str, int, int, int, int, list[tuple[str, int, int]]]]
+
+
+def _transfers(transfers: Transfers, origin: int) -> list[dict[str, Any]]:
+    """Return the events of transfers: a track for each connection and direction.
+
+    Transfers that overlap get tracks of their own, as events of one track must be nested.
+    """
+    here = os.getpid()
+    ends: dict[tuple[int, bool], list[int]] = {}
+    tracks: dict[tuple[int, bool, int], int] = {}
+    events: list[dict[str, Any]] = []
+
+    def event(name: str, track: int, start: int, end: int, **args: Any) -> None:
+        start = max(start, origin)
+        events.append(
+            {
+                "name": name,
+                "cat": "transfer",
+                "ph": "X",
+                "ts": (start - origin) / 1e3,
+                "dur": max(end - start, 0) / 1e3,
+                "pid": here,
+                "tid": track,
+                "args": args,
+            }
+        )
+
+    for sent, peer, connection, size, start, end, stages in sorted(transfers, key=lambda t: t[4]):
+        if end < origin:
+            continue
+        lanes = ends.setdefault((connection, sent), [])
+        lane = next((n for n, busy in enumerate(lanes) if busy <= start), len(lanes))
+        lanes[lane : lane + 1] = [end]
+        track = tracks.get((connection, sent, lane))
+        if track is None:
+            track = tracks[connection, sent, lane] = _FIRST_TRACK + len(tracks)
+            events.append(
+                {
+                    "name": "thread_name",
+                    "ph": "M",
+                    "pid": here,
+                    "tid": track,
+                    "args": {"name": f"{'to' if sent else 'from'} {peer} (#{connection})"},
+                }
+            )
+        rate = size * 1e3 / max(end - start, 1)
+        args = {"bytes": size, "MB/s": round(rate, 1), "peer": peer}
+        event("send" if sent else "receive", track, start, end, **args)
+        for name, began, ended in stages:
+            event(name, track, began, ended)
+    return events

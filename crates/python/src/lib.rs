@@ -7,12 +7,17 @@ mod fork;
 mod job;
 mod keys;
 mod legacy;
+#[cfg(target_os = "linux")]
+mod load;
 mod node;
 mod pool;
+mod shared;
 mod steps;
 mod subgraph;
 mod threads;
 mod trace;
+#[cfg(target_os = "linux")]
+mod transfer;
 mod worker;
 
 use crate::job::Job;
@@ -137,5 +142,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(inside_a_task, module)?)?;
     module.add_function(wrap_pyfunction!(close_pool, module)?)?;
     module.add_function(wrap_pyfunction!(order, module)?)?;
-    Ok(())
+    #[cfg(target_os = "linux")]
+    transfer::register(module)?;
+    #[cfg(target_os = "linux")]
+    load::register(module)?;
+    shared::register(module)
 }

@@ -14,9 +14,29 @@ struct Event {
     end: u64,
 }
 
+/// One transfer of an object. Times are those of [`clock::now`].
+#[cfg(target_os = "linux")]
+pub(crate) struct Transfer {
+    /// Here, or to here.
+    pub(crate) sent: bool,
+    pub(crate) peer: String,
+    /// Tells connections apart.
+    pub(crate) connection: u64,
+    pub(crate) bytes: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) stages: Vec<(&'static str, u64, u64)>,
+}
+
+/// Finds out what became of a transfer; `None` as long as it is under way, or when it failed.
+#[cfg(target_os = "linux")]
+pub(crate) type Lookup = Box<dyn Fn() -> Option<Transfer> + Send>;
+
 #[derive(Default)]
 struct Record {
     events: Vec<Event>,
+    #[cfg(target_os = "linux")]
+    transfers: Vec<Arc<Mutex<Lookup>>>,
     /// Names of this process's threads, which may be gone when the recording ends.
     names: HashMap<u64, String>,
     /// Tasks that were planned.
@@ -84,6 +104,15 @@ impl Recorders {
                 start,
                 end,
             });
+        }
+    }
+
+    /// An object is sent or was received.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn transfer(&self, lookup: Lookup) {
+        let lookup = Arc::new(Mutex::new(lookup));
+        for recorder in &self.0 {
+            recorder.get().lock().transfers.push(Arc::clone(&lookup));
         }
     }
 
@@ -164,4 +193,46 @@ impl Recorder {
         let event = |e: &Event| (e.key.clone_ref(py), e.process, e.thread, e.start, e.end);
         record.events.iter().map(event).collect()
     }
+
+    /// One `(sent, peer, connection, bytes, start_ns, end_ns, stages)` a transfer that succeeded;
+    /// `stages` are `(name, start_ns, end_ns)`.
+    fn transfers(&self, py: Python<'_>) -> Vec<PyTransfer> {
+        #[cfg(target_os = "linux")]
+        {
+            let lookups = self.lock().transfers.clone();
+            let ended = py.detach(|| {
+                let look = |lookup: &Arc<Mutex<Lookup>>| {
+                    lookup.lock().unwrap_or_else(PoisonError::into_inner)()
+                };
+                lookups.iter().filter_map(look).collect::<Vec<_>>()
+            });
+            let transfer = |t: Transfer| {
+                (
+                    t.sent,
+                    t.peer,
+                    t.connection,
+                    t.bytes,
+                    t.start,
+                    t.end,
+                    t.stages,
+                )
+            };
+            ended.into_iter().map(transfer).collect()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = py;
+            Vec::new()
+        }
+    }
 }
+
+type PyTransfer = (
+    bool,
+    String,
+    u64,
+    u64,
+    u64,
+    u64,
+    Vec<(&'static str, u64, u64)>,
+);

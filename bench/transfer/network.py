@@ -1,0 +1,82 @@
+"""Where the two sides of a figure run: one loopback, or two network namespaces joined by a veth pair."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from programs import Program, compiled
+
+CAP = 175_000_000  # bytes a second and socket: 1.4 Gbit/s, as in the published report
+
+
+@dataclass(frozen=True)
+class Network:
+    """The servers' address, what starts a program on either side, and the environment of both."""
+
+    host: str = "127.0.0.1"
+    server_side: tuple[str, ...] = ()
+    client_side: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def paced(self, rate: int = CAP) -> Network:
+        """The same with every socket capped at ``rate`` bytes a second."""
+        shim = compiled("pace.c", "-O2", "-shared", "-fPIC")
+        return replace(
+            self, environment={**self.environment, "PACE": str(rate), "LD_PRELOAD": shim}
+        )
+
+    @property
+    def loopback(self) -> bool:
+        return not self.server_side
+
+    def server(self, command: Sequence[str]) -> Program:
+        return Program([*self.server_side, *command], self.environment)
+
+    def client(self, command: Sequence[str], **environment: str) -> Program:
+        return Program([*self.client_side, *command], {**self.environment, **environment})
+
+
+LOOPBACK = Network()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, timeout=30)
+
+
+def may_have_namespaces() -> bool:
+    return os.geteuid() == 0 and Path("/proc/self/ns/net").exists()
+
+
+@contextmanager
+def namespaces() -> Iterator[Network]:
+    """Two namespaces of this run's own; both are gone afterwards, whatever happens. Needs root."""
+    near, far = (f"treadle-{os.getpid()}-{end}" for end in ("near", "far"))
+    made: list[str] = []
+    try:
+        for name in (near, far):
+            ip("netns", "add", name)
+            made.append(name)
+        ip("link", "add", "veth0", "netns", near, "type", "veth", "peer", "veth0", "netns", far)
+        # A network that is reserved for benchmarks (RFC 2544).
+        for name, address in ((near, "198.18.0.1/24"), (far, "198.18.0.2/24")):
+            ip("-n", name, "address", "add", address, "dev", "veth0")
+            for device in ("lo", "veth0"):
+                ip("-n", name, "link", "set", device, "up")
+        enter = ("ip", "netns", "exec")
+        yield Network("198.18.0.2", (*enter, far), (*enter, near))
+    finally:
+        for name in made:
+            ip("netns", "delete", name)

@@ -1,0 +1,32 @@
+//! Memory that outlives a copy.
+//!
+//! - [`Pool`] and [`Buffer`]: private memory to receive into. First touch of fresh pages costs one
+//!   to two seconds a GiB on small virtual machines, touched pages nothing: big buffers are kept.
+//! - [`Segments`] (Linux): memory that another process of this host can map instead of copying,
+//!   handed out like `malloc` does. An [`Export`] is a snapshot: what its receiver sees never
+//!   changes, whatever the sender does with its array.
+//! - [`Mapping`] (Linux): the receiver's side. A hostile sender can crash nobody.
+
+mod error;
+mod fork;
+mod idle;
+mod limit;
+#[cfg(target_os = "linux")]
+mod mapping;
+#[cfg(target_os = "linux")]
+mod memfd;
+#[cfg(target_os = "linux")]
+mod pagemap;
+mod pool;
+mod region;
+#[cfg(target_os = "linux")]
+mod segments;
+mod size_class;
+
+pub use error::MemoryError;
+pub use limit::memory_limit;
+#[cfg(target_os = "linux")]
+pub use mapping::Mapping;
+pub use pool::{Buffer, Pool};
+#[cfg(target_os = "linux")]
+pub use segments::{Export, SegmentId, Segments, Stats};

@@ -1,0 +1,80 @@
+//! Anonymous files: memory with a descriptor, without a name that could be left behind.
+
+use crate::MemoryError;
+use crate::region::{READ_WRITE, Region};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags};
+
+/// A file of `len` zeros whose length can never change again: who maps it cannot be killed by
+/// somebody who truncates it.
+pub(crate) fn create(len: usize) -> Result<OwnedFd, MemoryError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux 6.3 wants to be told that nobody will execute the file; before, it refuses to hear.
+    let file = rustix::fs::memfd_create("treadle", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|error| match error {
+            Errno::INVAL => rustix::fs::memfd_create("treadle", flags),
+            error => Err(error),
+        })
+        .map_err(MemoryError::system("memfd_create", len))?;
+    rustix::fs::ftruncate(&file, len as u64).map_err(MemoryError::system("ftruncate", len))?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(MemoryError::system("fcntl(F_ADD_SEALS)", len))?;
+    Ok(file)
+}
+
+/// Maps all of `file` to write into it, with every page in place: a page that cannot be had is an
+/// error here, not a `SIGBUS` later.
+pub(crate) fn map_to_write(file: BorrowedFd<'_>, len: usize) -> Result<Region, MemoryError> {
+    let region = Region::of_file(file, 0, len, MapFlags::SHARED)?;
+    region.prefer_huge_pages();
+    // SAFETY: the advice does not change what the memory contains.
+    let populated = unsafe {
+        rustix::mm::madvise(
+            region.start().as_ptr().cast(),
+            len,
+            Advice::LinuxPopulateWrite,
+        )
+    };
+    match populated {
+        // Before Linux 5.14.
+        Err(Errno::INVAL) => rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)
+            .map_err(MemoryError::system("fallocate", len))?,
+        populated => populated.map_err(MemoryError::system("madvise(MADV_POPULATE_WRITE)", len))?,
+    }
+    Ok(region)
+}
+
+/// From now on what is written to `region`, a mapping of all of `file`, is its own: the file keeps
+/// what was written so far. Readers of the region notice nothing. A write by another thread at the
+/// same moment goes to the file or to the region.
+pub(crate) fn freeze(region: &Region, file: BorrowedFd<'_>) -> Result<(), MemoryError> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: replaces, in one step, a mapping that `region` owns by one with the same content.
+    let mapped = unsafe {
+        rustix::mm::mmap(
+            region.start().as_ptr().cast(),
+            region.len(),
+            READ_WRITE,
+            flags,
+            file.as_fd(),
+            0,
+        )
+    };
+    mapped
+        .map(drop)
+        .map_err(MemoryError::system("mmap(MAP_FIXED)", region.len()))
+}
+
+/// Leaves the region out of children: they die where they read it, instead of sharing it.
+pub(crate) fn keep_from_children(region: &Region) {
+    // SAFETY: the advice changes nothing in this process.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            region.start().as_ptr().cast(),
+            region.len(),
+            Advice::LinuxDontFork,
+        )
+    };
+}

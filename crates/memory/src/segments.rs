@@ -1,0 +1,551 @@
+//! Shared memory, handed out like `malloc` does.
+
+use crate::idle::Idle;
+use crate::region::Region;
+use crate::size_class::size_class;
+use crate::{MemoryError, fork, limit, memfd, pagemap};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// No segment is smaller: descriptors are few, and a page of a small array would be mostly empty.
+const SMALLEST: usize = 64 << 10;
+/// From here on, reading what the kernel says about memory costs little beside touching it.
+const LARGE: usize = 16 << 20;
+
+/// Names what was exported, within one process. Numbers are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentId(pub u64);
+
+/// How much there is, in bytes where it is not a count.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stats {
+    /// Segments that this process has a descriptor of.
+    pub segments: usize,
+    /// In use here.
+    pub live_bytes: usize,
+    /// Kept for reuse.
+    pub idle_bytes: usize,
+    /// Freed here, still in use by a receiver.
+    pub parked_bytes: usize,
+}
+
+/// An allocator of memory that other processes of this host can map.
+///
+/// Each allocation is a segment: a memfd with all of its pages in place, aligned to a page. It
+/// costs one descriptor, so that at most a quarter of the limit of open files exist.
+///
+/// # Snapshots
+/// [`export`](Self::export) freezes a segment: its file keeps what it has at that moment for ever,
+/// and what this process writes from then on goes to pages of its own (copy on write). A frozen
+/// segment can be exported again as long as the exported pages were not written to since. A thread
+/// that writes into memory while another one exports it has a race, as it has with any way of
+/// sending: the receiver sees the old bytes or the new ones.
+///
+/// # Reuse
+/// A freed segment is used again as soon as no receiver has it any more. Receivers are counted by
+/// [`lend`](Self::lend) and [`release`](Self::release); [`abandon`](Self::abandon) is for those
+/// that disappeared.
+///
+/// # Forks
+/// A fork freezes every segment in use, so that parent and child have what they have with private
+/// memory: a copy each, made page by page on write. Neither uses such a segment again. The child
+/// inherits no idle memory.
+pub struct Segments {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By first address.
+    live: BTreeMap<usize, Live>,
+    live_bytes: usize,
+    /// Where the live segments are that were exported.
+    exported: HashMap<SegmentId, usize>,
+    /// Freed here, and not yet by their receivers. The first is the oldest.
+    parked: BTreeMap<SegmentId, Parked>,
+    parked_bytes: usize,
+    idle: Idle<Spare>,
+    last_id: u64,
+}
+
+/// In use here.
+struct Live {
+    id: SegmentId,
+    file: Arc<OwnedFd>,
+    region: Region,
+    len: usize,
+    frozen: bool,
+    /// Another process may have the file mapped for as long as it likes: never used again.
+    retired: bool,
+    holds: Holds,
+}
+
+struct Parked {
+    file: Arc<OwnedFd>,
+    class: usize,
+    holds: Holds,
+}
+
+/// Reasons not to write into the file.
+#[derive(Clone, Copy, Default)]
+struct Holds {
+    exports: u32,
+    lends: u32,
+}
+
+impl Holds {
+    fn any(self) -> bool {
+        self.exports + self.lends > 0
+    }
+}
+
+/// Ready for reuse.
+struct Spare {
+    file: Arc<OwnedFd>,
+    /// Still mapped to write.
+    region: Option<Region>,
+}
+
+/// Memory to give back, outside of the lock: unmapping takes long.
+#[derive(Default)]
+struct Doomed {
+    live: Option<Live>,
+    region: Option<Region>,
+    spares: Vec<Spare>,
+    parked: Vec<Parked>,
+}
+
+/// Every instance, for forks.
+static INSTANCES: Mutex<Vec<&'static Segments>> = Mutex::new(Vec::new());
+
+impl Segments {
+    /// An allocator that keeps at most `limit_bytes` in idle and parked segments. It lives as long
+    /// as the process, because its memory may.
+    pub fn new(limit_bytes: usize) -> &'static Self {
+        fork::watch();
+        let segments = Box::leak(Box::new(Segments {
+            limit: limit_bytes,
+            state: Mutex::default(),
+        }));
+        lock(&INSTANCES).push(segments);
+        segments
+    }
+
+    /// The process's own allocator. It keeps up to a quarter of
+    /// [`memory_limit`](crate::memory_limit).
+    pub fn global() -> &'static Self {
+        static GLOBAL: OnceLock<&'static Segments> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            Segments::new(usize::try_from(limit::memory_limit() / 4).unwrap_or(usize::MAX))
+        })
+    }
+
+    /// Memory of `len` bytes at least, aligned to a page. It holds whatever this process last had
+    /// there; fresh memory is zero.
+    ///
+    /// # Errors
+    /// [`MemoryError`], when there is not enough memory or there are too many segments.
+    pub fn allocate(&self, len: usize) -> Result<NonNull<u8>, MemoryError> {
+        Ok(self.obtain(len)?.0)
+    }
+
+    /// [`allocate`](Self::allocate), and all bytes are zero.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_zeroed(&self, len: usize) -> Result<NonNull<u8>, MemoryError> {
+        let (start, fresh) = self.obtain(len)?;
+        if !fresh {
+            // SAFETY: so many bytes were just allocated, and nobody else knows them.
+            unsafe { start.write_bytes(0, len) };
+        }
+        Ok(start)
+    }
+
+    /// Ends the use of memory here. Returns whether it was this allocator's.
+    ///
+    /// # Safety
+    /// If a segment starts at `start`, nobody may use it any more.
+    pub unsafe fn free(&self, start: NonNull<u8>) -> bool {
+        let mut doomed = Doomed::default();
+        let mut state = self.state();
+        let Some(live) = state.live.remove(&start.addr().get()) else {
+            return false;
+        };
+        let class = live.region.len();
+        state.live_bytes -= class;
+        state.exported.remove(&live.id);
+        if live.retired {
+            doomed.live = Some(live);
+        } else if live.holds.any() {
+            doomed.region = Some(live.region);
+            state.parked_bytes += class;
+            let parked = Parked {
+                file: live.file,
+                class,
+                holds: live.holds,
+            };
+            state.parked.insert(live.id, parked);
+        } else if live.frozen {
+            doomed.region = Some(live.region);
+            let spare = Spare {
+                file: live.file,
+                region: None,
+            };
+            state.idle.put(class, spare);
+        } else {
+            let spare = Spare {
+                file: live.file,
+                region: Some(live.region),
+            };
+            state.idle.put(class, spare);
+        }
+        state.shrink(self.limit, &mut doomed);
+        drop(state);
+        true
+    }
+
+    /// The length of the segment that starts at `start`, in bytes, as it was asked for.
+    pub fn len_at(&self, start: NonNull<u8>) -> Option<usize> {
+        let state = self.state();
+        state.live.get(&start.addr().get()).map(|live| live.len)
+    }
+
+    /// Changes the length of the segment that starts at `start`, without moving it. Returns
+    /// whether that was possible, without wasting more than half of it.
+    pub fn resize(&self, start: NonNull<u8>, len: usize) -> bool {
+        let mut state = self.state();
+        let Some(live) = state.live.get_mut(&start.addr().get()) else {
+            return false;
+        };
+        let class = live.region.len();
+        let possible = (class / 2..=class).contains(&len);
+        if possible {
+            live.len = len;
+        }
+        possible
+    }
+
+    /// Whether all `len` bytes from `start` on are in one segment.
+    pub fn contains(&self, start: *const u8, len: usize) -> bool {
+        self.state().find(start, len).is_some()
+    }
+
+    /// A snapshot of `len` bytes from `start` on, which other processes can map.
+    ///
+    /// `None`: they are not in a segment, there are none, or they changed after an earlier export
+    /// (or fork); send a copy.
+    pub fn export(&'static self, start: *const u8, len: usize) -> Option<Export> {
+        let mut state = self.state();
+        let live = state.find(start, len)?;
+        if len == 0 {
+            return None;
+        }
+        if live.frozen {
+            let first = start.addr();
+            if !pagemap::all_of_file(first..first + len) {
+                return None;
+            }
+        } else {
+            memfd::freeze(&live.region, live.file.as_fd()).ok()?;
+            live.frozen = true;
+        }
+        live.holds.exports += 1;
+        let address = live.region.start().addr().get();
+        let export = Export {
+            offset: (start.addr() - address) as u64,
+            length: len as u64,
+            segment: live.id,
+            file: Arc::clone(&live.file),
+            segments: self,
+        };
+        state.exported.insert(export.segment, address);
+        Some(export)
+    }
+
+    /// A receiver got the descriptor. Call it while the [`Export`] is there.
+    pub fn lend(&self, segment: SegmentId) {
+        if let Some(holds) = self.state().holds(segment) {
+            holds.lends += 1;
+        }
+    }
+
+    /// A receiver has unmapped what was lent to it. Call it once for each [`lend`](Self::lend): who
+    /// relays what peers say has to check that they say it about what they were lent.
+    pub fn release(&self, segment: SegmentId) {
+        self.let_go(segment, |holds| holds.lends = holds.lends.saturating_sub(1));
+    }
+
+    /// A receiver has disappeared without a word. Children of it may still have the memory mapped,
+    /// so the segment is not used again.
+    pub fn abandon(&self, segment: SegmentId) {
+        let mut state = self.state();
+        let parked = state.unpark(segment);
+        if let Some(live) = state.live_of(segment) {
+            live.retired = true;
+            live.holds.lends = live.holds.lends.saturating_sub(1);
+        }
+        drop(state);
+        drop(parked);
+    }
+
+    /// Gives all idle memory back to the system, and the descriptors of parked segments.
+    pub fn trim(&self) {
+        let mut doomed = Doomed::default();
+        self.state().shrink(0, &mut doomed);
+    }
+
+    /// How much there is now.
+    pub fn stats(&self) -> Stats {
+        let state = self.state();
+        Stats {
+            segments: state.segments(),
+            live_bytes: state.live_bytes,
+            idle_bytes: state.idle.bytes(),
+            parked_bytes: state.parked_bytes,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Memory, and whether it is fresh.
+    fn obtain(&self, len: usize) -> Result<(NonNull<u8>, bool), MemoryError> {
+        let class = size_class(len, SMALLEST)?;
+        let spare = self.state().idle.take(class);
+        let fresh = spare.is_none();
+        let (file, region) = match spare {
+            Some(Spare {
+                file,
+                region: Some(region),
+            }) => (file, region),
+            Some(Spare { file, region: None }) => {
+                let region = memfd::map_to_write(file.as_fd(), class)?;
+                (file, region)
+            }
+            None => self.create(len, class)?,
+        };
+        let start = region.start();
+        let mut state = self.state();
+        state.last_id += 1;
+        state.live_bytes += class;
+        let live = Live {
+            id: SegmentId(state.last_id),
+            file,
+            region,
+            len,
+            frozen: false,
+            retired: false,
+            holds: Holds::default(),
+        };
+        state.live.insert(start.addr().get(), live);
+        Ok((start, fresh))
+    }
+
+    fn create(&self, len: usize, class: usize) -> Result<(Arc<OwnedFd>, Region), MemoryError> {
+        if class >= LARGE && class as u64 > limit::available_memory() {
+            self.trim();
+            // Touching more than there is would get somebody killed.
+            let available = limit::available_memory();
+            if class as u64 > available {
+                return Err(MemoryError::OutOfMemory { len, available });
+            }
+        }
+        let mut doomed = Doomed::default();
+        self.state().make_room(&mut doomed)?;
+        drop(doomed);
+        let file = memfd::create(class)?;
+        let region = memfd::map_to_write(file.as_fd(), class)?;
+        Ok((Arc::new(file), region))
+    }
+
+    fn let_go(&self, segment: SegmentId, change: impl FnOnce(&mut Holds)) {
+        let mut doomed = Doomed::default();
+        let mut state = self.state();
+        let Some(holds) = state.holds(segment) else {
+            return;
+        };
+        change(holds);
+        if holds.any() {
+            return;
+        }
+        if let Some(Parked { file, class, .. }) = state.unpark(segment) {
+            state.idle.put(class, Spare { file, region: None });
+            state.shrink(self.limit, &mut doomed);
+        }
+        drop(state);
+    }
+}
+
+impl fmt::Debug for Segments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Segments");
+        fields.field("limit", &self.limit);
+        fields.field("stats", &self.stats()).finish()
+    }
+}
+
+impl State {
+    fn segments(&self) -> usize {
+        self.live.len() + self.idle.len() + self.parked.len()
+    }
+
+    fn find(&mut self, start: *const u8, len: usize) -> Option<&mut Live> {
+        let (&first, live) = self.live.range_mut(..=start.addr()).next_back()?;
+        let offset = start.addr() - first;
+        let end = offset.checked_add(len)?;
+        (offset < live.len && end <= live.len).then_some(live)
+    }
+
+    fn live_of(&mut self, segment: SegmentId) -> Option<&mut Live> {
+        let address = self.exported.get(&segment)?;
+        self.live.get_mut(address)
+    }
+
+    fn holds(&mut self, segment: SegmentId) -> Option<&mut Holds> {
+        if self.exported.contains_key(&segment) {
+            return self.live_of(segment).map(|live| &mut live.holds);
+        }
+        self.parked
+            .get_mut(&segment)
+            .map(|parked| &mut parked.holds)
+    }
+
+    fn unpark(&mut self, segment: SegmentId) -> Option<Parked> {
+        let parked = self.parked.remove(&segment)?;
+        self.parked_bytes -= parked.class;
+        Some(parked)
+    }
+
+    fn unpark_oldest(&mut self) -> Option<Parked> {
+        let (&oldest, _) = self.parked.first_key_value()?;
+        self.unpark(oldest)
+    }
+
+    /// Keeps at most `limit` bytes. Parked segments go first: their memory is in use anyway, and
+    /// only a descriptor is given up.
+    fn shrink(&mut self, limit: usize, doomed: &mut Doomed) {
+        while self.parked_bytes + self.idle.bytes() > limit
+            && let Some(parked) = self.unpark_oldest()
+        {
+            doomed.parked.push(parked);
+        }
+        doomed.spares.extend(self.idle.shrink(limit));
+    }
+
+    /// Sees to it that one more descriptor may be opened.
+    fn make_room(&mut self, doomed: &mut Doomed) -> Result<(), MemoryError> {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(limit / 4).unwrap_or(usize::MAX);
+        while self.segments() >= most {
+            if let Some(parked) = self.unpark_oldest() {
+                doomed.parked.push(parked);
+            } else if let Some(spare) = self.idle.evict() {
+                doomed.spares.push(spare);
+            } else {
+                return Err(MemoryError::TooManySegments { most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot that is about to be sent: its content does not change, and the segment is not used
+/// again, as long as this value is there or a receiver has it.
+pub struct Export {
+    /// Where the bytes start in the descriptor's file.
+    pub offset: u64,
+    /// How many they are.
+    pub length: u64,
+    /// What to tell [`Segments::lend`] and [`Segments::release`].
+    pub segment: SegmentId,
+    file: Arc<OwnedFd>,
+    segments: &'static Segments,
+}
+
+impl AsFd for Export {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.segments.let_go(self.segment, |holds| {
+            holds.exports = holds.exports.saturating_sub(1);
+        });
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Export {
+            segment,
+            offset,
+            length,
+            ..
+        } = self;
+        write!(f, "Export({segment:?}, bytes {offset}..+{length})")
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every lock, held across a fork so that the child finds them open and everything consistent.
+struct Held {
+    states: Vec<MutexGuard<'static, State>>,
+    _instances: MutexGuard<'static, Vec<&'static Segments>>,
+}
+
+thread_local! {
+    /// The handlers of a fork run on one thread, in the child too.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Freezes what is in use: parent and child would see each other's writes.
+pub(crate) fn before_fork() {
+    let instances = lock(&INSTANCES);
+    let mut states: Vec<_> = instances.iter().map(|segments| segments.state()).collect();
+    for live in states.iter_mut().flat_map(|state| state.live.values_mut()) {
+        if !live.frozen {
+            live.frozen = memfd::freeze(&live.region, live.file.as_fd()).is_ok();
+        }
+        if !live.frozen {
+            memfd::keep_from_children(&live.region);
+        }
+        live.retired = true;
+    }
+    let held = Held {
+        states,
+        _instances: instances,
+    };
+    let _ = HELD.try_with(|slot| slot.replace(Some(held)));
+}
+
+pub(crate) fn after_fork_in_parent() {
+    let _ = HELD.try_with(|slot| drop(slot.take()));
+}
+
+/// Idle and parked segments are the parent's, and so are the loans.
+pub(crate) fn after_fork_in_child() {
+    let _ = HELD.try_with(|slot| {
+        let Some(mut held) = slot.take() else { return };
+        for state in &mut held.states {
+            state.idle = Idle::default();
+            state.parked.clear();
+            state.parked_bytes = 0;
+            for live in state.live.values_mut() {
+                live.holds = Holds::default();
+            }
+        }
+    });
+}

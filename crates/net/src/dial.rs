@@ -1,0 +1,510 @@
+//! Connections that are being made: connecting, TLS, handshake, on either side.
+
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use treadle_transfer::{Event, StripeId};
+
+use crate::address::Address;
+use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
+use crate::error::NetError;
+use crate::handshake::{Handshake, HandshakeError, Step};
+use crate::incoming::InStripe;
+use crate::options::{Options, Security};
+use crate::outgoing::OutStripe;
+use crate::peer::{Established, Peer, Shared};
+use crate::secret::{Secret, random};
+use crate::segments::Channel;
+use crate::stream::{Stream, tune, would_block};
+use crate::tls::Tls;
+use crate::wire::proto::{self, Role};
+
+/// How long a further connection of an existing pair may take.
+const STRIPE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a handshake may take while others wait for it to end. Without this, a few hundred
+/// connections that say nothing would keep everybody else out.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The other side of a pair, as the side that dials knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    socket: SocketAddr,
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// A connection after its handshake.
+pub(crate) struct Opened {
+    pub(crate) stream: Stream,
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) token: Token,
+    pub(crate) hello: proto::Hello,
+    pub(crate) session_secret: Secret,
+}
+
+/// What a listener does with those who knock.
+pub(crate) trait Door: Send + Sync {
+    /// Answers or refuses a client.
+    fn asked(&self, hello: &proto::Hello, stream: &Stream, handshake: &mut Handshake);
+    /// Whether others wait until this one is through.
+    fn is_crowded(&self) -> bool;
+}
+
+type Finish = Box<dyn FnOnce(Result<Opened, HandshakeError>) + Send>;
+
+struct Making {
+    stream: Option<Stream>,
+    token: Option<Token>,
+    connecting: bool,
+    handshake: Handshake,
+    door: Option<Arc<dyn Door>>,
+    finish: Option<Finish>,
+}
+
+/// A connection that is being made, as a driver sees it.
+pub(crate) struct Greeting {
+    driver: Arc<Driver>,
+    started: Instant,
+    timeout: Duration,
+    making: Mutex<Making>,
+}
+
+impl Greeting {
+    /// Starts a handshake. `finish` is called once, by the leader of the driver.
+    pub(crate) fn start(
+        driver: &Arc<Driver>,
+        stream: Stream,
+        handshake: Handshake,
+        door: Option<Arc<dyn Door>>,
+        timeout: Duration,
+        finish: Finish,
+    ) -> io::Result<()> {
+        let connecting = door.is_none();
+        let greeting = Arc::new(Self {
+            driver: Arc::clone(driver),
+            started: Instant::now(),
+            timeout,
+            making: Mutex::new(Making {
+                stream: Some(stream),
+                token: None,
+                connecting,
+                handshake,
+                door,
+                finish: Some(finish),
+            }),
+        });
+        // Under the lock, so that the leader meets a complete greeting.
+        let mut making = greeting.making();
+        let interest = if connecting {
+            Interest::Write
+        } else {
+            Interest::Read
+        };
+        let source: Arc<dyn Source> = Arc::clone(&greeting) as _;
+        let socket = making.stream.as_ref().expect("just put there");
+        making.token = Some(driver.register(source, socket.as_fd(), interest, true)?);
+        Ok(())
+    }
+
+    fn making(&self) -> MutexGuard<'_, Making> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, mut making: MutexGuard<'_, Making>, error: HandshakeError) {
+        if let (Some(_stream), Some(token)) = (making.stream.take(), making.token) {
+            self.driver.deregister(token);
+        }
+        let finish = making.finish.take();
+        drop(making);
+        if let Some(finish) = finish {
+            finish(Err(error));
+        }
+    }
+}
+
+impl Making {
+    /// Goes as far as the socket allows; `true` when the connection is open.
+    fn progress(&mut self) -> Result<bool, HandshakeError> {
+        let stream = self.stream.as_mut().expect("looked before");
+        if self.connecting {
+            if let Some(error) = stream.take_error().ok().flatten() {
+                return Err(HandshakeError::Connect(error.to_string()));
+            }
+            self.connecting = false;
+        }
+        let mut failure = None;
+        let mut done = false;
+        loop {
+            // Write first: a refusal goes out before the connection closes.
+            let written = write(stream, &mut self.handshake.output);
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            let written = written.map_err(|error| broken(&error, stream))?;
+            if done {
+                return Ok(written);
+            }
+            let wanted = self.handshake.wanted().min(4096);
+            if wanted == 0 {
+                return Ok(false);
+            }
+            let mut buffer = [0; 4096];
+            match stream.read(&mut buffer[..wanted]) {
+                Ok(0) => return Err(HandshakeError::Closed(hint(stream))),
+                Ok(count) => self.handshake.receive(&buffer[..count]),
+                Err(error) if would_block(&error) => return Ok(false),
+                Err(error) => return Err(broken(&error, stream)),
+            }
+            match self.handshake.advance() {
+                Ok(Step::Pending) => {}
+                Ok(Step::Asked(hello)) => {
+                    let door = self.door.as_ref().expect("only listeners are asked");
+                    door.asked(&hello, stream, &mut self.handshake);
+                    if self.handshake.is_refused() {
+                        failure = Some(HandshakeError::Refused("by this side".into()));
+                    }
+                }
+                Ok(Step::Done) => done = true,
+                Err(error) => failure = Some(error),
+            }
+        }
+    }
+}
+
+fn write(stream: &mut Stream, output: &mut Vec<u8>) -> io::Result<bool> {
+    while !output.is_empty() {
+        match stream.write_vectored(&[IoSlice::new(output)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                output.drain(..count);
+            }
+            Err(error) if would_block(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    stream.flush()
+}
+
+fn hint(stream: &Stream) -> &'static str {
+    match stream {
+        Stream::Tls(..) => "; does it listen with TLS?",
+        Stream::Tcp(_) => "; does it want TLS (treadle+tls://)?",
+        Stream::Unix(_) => "",
+    }
+}
+
+fn broken(error: &io::Error, stream: &Stream) -> HandshakeError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            HandshakeError::Closed(hint(stream))
+        }
+        _ => HandshakeError::Connect(error.to_string()),
+    }
+}
+
+impl Source for Greeting {
+    fn ready(self: Arc<Self>, token: Token, _readiness: Readiness) {
+        let mut making = self.making();
+        if making.stream.is_none() {
+            return;
+        }
+        match making.progress() {
+            Ok(true) => {
+                let stream = making.stream.take().expect("looked before");
+                let hello = making.handshake.peer().clone();
+                let session_secret = making.handshake.session_secret();
+                let finish = making.finish.take();
+                drop(making);
+                // Quiet until its new owner wants something.
+                self.driver.interest(token, Interest::None);
+                if let Some(finish) = finish {
+                    finish(Ok(Opened {
+                        stream,
+                        driver: Arc::clone(&self.driver),
+                        token,
+                        hello,
+                        session_secret,
+                    }));
+                }
+            }
+            Ok(false) => {
+                let stream = making.stream.as_ref().expect("looked before");
+                let writes = !making.handshake.output.is_empty() || stream.wants_write();
+                let interest = if writes {
+                    Interest::Both
+                } else {
+                    Interest::Read
+                };
+                self.driver.interest(token, interest);
+            }
+            Err(error) => self.fail(making, error),
+        }
+    }
+
+    fn tick(self: Arc<Self>, _token: Token, now: Instant) {
+        let making = self.making();
+        let crowded = making.door.as_ref().is_some_and(|door| door.is_crowded());
+        let timeout = if crowded {
+            self.timeout.min(CROWDED_TIMEOUT)
+        } else {
+            self.timeout
+        };
+        if now >= self.started + timeout {
+            self.fail(making, HandshakeError::Timeout(timeout.as_secs_f64()));
+        }
+    }
+}
+
+/// Identifies this kernel and user: who has the same may share memory with us.
+pub(crate) fn host() -> Vec<u8> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if boot.is_empty() {
+        return boot;
+    }
+    let user = rustix::process::geteuid().as_raw();
+    [boot.as_slice(), &user.to_le_bytes()].concat()
+}
+
+/// What every `Hello` of this process begins with.
+pub(crate) fn hello(role: Role) -> proto::Hello {
+    proto::Hello {
+        role: role.into(),
+        nonce: random::<32>().to_vec(),
+        release: env!("CARGO_PKG_VERSION").into(),
+        ..Default::default()
+    }
+}
+
+/// Starts to connect without waiting for it.
+fn begin(socket: SocketAddr, tls: Option<&Arc<rustls::ClientConfig>>) -> io::Result<Stream> {
+    let connection = Socket::new(
+        Domain::for_address(socket),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    let connection: TcpStream = connection.into();
+    tune(&connection, socket.ip())?;
+    let connection = Socket::from(connection);
+    match connection.connect(&socket.into()) {
+        Ok(()) => {}
+        Err(error)
+            if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+        Err(error) => return Err(error),
+    }
+    secure(connection.into(), tls)
+}
+
+fn secure(socket: TcpStream, tls: Option<&Arc<rustls::ClientConfig>>) -> io::Result<Stream> {
+    Ok(match tls {
+        None => Stream::Tcp(socket),
+        Some(config) => Stream::Tls(socket, Box::new(Tls::client(Arc::clone(config))?)),
+    })
+}
+
+impl Peer {
+    /// Connects to a listener.
+    ///
+    /// # Errors
+    /// When the address, the options or the handshake are at fault, nobody listens there, or it
+    /// takes too long.
+    pub fn connect(
+        address: &Address,
+        options: &Options,
+        wait: &mut Wait<'_>,
+    ) -> Result<Self, NetError> {
+        let security = Security::new(address, options)?;
+        let limit = Instant::now() + options.connect_timeout;
+        let mut wait = Wait {
+            deadline: Some(wait.deadline.map_or(limit, |deadline| deadline.min(limit))),
+            interrupted: &mut *wait.interrupted,
+        };
+        let mut last = None;
+        for socket in address.resolve()? {
+            match connect_to(address, socket, options, &security, &mut wait) {
+                Ok(peer) => return Ok(peer),
+                Err(error @ (NetError::Timeout | NetError::Interrupted)) => return Err(error),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("a name resolves to at least one address"))
+    }
+}
+
+fn connect_to(
+    address: &Address,
+    socket: SocketAddr,
+    options: &Options,
+    security: &Security,
+    wait: &mut Wait<'_>,
+) -> Result<Peer, NetError> {
+    let failed = |source| NetError::io(format!("connecting to {address}"), source);
+    let drivers = drivers().map_err(failed)?;
+    let driver = &drivers[random::<1>()[0] as usize % drivers.len()];
+    let tls = security.client.clone().filter(|_| address.tls);
+    let stream = begin(socket, tls.as_ref()).map_err(failed)?;
+    let mut own = hello(Role::Control);
+    own.credit = options.pair.credit;
+    let handshake = Handshake::client(own, security.secret.clone());
+    let slot = Arc::new((Mutex::new(None), Waiters::default()));
+    let result = Arc::clone(&slot);
+    let remote = Remote { socket, tls };
+    let config = options.pair.clone();
+    let shares = options.shared_memory;
+    let name = address.to_string();
+    Greeting::start(
+        driver,
+        stream,
+        handshake,
+        None,
+        options.connect_timeout,
+        Box::new(move |opened| {
+            let peer = opened.map(|opened| connected(opened, &config, remote, name, shares));
+            *result.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
+            result.1.wake();
+        }),
+    )
+    .map_err(failed)?;
+    let mut outcome = None;
+    let mut done = || {
+        outcome = slot.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        outcome.is_some()
+    };
+    driver.wait(&slot.1, &mut done, wait)?;
+    outcome
+        .expect("the wait ended with it")
+        .map_err(|error| NetError::Handshake {
+            address: address.to_string(),
+            error,
+        })
+}
+
+fn connected(
+    opened: Opened,
+    config: &treadle_transfer::Config,
+    remote: Remote,
+    address: String,
+    shares: bool,
+) -> Peer {
+    let theirs = opened.hello;
+    let established = Established {
+        stream: opened.stream,
+        driver: opened.driver,
+        token: opened.token,
+        session: theirs.session,
+        session_secret: opened.session_secret,
+        peer_credit: theirs.credit,
+        address,
+    };
+    let peer = Peer::start(established, config, Some(remote));
+    if shares && !theirs.descriptors.is_empty() && theirs.host == host() {
+        // Best effort: in another network namespace, say, the name means nothing.
+        let _ = descriptors(peer.shared(), &theirs.descriptors);
+    }
+    peer
+}
+
+/// Opens the descriptor connection of a pair.
+fn descriptors(shared: &Arc<Shared>, name: &[u8]) -> io::Result<()> {
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    // Connecting to a Unix socket does not wait, unless its backlog is full.
+    let socket = UnixStream::connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    let mut own = hello(Role::Descriptors);
+    own.session = shared.session;
+    let handshake = Handshake::client(own, Some(shared.session_secret.clone()));
+    let pair = Arc::clone(shared);
+    Greeting::start(
+        &shared.driver,
+        Stream::Unix(socket),
+        handshake,
+        None,
+        STRIPE_TIMEOUT,
+        Box::new(move |opened| {
+            if let Ok(Opened {
+                stream: Stream::Unix(socket),
+                driver,
+                token,
+                ..
+            }) = opened
+            {
+                Channel::start(&pair, socket, &driver, token);
+            }
+        }),
+    )
+}
+
+/// Opens a stripe: for this side to send on, or for the other.
+pub(crate) fn stripe(shared: &Arc<Shared>, stripe: StripeId, sends: bool) {
+    let pair = Arc::clone(shared);
+    let finish = move |opened: Result<Opened, HandshakeError>| match opened {
+        Ok(opened) => start_stripe(&pair, stripe, opened, sends),
+        Err(error) => stripe_failed(&pair, stripe, sends, error.to_string()),
+    };
+    let finish = Arc::new(Mutex::new(Some(finish)));
+    let later = Arc::clone(&finish);
+    let take = |slot: &Mutex<Option<_>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Err(error) = dial_stripe(
+        shared,
+        stripe,
+        sends,
+        Box::new(move |opened| {
+            if let Some(finish) = take(&later) {
+                finish(opened);
+            }
+        }),
+    ) && let Some(finish) = take(&finish)
+    {
+        finish(Err(HandshakeError::Connect(error.to_string())));
+    }
+}
+
+fn dial_stripe(
+    shared: &Arc<Shared>,
+    stripe: StripeId,
+    sends: bool,
+    finish: Finish,
+) -> io::Result<()> {
+    let remote = shared.remote.as_ref().expect("only this side dials");
+    let drivers = drivers()?;
+    let driver =
+        &drivers[(shared.session as usize).wrapping_add(stripe.0 as usize) % drivers.len()];
+    let stream = begin(remote.socket, remote.tls.as_ref())?;
+    let mut own = hello(if sends {
+        Role::StripeToListener
+    } else {
+        Role::StripeToClient
+    });
+    own.session = shared.session;
+    own.stripe = stripe.0;
+    let handshake = Handshake::client(own, Some(shared.session_secret.clone()));
+    Greeting::start(driver, stream, handshake, None, STRIPE_TIMEOUT, finish)
+}
+
+/// Gives an open connection to the pair whose stripe it is.
+pub(crate) fn start_stripe(shared: &Arc<Shared>, stripe: StripeId, opened: Opened, sends: bool) {
+    let Opened {
+        stream,
+        driver,
+        token,
+        ..
+    } = opened;
+    if sends {
+        OutStripe::start(shared, stripe, stream, &driver, token);
+    } else {
+        InStripe::start(shared, stripe, stream, &driver, token);
+    }
+}
+
+fn stripe_failed(shared: &Arc<Shared>, stripe: StripeId, sends: bool, reason: String) {
+    shared.handle(if sends {
+        Event::OpenFailed(stripe, reason)
+    } else {
+        Event::DialFailed(stripe, reason)
+    });
+}

@@ -1,0 +1,54 @@
+//! Sockets under the transfer plane.
+//!
+//! A [`Listener`] and [`Peer::connect`] make pairs of peers; the state machine of a pair is the pure
+//! crate `treadle-transfer`, and this crate moves its bytes:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`wire`] | bytes: preambles, frames, extent headers |
+//! | `handshake`, [`secret`], [`tls`], [`certs`] | who may talk |
+//! | `driver` | which thread moves the bytes |
+//! | `dial`, [`listener`](Listener) | connections that are being made |
+//! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
+//! | `inner`, [`peer`](Peer) | the pair |
+//! | [`poller`](Poller) | waiting for any of many pairs |
+//! | [`load`] | requests and answers to measure all of it with |
+//!
+//! Linux only: it stands on epoll, eventfd and memfd.
+
+pub mod address;
+pub mod certs;
+mod control;
+mod dial;
+mod driver;
+mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
+mod incoming;
+mod inner;
+mod listener;
+pub mod load;
+mod memory;
+mod options;
+mod outgoing;
+mod peer;
+mod poller;
+pub mod secret;
+mod segments;
+mod stream;
+pub mod tls;
+pub mod wire;
+
+pub use address::Address;
+pub use driver::Wait;
+pub use error::NetError;
+pub use handshake::HandshakeError;
+pub use listener::Listener;
+pub use memory::{Frame, Target};
+pub use options::Options;
+pub use peer::{Incoming, Peer, Received, Sending, Stats, Timings};
+pub use poller::{Poller, Turn};
+pub use treadle_transfer::layout::SMALL;
+pub use treadle_transfer::{Config, Failure, PairEnd};

@@ -1,0 +1,445 @@
+//! Listening: who knocks, and the pairs that came of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use treadle_transfer::{Config, StripeId};
+
+use crate::address::Address;
+use crate::dial::{Door, Greeting, Opened, hello, host, start_stripe};
+use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
+use crate::error::NetError;
+use crate::handshake::Handshake;
+use crate::options::{Options, Security};
+use crate::peer::{Established, Peer, Shared};
+use crate::secret::random;
+use crate::segments::Channel;
+use crate::stream::{Stream, tune};
+use crate::tls::Tls;
+use crate::wire::proto::{self, Role};
+
+/// Connections in the middle of their handshake; more of them wait in the kernel's queue.
+const MAX_GREETINGS: usize = 256;
+/// How long a handshake may take.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pairs that nobody has accepted yet.
+const MAX_WAITING: usize = 1024;
+/// The kernel's queue.
+const BACKLOG: i32 = 1024;
+
+/// Accepts connections at an address.
+#[derive(Debug)]
+pub struct Listener {
+    state: Arc<Listening>,
+    address: Address,
+}
+
+/// What the handshakes of a listener refer to.
+struct Listening {
+    driver: Arc<Driver>,
+    security: Security,
+    config: Config,
+    /// The abstract name of the Unix socket for descriptors.
+    descriptors: Vec<u8>,
+    greetings: AtomicUsize,
+    waiters: Waiters,
+    halls: Mutex<Hall>,
+}
+
+struct Hall {
+    sessions: HashMap<u64, Weak<Shared>>,
+    waiting: VecDeque<Peer>,
+    notifier: Option<Arc<std::os::fd::OwnedFd>>,
+    tcp: Option<(TcpListener, Token)>,
+    unix: Option<(UnixListener, Token)>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Listening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listening").finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    /// Listens at an address; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// When the address or the options are at fault, or the port is taken.
+    pub fn bind(address: &Address, options: &Options) -> Result<Self, NetError> {
+        let security = Security::new(address, options)?;
+        let failed = |source| NetError::io(format!("listening at {address}"), source);
+        let resolved = address.resolve()?;
+        let tcp = resolved
+            .iter()
+            .map(|socket| bind(*socket))
+            .reduce(Result::or)
+            .expect("a name resolves to at least one address")
+            .map_err(failed)?;
+        let port = tcp.local_addr().map_err(failed)?.port();
+        let drivers = drivers().map_err(failed)?;
+        let driver = Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()]);
+        let (descriptors, unix) = if options.shared_memory {
+            let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
+            let unix = bind_abstract(&name).map_err(failed)?;
+            (name, Some(unix))
+        } else {
+            (Vec::new(), None)
+        };
+        let state = Arc::new(Listening {
+            driver,
+            security,
+            config: options.pair.clone(),
+            descriptors,
+            greetings: AtomicUsize::new(0),
+            waiters: Waiters::default(),
+            halls: Mutex::new(Hall {
+                sessions: HashMap::new(),
+                waiting: VecDeque::new(),
+                notifier: None,
+                tcp: None,
+                unix: None,
+                closed: false,
+            }),
+        });
+        let source = |kind| -> Arc<dyn Source> {
+            Arc::new(Doorway {
+                state: Arc::clone(&state),
+                kind,
+            })
+        };
+        let driver = &state.driver;
+        let token = driver
+            .register(source(Kind::Tcp), tcp.as_fd(), Interest::Read, true)
+            .map_err(failed)?;
+        let mut hall = state.hall();
+        hall.tcp = Some((tcp, token));
+        if let Some(unix) = unix {
+            let token = driver
+                .register(source(Kind::Unix), unix.as_fd(), Interest::Read, true)
+                .map_err(failed)?;
+            hall.unix = Some((unix, token));
+        }
+        drop(hall);
+        Ok(Self {
+            state,
+            address: Address {
+                port,
+                ..address.clone()
+            },
+        })
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The next connection, handshake done.
+    ///
+    /// # Errors
+    /// When the wait ends, or the listener is closed.
+    pub fn accept(&self, wait: &mut Wait<'_>) -> Result<Peer, NetError> {
+        let mut result = None;
+        let mut done = || {
+            result = self.try_accept().transpose();
+            result.is_some()
+        };
+        let state = &self.state;
+        state.driver.wait(&state.waiters, &mut done, wait)?;
+        result.expect("the wait ended with it")
+    }
+
+    /// A connection that waits to be accepted, if there is one.
+    ///
+    /// # Errors
+    /// When the listener is closed.
+    pub fn try_accept(&self) -> Result<Option<Peer>, NetError> {
+        let mut hall = self.state.hall();
+        match hall.waiting.pop_front() {
+            Some(peer) => Ok(Some(peer)),
+            None if hall.closed => Err(NetError::ListenerClosed),
+            None => Ok(None),
+        }
+    }
+
+    /// A descriptor (an eventfd) to write to whenever somebody waits to be accepted.
+    pub fn set_notifier(&self, notifier: Option<Arc<std::os::fd::OwnedFd>>) {
+        self.state.hall().notifier = notifier;
+    }
+
+    /// Stops listening. Connections that were accepted stay, but get no further stripes.
+    pub fn close(&self) {
+        let mut hall = self.state.hall();
+        hall.closed = true;
+        let tcp = hall.tcp.take();
+        let unix = hall.unix.take();
+        let waiting = std::mem::take(&mut hall.waiting);
+        let notifier = hall.notifier.clone();
+        drop(hall);
+        drop(waiting);
+        let tokens = [tcp.map(|(_, token)| token), unix.map(|(_, token)| token)];
+        for token in tokens.into_iter().flatten() {
+            self.state.driver.deregister(token);
+        }
+        self.state.notify(notifier);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn bind(address: std::net::SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bind_abstract(name: &[u8]) -> io::Result<UnixListener> {
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    let listener = UnixListener::bind_addr(&address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Listening {
+    fn hall(&self) -> MutexGuard<'_, Hall> {
+        self.halls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self, notifier: Option<Arc<std::os::fd::OwnedFd>>) {
+        self.waiters.wake();
+        if let Some(notifier) = notifier {
+            let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn pair(&self, session: u64) -> Option<Arc<Shared>> {
+        self.hall().sessions.get(&session)?.upgrade()
+    }
+
+    /// A handshake is done.
+    fn opened(&self, opened: Opened, session: u64, address: String) {
+        let stripe = StripeId(opened.hello.stripe);
+        let abandon = |opened: Opened| opened.driver.deregister(opened.token);
+        if opened.hello.role() == Role::Control {
+            self.welcome(opened, session, address);
+            return;
+        }
+        let Some(pair) = self.pair(opened.hello.session) else {
+            return abandon(opened);
+        };
+        match opened.hello.role() {
+            Role::StripeToListener => start_stripe(&pair, stripe, opened, false),
+            Role::StripeToClient => start_stripe(&pair, stripe, opened, true),
+            Role::Descriptors => match opened.stream {
+                Stream::Unix(socket) => Channel::start(&pair, socket, &opened.driver, opened.token),
+                _ => abandon(opened),
+            },
+            Role::Unspecified | Role::Control => abandon(opened),
+        }
+    }
+
+    /// A new pair.
+    fn welcome(&self, opened: Opened, session: u64, address: String) {
+        let established = Established {
+            stream: opened.stream,
+            driver: opened.driver,
+            token: opened.token,
+            session,
+            session_secret: opened.session_secret,
+            peer_credit: opened.hello.credit,
+            address,
+        };
+        let peer = Peer::start(established, &self.config, None);
+        let mut hall = self.hall();
+        hall.sessions.retain(|_, pair| pair.strong_count() > 0);
+        hall.sessions.insert(session, Arc::downgrade(peer.shared()));
+        let refused = if hall.closed || hall.waiting.len() >= MAX_WAITING {
+            Some(peer)
+        } else {
+            hall.waiting.push_back(peer);
+            None
+        };
+        let notifier = hall.notifier.clone();
+        drop(hall);
+        drop(refused);
+        self.notify(notifier);
+    }
+}
+
+/// Answers one client.
+struct Reception {
+    state: Arc<Listening>,
+    session: u64,
+}
+
+impl Door for Reception {
+    fn asked(&self, theirs: &proto::Hello, stream: &Stream, handshake: &mut Handshake) {
+        let state = &self.state;
+        let mut own = hello(theirs.role());
+        own.session = self.session;
+        own.credit = state.config.credit;
+        own.timeout_ms = state
+            .config
+            .timeout
+            .as_millis()
+            .try_into()
+            .unwrap_or(u32::MAX);
+        own.host = host();
+        own.descriptors.clone_from(&state.descriptors);
+        let local = matches!(stream, Stream::Unix(_));
+        match theirs.role() {
+            Role::Control if !local => handshake.answer(own, state.security.secret.clone()),
+            role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)
+                if local == (role == Role::Descriptors) =>
+            {
+                match state.pair(theirs.session) {
+                    Some(pair) => handshake.answer(own, Some(pair.session_secret.clone())),
+                    None => handshake.refuse("there is no such session here any more"),
+                }
+            }
+            _ => handshake.refuse("this connection cannot be used for that"),
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Tcp,
+    Unix,
+}
+
+/// A listening socket, as its driver sees it.
+struct Doorway {
+    state: Arc<Listening>,
+    kind: Kind,
+}
+
+impl Doorway {
+    /// The next connection in the kernel's queue, with the name of who it is from.
+    fn accept(&self) -> io::Result<Option<(Stream, String)>> {
+        let hall = self.state.hall();
+        match self.kind {
+            Kind::Tcp => {
+                let Some((listener, _)) = &hall.tcp else {
+                    return Ok(None);
+                };
+                let (socket, from) = listener.accept()?;
+                tune(&socket, from.ip())?;
+                let stream = match &self.state.security.server {
+                    None => Stream::Tcp(socket),
+                    Some(config) => Stream::Tls(socket, Box::new(Tls::server(Arc::clone(config))?)),
+                };
+                Ok(Some((stream, from.to_string())))
+            }
+            Kind::Unix => {
+                let Some((listener, _)) = &hall.unix else {
+                    return Ok(None);
+                };
+                let (socket, _) = listener.accept()?;
+                socket.set_nonblocking(true)?;
+                let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+                if peer.uid != rustix::process::geteuid() {
+                    return Err(io::ErrorKind::PermissionDenied.into());
+                }
+                Ok(Some((Stream::Unix(socket), String::new())))
+            }
+        }
+    }
+
+    fn greet(&self, stream: Stream, from: String) -> io::Result<()> {
+        let state = &self.state;
+        let session = u64::from_le_bytes(random());
+        let door = Arc::new(Reception {
+            state: Arc::clone(state),
+            session,
+        });
+        let drivers = drivers()?;
+        let driver = &drivers[session as usize % drivers.len()];
+        let after = Arc::clone(state);
+        state.greetings.fetch_add(1, Ordering::Relaxed);
+        let started = Greeting::start(
+            driver,
+            stream,
+            Handshake::listener(),
+            Some(door),
+            GREETING_TIMEOUT,
+            Box::new(move |opened| {
+                after.greetings.fetch_sub(1, Ordering::Relaxed);
+                if let Ok(opened) = opened {
+                    after.opened(opened, session, from);
+                }
+            }),
+        );
+        if started.is_err() {
+            state.greetings.fetch_sub(1, Ordering::Relaxed);
+        }
+        started
+    }
+}
+
+impl Source for Doorway {
+    fn ready(self: Arc<Self>, token: Token, _readiness: Readiness) {
+        for _ in 0..16 {
+            if self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS {
+                self.pause(token);
+                return;
+            }
+            match self.accept() {
+                Ok(Some((stream, from))) => {
+                    // A client that is gone already is no reason to stop listening.
+                    let _ = self.greet(stream, from);
+                }
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if out_of_descriptors(&error) => {
+                    self.pause(token);
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn tick(self: Arc<Self>, token: Token, _now: Instant) {
+        if self.state.greetings.load(Ordering::Relaxed) < MAX_GREETINGS {
+            self.state.driver.interest(token, Interest::Read);
+        }
+    }
+}
+
+impl Doorway {
+    /// Leaves the others in the kernel's queue until the next tick.
+    fn pause(&self, token: Token) {
+        self.state.driver.interest(token, Interest::None);
+    }
+}
+
+fn out_of_descriptors(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    number == Some(rustix::io::Errno::MFILE.raw_os_error())
+        || number == Some(rustix::io::Errno::NFILE.raw_os_error())
+}

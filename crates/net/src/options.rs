@@ -1,0 +1,88 @@
+//! How to listen and connect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use treadle_transfer::Config;
+
+use crate::address::Address;
+use crate::error::NetError;
+use crate::secret::Secret;
+use crate::tls::TlsOptions;
+
+/// Settings of a listener or of a connection.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Stripes, limits and timeouts of each pair.
+    pub pair: Config,
+    /// What both sides must know. Without it: the user's own secret file, or, with TLS, nothing but
+    /// the certificates.
+    pub secret: Option<Secret>,
+    /// Certificates, for `treadle+tls://`.
+    pub tls: Option<TlsOptions>,
+    /// Allow addresses beyond this machine without TLS. Secrets are proved all the same.
+    pub insecure: bool,
+    /// Pass shared memory to peers on the same host.
+    pub shared_memory: bool,
+    /// How long connecting may take, resolving and handshake included.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pair: Config::default(),
+            secret: None,
+            tls: None,
+            insecure: false,
+            shared_memory: true,
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What both sides of a connection need, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Security {
+    pub(crate) secret: Option<Secret>,
+    pub(crate) server: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) client: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Security {
+    /// Checks the options against the address: TLS everywhere but on this machine.
+    pub(crate) fn new(address: &Address, options: &Options) -> Result<Self, NetError> {
+        if !address.tls {
+            if options.tls.is_some() {
+                return Err(NetError::Insecure(format!(
+                    "certificates were given, and {address} has no TLS; write treadle+tls://"
+                )));
+            }
+            if !address.is_loopback() && !options.insecure {
+                return Err(NetError::Insecure(format!(
+                    "{address} is reachable from other machines, and has no TLS; make \
+                     certificates with `treadle certs` and write treadle+tls://, or say insecure"
+                )));
+            }
+            let secret = match &options.secret {
+                Some(secret) => secret.clone(),
+                None => Secret::for_user()?,
+            };
+            return Ok(Self {
+                secret: Some(secret),
+                server: None,
+                client: None,
+            });
+        }
+        let Some(tls) = &options.tls else {
+            return Err(NetError::Insecure(format!(
+                "{address} needs certificates: tls=…, made with `treadle certs`"
+            )));
+        };
+        Ok(Self {
+            secret: options.secret.clone(),
+            server: Some(tls.server_config()?),
+            client: Some(tls.client_config()?),
+        })
+    }
+}

@@ -1,0 +1,629 @@
+//! A pair of peers: the state machine with the sockets around it, and what an application calls.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
+use treadle_transfer::{Config, Event, Failure, ObjectId, PairEnd};
+
+use crate::dial::Remote;
+use crate::driver::{Driver, Token, Wait, Waiters};
+use crate::error::NetError;
+use crate::inner::{Action, Inner, Outbound, State};
+use crate::memory::{Frame, Memory, Region, Target};
+use crate::poller::{Poller, Watch};
+use crate::secret::Secret;
+use crate::stream::Stream;
+use crate::{segments, wire};
+
+/// Bytes of headers that wait to be written, above which `send_many` waits.
+pub(crate) const MAX_QUEUED: usize = 4 << 20;
+/// Messages are written after this many bytes of a batch.
+const BATCH: usize = 256 * 1024;
+/// How long closing waits for what was sent before.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// When the stages of a transfer were reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// Sender: `send` was called. Receiver: the header arrived.
+    pub started: Instant,
+    /// Sender: the receiver had its memory ready. Receiver: the memory was ready.
+    pub accepted: Option<Instant>,
+    /// Sender: the receiver has every byte. Receiver: every byte is in its place.
+    pub finished: Instant,
+}
+
+/// What becomes of one object that is sent.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) outcome: OnceLock<Result<Timings, Failure>>,
+    pub(crate) written: AtomicU64,
+}
+
+/// One object on its way out.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    object: ObjectId,
+    bytes: u64,
+    completion: Arc<Completion>,
+    shared: Arc<Shared>,
+}
+
+/// What every part of a pair refers to.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) waiters: Waiters,
+    /// The driver of the control connection.
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) epoch: Instant,
+    /// The other side, to dial; `None` where the other side dials.
+    pub(crate) remote: Option<Remote>,
+    pub(crate) session: u64,
+    pub(crate) session_secret: Secret,
+    pub(crate) address: String,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    /// Bytes of objects that went or came as shared memory.
+    pub(crate) bytes_shared: AtomicU64,
+    /// Segments that were unmapped here, to be reported.
+    pub(crate) released: Mutex<Vec<u64>>,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something under the lock, applies its effects, and does outside of the lock what must
+    /// not be done under it.
+    pub(crate) fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.locked();
+        let result = act(&mut inner);
+        inner.apply(self);
+        inner.flush(self);
+        let (garbage, actions) = inner.leave();
+        drop(inner);
+        // Dropping memory of Python objects may run Python.
+        drop(garbage);
+        for action in actions {
+            match action {
+                Action::Notify => self.waiters.wake(),
+                Action::Signal(descriptor) => {
+                    let _ = rustix::io::write(&*descriptor, &1u64.to_ne_bytes());
+                }
+                Action::Queue(watch) => watch.changed(),
+                Action::Dial { stripe, sends } => crate::dial::stripe(self, stripe, sends),
+                Action::Close(driver, token, stream) => {
+                    driver.deregister(token);
+                    drop(stream);
+                }
+            }
+        }
+        result
+    }
+
+    /// Hands an event to the state machine.
+    pub(crate) fn handle(self: &Arc<Self>, event: Event) {
+        let now = self.now();
+        self.with(|inner| inner.handle(event, now));
+    }
+
+    fn wait<R>(
+        self: &Arc<Self>,
+        wait: &mut Wait<'_>,
+        mut attempt: impl FnMut(&mut Inner) -> Option<Result<R, NetError>>,
+    ) -> Result<R, NetError> {
+        let mut found = None;
+        let mut done = || {
+            found = attempt(&mut self.locked());
+            found.is_some()
+        };
+        self.driver.wait(&self.waiters, &mut done, wait)?;
+        found.expect("the wait ended with it")
+    }
+}
+
+/// The end of a connection that an application holds. Clones are the same end; when the last one
+/// is dropped, the connection is closed.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    shared: Arc<Shared>,
+    _closer: Arc<Closer>,
+}
+
+#[derive(Debug)]
+struct Closer(Arc<Shared>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        shared.with(|inner| inner.end(PairEnd::Goodbye, true));
+    }
+}
+
+/// What a handshake established.
+pub(crate) struct Established {
+    pub(crate) stream: Stream,
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) token: Token,
+    pub(crate) session: u64,
+    pub(crate) session_secret: Secret,
+    pub(crate) peer_credit: u64,
+    pub(crate) address: String,
+}
+
+impl Peer {
+    /// Starts driving a pair over an established control connection.
+    pub(crate) fn start(established: Established, config: &Config, remote: Option<Remote>) -> Self {
+        let Established {
+            stream,
+            driver,
+            token,
+            session,
+            session_secret,
+            peer_credit,
+            address,
+        } = established;
+        let config = Config {
+            dials: remote.is_some(),
+            ..config.clone()
+        };
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(Inner::new(
+                &config,
+                peer_credit,
+                stream,
+                Arc::clone(&driver),
+                token,
+            )),
+            waiters: Waiters::default(),
+            driver,
+            epoch: Instant::now(),
+            remote,
+            session,
+            session_secret,
+            address,
+            bytes_sent: AtomicU64::new(0),
+            bytes_received: AtomicU64::new(0),
+            bytes_shared: AtomicU64::new(0),
+            released: Mutex::new(Vec::new()),
+        });
+        let source: Arc<dyn crate::driver::Source> = Arc::clone(&shared) as _;
+        shared.driver.replace(token, source);
+        shared.with(|inner| inner.listen(&shared));
+        Self {
+            _closer: Arc::new(Closer(Arc::clone(&shared))),
+            shared,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The other side's address, as people write it.
+    pub fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// Sends an object: `kind` is the application's, and comes out with the frames. Large frames
+    /// are not copied: they must stay as they are until the object is sent.
+    ///
+    /// Returns at once; [`Sending::wait`] tells when the receiver has it. Frames that travel in the
+    /// header are sent, for this purpose, when they are on their way.
+    ///
+    /// # Errors
+    /// For an object with too many frames or bytes.
+    pub fn send(&self, kind: u32, frames: &[Bytes]) -> Result<Sending, NetError> {
+        let started = Instant::now();
+        let sizes: Vec<u64> = frames.iter().map(|frame| frame.len() as u64).collect();
+        let layout = Layout::of(&sizes)?;
+        let regions = gather(frames, &layout);
+        let completion = Arc::new(Completion {
+            outcome: OnceLock::new(),
+            written: AtomicU64::new(0),
+        });
+        let bytes = layout.body();
+        let now = self.shared.now();
+        let shares = self.shared.locked().shares_memory();
+        let exports = if shares {
+            segments::export(&regions)
+        } else {
+            None
+        };
+        let object = self.shared.with(|inner| {
+            let object = inner.next_object();
+            let mut header = Vec::new();
+            let inline = inline_frames(frames, &layout);
+            let cost =
+                wire::encode_object(object, kind, &sizes, exports.is_some(), inline, &mut header);
+            let event = Event::Send {
+                object,
+                regions: layout.regions,
+                cost,
+                shared: exports.is_some(),
+            };
+            let outbound = Outbound {
+                header,
+                regions,
+                exports,
+                started,
+                accepted: None,
+                completion: Some(Arc::clone(&completion)),
+            };
+            inner.send(object, outbound, event, now);
+            object
+        });
+        Ok(Sending {
+            object,
+            bytes,
+            completion,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// Sends small objects of one frame each, of less than 64 KiB each, in order. Waits while
+    /// the receiver does not take what was sent before.
+    ///
+    /// # Errors
+    /// When the connection ends, or the wait does; then some of them were sent.
+    pub fn send_many<'a>(
+        &self,
+        objects: impl Iterator<Item = (u32, &'a [u8])>,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), NetError> {
+        let mut objects = objects.peekable();
+        while objects.peek().is_some() {
+            self.send_batch(&mut objects);
+            self.wait_for_room(wait)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a batch of the objects, as [`Peer::send_many`] does, without waiting; returns how many.
+    /// [`Peer::has_room`] tells whether to send more.
+    pub fn send_batch<'a>(&self, objects: &mut impl Iterator<Item = (u32, &'a [u8])>) -> usize {
+        let now = self.shared.now();
+        self.shared.with(|inner| {
+            let start = inner.queued();
+            let mut sent = 0;
+            while inner.queued() < start + BATCH
+                && let Some((kind, bytes)) = objects.next()
+            {
+                inner.send_small(kind, bytes, now);
+                inner.apply(&self.shared);
+                sent += 1;
+            }
+            sent
+        })
+    }
+
+    /// Waits while headers of more than a few MiB wait to be written. [`Peer::send`] does not, so
+    /// whoever sends without waiting for the result calls this before.
+    ///
+    /// # Errors
+    /// When the connection ends, or the wait does.
+    pub fn wait_for_room(&self, wait: &mut Wait<'_>) -> Result<(), NetError> {
+        self.shared.wait(wait, |inner| match inner.ended() {
+            Some(end) => Some(Err(NetError::Ended(end))),
+            None => (inner.queued() < MAX_QUEUED).then_some(Ok(())),
+        })
+    }
+
+    /// Whether [`Peer::wait_for_room`] would return at once.
+    pub fn has_room(&self) -> bool {
+        let inner = self.shared.locked();
+        inner.ended().is_some() || inner.queued() < MAX_QUEUED
+    }
+
+    /// The next object in the order of sending, for this caller alone, as soon as its header is
+    /// here.
+    ///
+    /// # Errors
+    /// When the connection ended and every object that came before was received.
+    pub fn next(&self, wait: &mut Wait<'_>) -> Result<Incoming, NetError> {
+        let object = self.shared.wait(wait, |inner| inner.claim())?;
+        Ok(Incoming {
+            object,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// The next object if its header is here. `None`: not yet.
+    ///
+    /// # Errors
+    /// As for [`Peer::next`].
+    pub fn try_next(&self) -> Result<Option<Incoming>, NetError> {
+        let claimed = self.shared.locked().claim().transpose()?;
+        Ok(claimed.map(|object| Incoming {
+            object,
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
+    /// Takes objects that came in their headers alone, at most `most` of them, as long as they are
+    /// next.
+    pub fn take_small(&self, most: usize, into: &mut Vec<Received>) {
+        let now = self.shared.now();
+        self.shared.with(|inner| inner.take_small(most, now, into));
+    }
+
+    /// A descriptor (an eventfd) to write to whenever something about this pair changes.
+    pub fn set_notifier(&self, notifier: Option<Arc<OwnedFd>>) {
+        self.shared.locked().notifier = notifier;
+    }
+
+    /// Queues this pair as `key` in the poller now, and whenever something about it changes.
+    pub fn watch(&self, poller: &Arc<Poller>, key: usize) {
+        let watch = Watch::new(poller, key);
+        self.shared.locked().watch = Some(Arc::clone(&watch));
+        watch.changed();
+    }
+
+    /// Why the connection ended, if it did.
+    pub fn ended(&self) -> Option<PairEnd> {
+        self.shared.locked().ended()
+    }
+
+    /// Closes the connection, after what was sent before has left, or five seconds. What has
+    /// arrived can still be received.
+    pub fn close(&self) {
+        self.start_close();
+        let mut wait = Wait {
+            deadline: Some(Instant::now() + LINGER),
+            interrupted: &mut || false,
+        };
+        let _ = self
+            .shared
+            .wait(&mut wait, |inner| inner.is_closed().then_some(Ok(())));
+    }
+
+    /// Begins to close the connection, without waiting.
+    pub fn start_close(&self) {
+        self.shared.with(|inner| inner.end(PairEnd::Goodbye, true));
+    }
+
+    /// Whether the connection is closed, and everything that was sent before has left.
+    pub fn is_closed(&self) -> bool {
+        self.shared.locked().is_closed()
+    }
+
+    /// Counts about the connection.
+    pub fn stats(&self) -> Stats {
+        let pair = self.shared.locked().stats();
+        Stats {
+            pair,
+            bytes_sent: self.shared.bytes_sent.load(Ordering::Relaxed),
+            bytes_received: self.shared.bytes_received.load(Ordering::Relaxed),
+            bytes_shared: self.shared.bytes_shared.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Counts about a connection. Bytes are those of objects, without headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Stats {
+    /// Of the state machine.
+    pub pair: treadle_transfer::Stats,
+    /// Bytes written to sockets.
+    pub bytes_sent: u64,
+    /// Bytes read from sockets.
+    pub bytes_received: u64,
+    /// Bytes passed as shared memory, in both directions.
+    pub bytes_shared: u64,
+}
+
+/// The regions of an object: large frames as they are, small ones gathered.
+fn gather(frames: &[Bytes], layout: &Layout) -> Vec<Bytes> {
+    let mut regions = vec![Bytes::new(); layout.regions.len()];
+    let mut slab: Option<(u32, Vec<u8>)> = None;
+    let close = |slab: &mut Option<(u32, Vec<u8>)>, regions: &mut Vec<Bytes>| {
+        if let Some((region, bytes)) = slab.take() {
+            regions[region as usize] = bytes.into();
+        }
+    };
+    for (frame, place) in frames.iter().zip(&layout.places) {
+        let Place::Region { region, offset } = *place else {
+            continue;
+        };
+        if frame.len() as u64 == layout.regions[region as usize] {
+            regions[region as usize] = frame.clone();
+            continue;
+        }
+        if slab.as_ref().is_none_or(|(open, _)| *open != region) {
+            close(&mut slab, &mut regions);
+            let length = layout.regions[region as usize] as usize;
+            slab = Some((region, Vec::with_capacity(length)));
+        }
+        let (_, bytes) = slab.as_mut().expect("opened above");
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
+        debug_assert_eq!(bytes.len() as u64, offset);
+        bytes.extend_from_slice(frame);
+    }
+    close(&mut slab, &mut regions);
+    regions
+}
+
+fn inline_frames<'a>(frames: &'a [Bytes], layout: &'a Layout) -> impl Iterator<Item = &'a [u8]> {
+    frames
+        .iter()
+        .zip(&layout.places)
+        .filter(|(_, place)| matches!(place, Place::Inline { .. }))
+        .map(|(frame, _)| frame.as_ref())
+}
+
+impl Sending {
+    /// Whether it is sent, or has failed.
+    pub fn is_done(&self) -> bool {
+        self.completion.outcome.get().is_some()
+    }
+
+    /// What became of it, if that is known.
+    pub fn outcome(&self) -> Option<Result<Timings, Failure>> {
+        self.completion.outcome.get().cloned()
+    }
+
+    /// Waits until the receiver has it.
+    ///
+    /// # Errors
+    /// When it was not sent, or the wait ended.
+    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<Timings, NetError> {
+        let mut done = || self.is_done();
+        self.shared
+            .driver
+            .wait(&self.shared.waiters, &mut done, wait)?;
+        self.outcome()
+            .expect("the wait ended with it")
+            .map_err(NetError::from)
+    }
+
+    /// Gives it up, unless the receiver has it.
+    pub fn cancel(&self) {
+        self.shared.handle(Event::Cancel(self.object));
+    }
+
+    /// Bytes on their way, and in total; without those in the header.
+    pub fn progress(&self) -> (u64, u64) {
+        let written = match self.outcome() {
+            Some(Ok(_)) => self.bytes,
+            _ => self.completion.written.load(Ordering::Relaxed),
+        };
+        (written.min(self.bytes), self.bytes)
+    }
+}
+
+impl From<Failure> for NetError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Pair(end) => Self::Ended(end),
+            other => Self::Failed(other),
+        }
+    }
+}
+
+/// An object whose header is here. Dropping it puts it back to be received again.
+#[derive(Debug)]
+pub struct Incoming {
+    object: ObjectId,
+    shared: Arc<Shared>,
+}
+
+/// A received object.
+#[derive(Debug)]
+pub struct Received {
+    /// The sender's.
+    pub kind: u32,
+    /// The frames.
+    pub frames: Vec<Frame>,
+    /// When the stages were reached.
+    pub timings: Timings,
+}
+
+impl Incoming {
+    /// The application's kind, and the length of each frame in bytes.
+    pub fn header(&self) -> (u32, Vec<u64>) {
+        let inner = self.shared.locked();
+        let inbound = inner.inbound(self.object);
+        (inbound.header.kind, inbound.header.sizes.clone())
+    }
+
+    /// A frame, if it came in the header.
+    pub fn inline_frame(&self, index: usize) -> Option<Bytes> {
+        let inner = self.shared.locked();
+        let inbound = inner.inbound(self.object);
+        let Place::Inline { offset } = *inbound.header.layout.places.get(index)? else {
+            return None;
+        };
+        let range = offset as usize..(offset + inbound.header.sizes[index]) as usize;
+        Some(inbound.inline.slice(range))
+    }
+
+    /// Lets the object come, frames with a target into that, others into fresh memory. Targets
+    /// are used as long as nothing has been accepted yet; otherwise, and for frames that are not
+    /// alone in their region, they are given back: copy, then.
+    ///
+    /// # Errors
+    /// When a target has another length than its frame, or there is no memory.
+    pub fn accept(&self, targets: Vec<Option<Target>>) -> Result<Vec<Option<Target>>, NetError> {
+        self.shared.with(|inner| inner.accept(self.object, targets))
+    }
+
+    /// Waits until every byte is in place.
+    ///
+    /// # Errors
+    /// When the object will not be complete, or the wait ended; in the latter case it goes on
+    /// coming.
+    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<(), NetError> {
+        self.shared
+            .wait(wait, |inner| match inner.state(self.object) {
+                State::Offered | State::Accepted => None,
+                State::Complete => Some(Ok(())),
+                State::Failed(failure) => Some(Err(failure.into())),
+            })
+    }
+
+    /// Whether every byte is in place, or will never be.
+    pub fn is_done(&self) -> bool {
+        let state = self.shared.locked().state(self.object);
+        matches!(state, State::Complete | State::Failed(_))
+    }
+
+    /// Takes the object, which must be complete; [`Incoming::wait`] says so.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn take(self) -> Result<Received, NetError> {
+        let now = self.shared.now();
+        self.shared.with(|inner| inner.take(self.object, now))
+    }
+
+    /// Bytes in their place, and in total; without those in the header.
+    pub fn progress(&self) -> (u64, u64) {
+        self.shared.locked().progress(self.object)
+    }
+
+    /// Tells the sender that the object is not wanted.
+    pub fn refuse(self, reason: &str) {
+        let event = Event::Refuse(self.object, reason.to_owned());
+        let now = self.shared.now();
+        self.shared
+            .with(|inner| inner.refuse(self.object, event, now));
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.shared.with(|inner| inner.unclaim(self.object));
+    }
+}
+
+/// The frames of a complete object.
+pub(crate) fn frames(
+    sizes: &[u64],
+    layout: &Layout,
+    inline: &Bytes,
+    regions: &[Arc<Region>],
+) -> Vec<Frame> {
+    let frame = |(size, place): (&u64, &Place)| match *place {
+        Place::Inline { offset } => Frame {
+            memory: Memory::Inline(inline.clone()),
+            offset: offset as usize,
+            length: *size as usize,
+        },
+        Place::Region { region, offset } => Frame {
+            memory: Memory::Region(Arc::clone(&regions[region as usize])),
+            offset: offset as usize,
+            length: *size as usize,
+        },
+    };
+    sizes.iter().zip(&layout.places).map(frame).collect()
+}

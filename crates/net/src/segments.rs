@@ -1,0 +1,319 @@
+//! Shared memory between two peers on one host: descriptors over a Unix socket.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use treadle_memory::{Export, Mapping, SegmentId, Segments};
+use treadle_transfer::ObjectId;
+
+use crate::driver::{Driver, Interest, Readiness, Source, Token};
+use crate::memory::Region;
+use crate::peer::Shared;
+use crate::wire::{self, Frame, Segment};
+
+/// The most descriptors that travel with one message, and regions of an object that is shared.
+const MAX_DESCRIPTORS: usize = 64;
+/// Descriptors that wait for a peer to read: each is one of this process's few.
+const MAX_QUEUED: usize = 4 * MAX_DESCRIPTORS;
+/// Received descriptors whose message is not whole yet.
+const MAX_UNCLAIMED: usize = 2 * MAX_DESCRIPTORS;
+
+/// The regions of one object, as shared memory that does not change any more.
+#[derive(Debug)]
+pub(crate) struct Exports(Vec<Export>);
+
+/// The regions of one object, mapped.
+pub(crate) type Mappings = Vec<Region>;
+
+/// The regions as shared memory, if all of them were born in it.
+pub(crate) fn export(regions: &[Bytes]) -> Option<Exports> {
+    if regions.is_empty() || regions.len() > MAX_DESCRIPTORS {
+        return None;
+    }
+    let segments = Segments::global();
+    let born_shared = |region: &Bytes| segments.contains(region.as_ptr(), region.len());
+    if !regions.iter().all(born_shared) {
+        return None;
+    }
+    let exports = regions
+        .iter()
+        .map(|region| segments.export(region.as_ptr(), region.len()));
+    exports.collect::<Option<Vec<_>>>().map(Exports)
+}
+
+/// Segments that a peer may have mapped, with the number of times.
+#[derive(Debug, Default)]
+pub(crate) struct Lent(HashMap<u64, u32>);
+
+impl Lent {
+    pub(crate) fn lend(&mut self, exports: &Exports) {
+        for export in &exports.0 {
+            Segments::global().lend(export.segment);
+            *self.0.entry(export.segment.0).or_default() += 1;
+        }
+    }
+
+    /// The peer has unmapped these; what was never lent to it is not its to release.
+    pub(crate) fn release(&mut self, segments: &[u64]) {
+        for segment in segments {
+            if let Some(count) = self.0.get_mut(segment) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(segment);
+                }
+                Segments::global().release(SegmentId(*segment));
+            }
+        }
+    }
+
+    /// The peer is gone, and may live on in its children.
+    pub(crate) fn abandon(&mut self) {
+        for (segment, count) in self.0.drain() {
+            for _ in 0..count {
+                Segments::global().abandon(SegmentId(segment));
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Bytes of the first message that were written; its descriptors went with the first.
+    written: usize,
+}
+
+#[derive(Debug, Default)]
+struct In {
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+/// The descriptor connection of a pair.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    shared: Arc<Shared>,
+    driver: Arc<Driver>,
+    token: Token,
+    socket: UnixStream,
+    out: Mutex<Out>,
+    input: Mutex<In>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Channel {
+    /// Takes over a connection.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        socket: UnixStream,
+        driver: &Arc<Driver>,
+        token: Token,
+    ) {
+        let channel = Arc::new(Self {
+            shared: Arc::clone(shared),
+            driver: Arc::clone(driver),
+            token,
+            socket,
+            out: Mutex::default(),
+            input: Mutex::default(),
+        });
+        driver.replace(token, Arc::clone(&channel) as _);
+        let old = shared.with(|inner| {
+            if inner.ended().is_some() {
+                channel.cut();
+                return None;
+            }
+            inner.channel.replace(Arc::clone(&channel))
+        });
+        if let Some(old) = old {
+            old.cut();
+        }
+        driver.interest(token, Interest::Read);
+    }
+
+    pub(crate) fn cut(&self) {
+        self.driver.shut(self.token);
+    }
+
+    /// Passes the descriptors of an object's regions.
+    pub(crate) fn send(&self, object: ObjectId, exports: &Exports) {
+        let segments: Vec<_> = exports
+            .0
+            .iter()
+            .map(|export| Segment {
+                id: export.segment.0,
+                offset: export.offset,
+                length: export.length,
+            })
+            .collect();
+        let cloned: io::Result<Vec<_>> = exports
+            .0
+            .iter()
+            .map(|export| export.as_fd().try_clone_to_owned())
+            .collect();
+        let Ok(descriptors) = cloned else {
+            // No descriptors left. Without a channel the receiver asks for the bytes.
+            self.cut();
+            return;
+        };
+        let mut message = Vec::new();
+        wire::encode_descriptors(object, &segments, &mut message);
+        let mut out = lock(&self.out);
+        out.queue.push_back((message, descriptors));
+        self.flush(&mut out);
+        let queued: usize = out
+            .queue
+            .iter()
+            .map(|(_, descriptors)| descriptors.len())
+            .sum();
+        if queued > MAX_QUEUED {
+            out.queue.clear();
+            self.cut();
+        }
+    }
+
+    fn flush(&self, out: &mut Out) {
+        while let Some((bytes, descriptors)) = out.queue.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if out.written == 0 {
+                ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+            }
+            let slices = [IoSlice::new(&bytes[out.written..])];
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match sendmsg(&self.socket, &slices, &mut ancillary, flags) {
+                Ok(count) => {
+                    out.written += count;
+                    if out.written == bytes.len() {
+                        out.queue.pop_front();
+                        out.written = 0;
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                    self.driver.interest(self.token, Interest::Both);
+                    return;
+                }
+                Err(_) => {
+                    out.queue.clear();
+                    self.cut();
+                    return;
+                }
+            }
+        }
+        self.driver.interest(self.token, Interest::Read);
+    }
+
+    /// Reads once; `false` at the end, or when the peer sends what it must not.
+    fn receive(&self, input: &mut In) -> bool {
+        let mut buffer = [0; 16 * 1024];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let count = match recvmsg(&self.socket, &mut slices, &mut ancillary, flags) {
+            Ok(message) => message.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+            Err(_) => return false,
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                input.descriptors.extend(descriptors);
+            }
+        }
+        input.bytes.extend_from_slice(&buffer[..count]);
+        count > 0 && input.descriptors.len() <= MAX_UNCLAIMED && self.decode(input)
+    }
+
+    fn decode(&self, input: &mut In) -> bool {
+        let mut start = 0;
+        let mut sound = true;
+        while sound {
+            let rest = &input.bytes[start..];
+            let length = match wire::frame_length(rest) {
+                Ok(Some(length)) if length <= rest.len() => length,
+                Ok(_) => break,
+                Err(_) => return false,
+            };
+            match wire::decode_frame(&rest[..length]) {
+                Ok(Some(Frame::Descriptors(object, segments)))
+                    if segments.len() <= input.descriptors.len() =>
+                {
+                    let descriptors = input.descriptors.drain(..segments.len()).collect();
+                    self.map(object, &segments, descriptors);
+                }
+                _ => sound = false,
+            }
+            start += length;
+        }
+        input.bytes.drain(..start);
+        sound
+    }
+
+    /// Maps what was passed. What cannot be mapped is asked for in bytes.
+    fn map(&self, object: ObjectId, segments: &[Segment], descriptors: Vec<OwnedFd>) {
+        let mut mappings = Mappings::new();
+        for (segment, descriptor) in segments.iter().zip(descriptors) {
+            let release = Release {
+                shared: Arc::downgrade(&self.shared),
+                segment: segment.id,
+            };
+            match Mapping::new(descriptor, segment.offset, segment.length) {
+                Ok(mut mapping) => {
+                    mapping.on_drop(Box::new(move || release.now()));
+                    mappings.push(Region::mapped(mapping));
+                }
+                Err(_) => release.now(),
+            }
+        }
+        if mappings.len() < segments.len() {
+            mappings.clear();
+        }
+        let now = self.shared.now();
+        self.shared
+            .with(|inner| inner.mapped(object, mappings, now));
+    }
+}
+
+/// Tells the sender that a segment is not mapped here any more.
+struct Release {
+    shared: Weak<Shared>,
+    segment: u64,
+}
+
+impl Release {
+    fn now(self) {
+        if let Some(shared) = self.shared.upgrade() {
+            lock(&shared.released).push(self.segment);
+        }
+    }
+}
+
+impl Source for Channel {
+    fn ready(self: Arc<Self>, _token: Token, readiness: Readiness) {
+        if readiness.writable {
+            self.flush(&mut lock(&self.out));
+        }
+        if readiness.readable && !self.receive(&mut lock(&self.input)) {
+            self.cut();
+            self.driver.deregister(self.token);
+            self.shared.with(|inner| inner.channel_ended(&self));
+        }
+    }
+
+    fn tick(self: Arc<Self>, _token: Token, _now: Instant) {}
+}

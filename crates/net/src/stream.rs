@@ -1,0 +1,116 @@
+//! A nonblocking socket, plain or with TLS.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use crate::tls::Tls;
+
+/// The bytes of one connection. Calls never wait: they end with `WouldBlock`.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Tls(TcpStream, Box<Tls>),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Reads into buffers; 0 is the orderly end.
+    pub(crate) fn read_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.read_vectored(into),
+            Self::Tls(socket, tls) => tls.read_vectored(socket, into),
+            Self::Unix(socket) => socket.read_vectored(into),
+        }
+    }
+
+    /// Reads into one buffer.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.read_vectored(&mut [IoSliceMut::new(into)])
+    }
+
+    /// Takes bytes; with TLS some of them may still wait here, see `wants_write`.
+    pub(crate) fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.write_vectored(from),
+            Self::Tls(socket, tls) => tls.write_vectored(socket, from),
+            Self::Unix(socket) => socket.write_vectored(from),
+        }
+    }
+
+    /// Sends what waits here. `true` when nothing does any more.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(true),
+            Self::Tls(socket, tls) => tls.flush(socket),
+        }
+    }
+
+    /// Whether bytes wait here for the socket to be writable.
+    pub(crate) fn wants_write(&self) -> bool {
+        matches!(self, Self::Tls(_, tls) if tls.wants_write())
+    }
+
+    /// Whether a read gives something although the socket is not readable.
+    pub(crate) fn has_pending(&self) -> bool {
+        matches!(self, Self::Tls(_, tls) if tls.has_pending_plaintext())
+    }
+
+    /// Says that nothing more comes. `true` when that is sent.
+    pub(crate) fn close(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Tcp(socket) => socket.shutdown(Shutdown::Write)?,
+            Self::Unix(socket) => socket.shutdown(Shutdown::Write)?,
+            Self::Tls(socket, tls) => {
+                if !tls.close(socket)? {
+                    return Ok(false);
+                }
+                socket.shutdown(Shutdown::Write)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The error with which a connection attempt ended, if it did.
+    pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        match self {
+            Self::Tcp(socket) | Self::Tls(socket, _) => socket.take_error(),
+            Self::Unix(socket) => socket.take_error(),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) | Self::Tls(socket, _) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// A socket is writable while fewer bytes than this wait in it to be sent.
+const UNSENT: u32 = 256 * 1024;
+
+/// Settings of every TCP socket.
+pub(crate) fn tune(socket: &TcpStream, remote: IpAddr) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)?;
+    // What a socket has taken cannot go by another stripe any more.
+    socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)?;
+    if remote.to_canonical().is_loopback() {
+        // BBR, a default on many machines, paces even where there is no network: it halves the rate
+        // of a socket on the loopback interface (docs/transfer.md). Best effort.
+        let _ = rustix::net::sockopt::set_tcp_congestion(socket, "cubic");
+    }
+    Ok(())
+}
+
+/// Whether an error only says that there is nothing to do now.
+pub(crate) fn would_block(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,103 @@
+//! A client and a server that talk to each other.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several tests, none of which uses all"
+)]
+
+pub mod child;
+pub mod raw;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_net::secret::Secret;
+use treadle_net::{Listener, Options, Peer, Received, Wait};
+
+pub struct Pair {
+    pub listener: Listener,
+    pub client: Peer,
+    pub server: Peer,
+}
+
+impl Pair {
+    pub fn new(options: &Options) -> Self {
+        let options = with_secret(options);
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let client = Peer::connect(listener.address(), &options, &mut soon()).unwrap();
+        let server = listener.accept(&mut soon()).unwrap();
+        Self {
+            listener,
+            client,
+            server,
+        }
+    }
+
+    /// The next object that the server gets.
+    pub fn receive(&self) -> Received {
+        let incoming = self.server.next(&mut soon()).unwrap();
+        incoming.accept(Vec::new()).unwrap();
+        incoming.wait(&mut soon()).unwrap();
+        incoming.take().unwrap()
+    }
+}
+
+/// Longer than anything here takes, also on a busy machine.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub fn secret() -> Secret {
+    Secret::new([7; 32]).unwrap()
+}
+
+/// A listener on a free port.
+pub fn listener(options: &Options) -> Listener {
+    let address = "127.0.0.1:0".parse().unwrap();
+    Listener::bind(&address, &with_secret(options)).unwrap()
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn with_secret(options: &Options) -> Options {
+    Options {
+        secret: Some(secret()),
+        ..options.clone()
+    }
+}
+
+/// A wait that fails a test instead of hanging it.
+pub fn soon() -> Wait<'static> {
+    within(LONG)
+}
+
+/// A wait for what must not come.
+pub fn never() -> Wait<'static> {
+    within(Duration::from_millis(200))
+}
+
+fn within(limit: Duration) -> Wait<'static> {
+    Wait {
+        deadline: Some(Instant::now() + limit),
+        interrupted: Box::leak(Box::new(|| false)),
+    }
+}
+
+/// Bytes that differ from place to place.
+pub fn body(length: usize) -> Bytes {
+    let mut state = length as u64 | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes.into()
+}

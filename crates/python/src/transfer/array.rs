@@ -1,0 +1,295 @@
+//! Arrays of NumPy on the wire: a small header, and the elements as they are in memory.
+
+use super::encode::{ARRAY, Encoded};
+use super::held::Held;
+use super::memory::Memory;
+use bytes::Bytes;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyTuple, PyType};
+use std::sync::Arc;
+use std::time::Instant;
+use treadle_net::{Frame, Incoming, Received, Target};
+
+/// Frames shorter than this are gathered by `crates/net`, and up to as many bytes of them travel in
+/// the object's header.
+const SMALL: usize = treadle_net::SMALL as usize;
+/// A longer header is not worth its trouble: such an array is pickled.
+const LONGEST_HEADER: usize = 16 * 1024;
+
+/// What is needed of NumPy, once it is loaded.
+struct Numpy {
+    ndarray: Py<PyType>,
+    /// `treadle.transfer._dtypes.name_of`
+    name_of: Py<PyAny>,
+    /// `treadle.transfer._dtypes.dtype_of`
+    dtype_of: Py<PyAny>,
+    ascontiguousarray: Py<PyAny>,
+}
+
+static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
+
+/// NumPy, which is imported if it is not yet.
+fn numpy(py: Python<'_>) -> PyResult<&Numpy> {
+    NUMPY.get_or_try_init(py, || {
+        let numpy = py.import("numpy")?;
+        let dtypes = py.import("treadle.transfer._dtypes")?;
+        Ok(Numpy {
+            ndarray: numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind(),
+            name_of: dtypes.getattr("name_of")?.unbind(),
+            dtype_of: dtypes.getattr("dtype_of")?.unbind(),
+            ascontiguousarray: numpy.getattr("ascontiguousarray")?.unbind(),
+        })
+    })
+}
+
+/// Whether an object is an array of NumPy, not one of a subclass.
+pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    let loaded = match NUMPY.get(py) {
+        Some(loaded) => loaded,
+        None => {
+            let modules = py
+                .import(intern!(py, "sys"))?
+                .getattr(intern!(py, "modules"))?;
+            if !modules.contains(intern!(py, "numpy"))? {
+                return Ok(false);
+            }
+            numpy(py)?
+        }
+    };
+    Ok(object.get_type_ptr() == loaded.ndarray.as_ptr().cast())
+}
+
+/// What the first frame says.
+struct Header {
+    fortran: bool,
+    shape: Vec<usize>,
+    dtype: Vec<u8>,
+}
+
+impl Header {
+    fn encode(held: &Held, dtype: &[u8]) -> Vec<u8> {
+        let shape = held.shape();
+        let mut header = Vec::with_capacity(2 + 8 * shape.len() + dtype.len());
+        header.push(u8::from(!held.is_c_contiguous()));
+        // NumPy allows 64 dimensions.
+        header.push(shape.len() as u8);
+        for length in shape {
+            header.extend_from_slice(&(*length as u64).to_le_bytes());
+        }
+        header.extend_from_slice(dtype);
+        header
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[order, dimensions], rest) = bytes.split_first_chunk::<2>()?;
+        let lengths = rest.get(..8 * usize::from(dimensions))?;
+        let length = |bytes: &[u8]| {
+            let bytes = bytes.try_into().expect("eight of them");
+            usize::try_from(u64::from_le_bytes(bytes)).ok()
+        };
+        Some(Self {
+            fortran: order == 1,
+            shape: lengths.chunks_exact(8).map(length).collect::<Option<_>>()?,
+            dtype: rest[lengths.len()..].to_vec(),
+        })
+    }
+
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let name = PyBytes::new(py, &self.dtype);
+        numpy(py)?.dtype_of.bind(py).call1((name,))
+    }
+
+    /// Bytes of the elements.
+    fn bytes(&self, dtype: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let item: usize = dtype.getattr(intern!(dtype.py(), "itemsize"))?.extract()?;
+        let bytes = self
+            .shape
+            .iter()
+            .try_fold(item, |bytes, length| bytes.checked_mul(*length));
+        bytes.ok_or_else(malformed)
+    }
+}
+
+fn malformed() -> PyErr {
+    super::error::CorruptData::new_err("an array arrived whose header makes no sense")
+}
+
+/// The frames of an array; `None` for one that has to be pickled.
+pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Option<Encoded>> {
+    let py = array.py();
+    let numpy = numpy(py)?;
+    let dtype = array.getattr(intern!(py, "dtype"))?;
+    let name = numpy.name_of.bind(py).call1((dtype,))?;
+    let Ok(name) = name.cast::<PyBytes>() else {
+        return Ok(None);
+    };
+    let name = name.as_bytes();
+    if name.len() > LONGEST_HEADER {
+        return Ok(None);
+    }
+    // An array without contiguous memory is copied.
+    let held = Held::new(array, false)
+        .or_else(|_| Held::new(&numpy.ascontiguousarray.bind(py).call1((array,))?, false))?;
+    let header = Header::encode(&held, name);
+    let length = held.len();
+    let elements = if length < SMALL && header.len() + length > SMALL {
+        // Both would be gathered behind the header. The receiver has to see this one before it
+        // asks for the other: so the other becomes a large one.
+        let mut padded = held.as_ref().to_vec();
+        held.release();
+        padded.resize(SMALL, 0);
+        padded.into()
+    } else {
+        held.into_bytes()
+    };
+    Ok(Some(Encoded {
+        kind: ARRAY,
+        frames: vec![Bytes::from(header), elements],
+        prepare: began.elapsed(),
+        serialise: std::time::Duration::ZERO,
+    }))
+}
+
+/// An array of received frames, which views their memory.
+pub(crate) fn decode<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Bound<'py, PyAny>> {
+    let [header, elements] = <[Frame; 2]>::try_from(frames).map_err(|_| malformed())?;
+    let header = Header::decode(header.as_slice()).ok_or_else(malformed)?;
+    let dtype = header.dtype(py)?;
+    if header.bytes(&dtype)? > elements.len() {
+        return Err(malformed());
+    }
+    let memory = Bound::new(py, Memory::new(elements)?)?;
+    let shape = PyTuple::new(py, &header.shape)?;
+    let order = if header.fortran {
+        intern!(py, "F")
+    } else {
+        intern!(py, "C")
+    };
+    let arguments = (shape, dtype, memory, 0, py.None(), order);
+    numpy(py)?.ndarray.bind(py).call1(arguments)
+}
+
+/// An array to receive into.
+pub(crate) struct Destination {
+    held: Arc<Held>,
+    dtype: Py<PyAny>,
+    shape: Vec<usize>,
+}
+
+impl Destination {
+    /// # Errors
+    /// When it is no array that can be written, or its memory is not contiguous.
+    pub(crate) fn new(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = array.py();
+        let numpy = numpy(py)?;
+        if !array.is_instance(numpy.ndarray.bind(py))? {
+            return Err(PyTypeError::new_err(format!(
+                "recv_into needs a NumPy array, not {}",
+                array.get_type().name()?
+            )));
+        }
+        let dtype = array.getattr(intern!(py, "dtype"))?;
+        if numpy.name_of.bind(py).call1((&dtype,))?.is_none() {
+            return Err(PyValueError::new_err(format!(
+                "arrays of dtype {dtype} cannot be received in place: use recv"
+            )));
+        }
+        let held = Held::new(array, true).map_err(|cause| {
+            let error = PyValueError::new_err(
+                "recv_into needs an array that can be written and is contiguous in C or Fortran \
+                 order",
+            );
+            error.set_cause(py, Some(cause));
+            error
+        })?;
+        let shape = held.shape().iter().map(|length| *length as usize).collect();
+        Ok(Self {
+            held: Arc::new(held),
+            dtype: dtype.unbind(),
+            shape,
+        })
+    }
+
+    /// The memory for each frame of an object that is about to come.
+    ///
+    /// # Errors
+    /// When the object is not an array of the same dtype and shape, in the same order.
+    pub(crate) fn targets(
+        &self,
+        py: Python<'_>,
+        incoming: &Incoming,
+    ) -> PyResult<Vec<Option<Target>>> {
+        let (kind, sizes) = incoming.header();
+        let header = incoming
+            .inline_frame(0)
+            .filter(|_| kind == ARRAY && sizes.len() == 2)
+            .and_then(|frame| Header::decode(&frame));
+        let Some(header) = header else {
+            return Err(PyValueError::new_err(format!(
+                "the next object is not an array, and recv_into was given {}; it stays the next \
+                 one: use recv",
+                self.describe(py)?
+            )));
+        };
+        let dtype = header.dtype(py)?;
+        let order = if header.fortran { b'F' } else { b'C' };
+        if header.shape != self.shape || !dtype.eq(&self.dtype)? || !self.held.is_contiguous(order)
+        {
+            return Err(PyValueError::new_err(format!(
+                "the next object is {}, and recv_into was given {}; it stays the next one",
+                describe(&dtype, &header.shape, header.fortran)?,
+                self.describe(py)?
+            )));
+        }
+        let length = self.held.len();
+        if sizes[1] != length as u64 || length < SMALL {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the buffer is exported until the owner is dropped, which may happen anywhere;
+        // callers of `recv_into` are told not to use the array meanwhile.
+        let target = unsafe {
+            let owner = Box::new(Arc::clone(&self.held));
+            Target::new(self.held.pointer(), length, owner)
+        };
+        Ok(vec![None, Some(target)])
+    }
+
+    fn describe(&self, py: Python<'_>) -> PyResult<String> {
+        describe(
+            self.dtype.bind(py),
+            &self.shape,
+            !self.held.is_c_contiguous(),
+        )
+    }
+
+    /// Copies a received object if it is not there already. Takes a while: call it detached.
+    ///
+    /// # Errors
+    /// When there is less than expected.
+    pub(crate) fn fill(&self, received: &Received) -> PyResult<()> {
+        let length = self.held.len();
+        let elements = received.frames.get(1).map(Frame::as_slice);
+        let elements = elements.and_then(|elements| elements.get(..length));
+        let elements = elements.ok_or_else(malformed)?;
+        if elements.as_ptr() != self.held.pointer().cast_const() && length > 0 {
+            // SAFETY: exported for writing; the frame is other memory, as only this array's own
+            // begins here.
+            unsafe {
+                self.held.pointer().copy_from(elements.as_ptr(), length);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn describe(dtype: &Bound<'_, PyAny>, shape: &[usize], fortran: bool) -> PyResult<String> {
+    let shape = PyTuple::new(dtype.py(), shape)?;
+    let order = if fortran { "Fortran" } else { "C" };
+    Ok(format!(
+        "an array of {dtype} with shape {shape} in {order} order"
+    ))
+}

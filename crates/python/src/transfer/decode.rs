@@ -1,0 +1,77 @@
+//! From received frames to a Python object.
+
+use super::array;
+use super::encode::{ARRAY, BYTEARRAY, BYTES, PICKLE};
+use super::memory::Memory;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
+use treadle_net::{Frame, Received};
+
+/// The object. What it consists of views the received memory, but for `bytes` and `bytearray`,
+/// which are copies.
+///
+/// # Errors
+/// When it cannot be unpickled here.
+pub(crate) fn decode<'py>(py: Python<'py>, received: Received) -> PyResult<Bound<'py, PyAny>> {
+    let Received { kind, frames, .. } = received;
+    match kind {
+        BYTES => bytes(py, frames.first()).map(Bound::into_any),
+        ARRAY => array::decode(py, frames),
+        BYTEARRAY => {
+            let frame = frames.first().map_or(&[][..], Frame::as_slice);
+            Ok(PyByteArray::new(py, frame).into_any())
+        }
+        PICKLE => pickled(py, frames),
+        _ => other(py, kind, frames),
+    }
+}
+
+/// Copied while other threads run, if it takes long.
+fn bytes<'py>(py: Python<'py>, frame: Option<&Frame>) -> PyResult<Bound<'py, PyBytes>> {
+    const LONG: usize = 1 << 20;
+    let frame = frame.map_or(&[][..], Frame::as_slice);
+    if frame.len() < LONG {
+        return Ok(PyBytes::new(py, frame));
+    }
+    // SAFETY: a new object of this length, or an error.
+    let object: Bound<'_, PyBytes> = unsafe {
+        let length = frame.len() as ffi::Py_ssize_t;
+        let object = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
+        Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked()
+    };
+    // SAFETY: of this length; as yet, nobody else has it.
+    let memory = unsafe {
+        let start = ffi::PyBytes_AsString(object.as_ptr());
+        std::slice::from_raw_parts_mut(start.cast::<u8>(), frame.len())
+    };
+    py.detach(|| memory.copy_from_slice(frame));
+    Ok(object)
+}
+
+fn memories<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Vec<Bound<'py, Memory>>> {
+    let memory = |frame| Bound::new(py, Memory::new(frame)?);
+    frames.into_iter().map(memory).collect()
+}
+
+fn pickled<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Bound<'py, PyAny>> {
+    static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let loads = LOADS.get_or_try_init(py, || {
+        py.import("pickle")?.getattr("loads").map(Bound::unbind)
+    })?;
+    let mut frames = memories(py, frames)?.into_iter();
+    let stream = frames.next();
+    if frames.len() == 0 {
+        return loads.bind(py).call1((stream,));
+    }
+    let options = PyDict::new(py);
+    options.set_item(intern!(py, "buffers"), PyList::new(py, frames)?)?;
+    loads.bind(py).call((stream,), Some(&options))
+}
+
+fn other<'py>(py: Python<'py>, kind: u32, frames: Vec<Frame>) -> PyResult<Bound<'py, PyAny>> {
+    let module = py.import("treadle.transfer._serialise")?;
+    module.call_method1("decode", (kind, memories(py, frames)?))
+}

@@ -1,0 +1,98 @@
+//! From a Python object to frames.
+
+use super::array;
+use super::held::Held;
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+use std::time::{Duration, Instant};
+
+/// A stream of pickle, protocol 5, and its buffers.
+pub(crate) const PICKLE: u32 = 0;
+/// `bytes`.
+pub(crate) const BYTES: u32 = 1;
+/// An array of NumPy: see [`array`].
+pub(crate) const ARRAY: u32 = 2;
+/// `bytearray`.
+pub(crate) const BYTEARRAY: u32 = 3;
+// 4, a `memoryview`, is known to `treadle.transfer._serialise` alone.
+
+/// An object as it is sent.
+pub(crate) struct Encoded {
+    pub(crate) kind: u32,
+    pub(crate) frames: Vec<Bytes>,
+    /// Getting hold of the memory.
+    pub(crate) prepare: Duration,
+    /// Pickling.
+    pub(crate) serialise: Duration,
+}
+
+impl Encoded {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.frames.iter().map(|frame| frame.len() as u64).sum()
+    }
+}
+
+/// The frames of an object. Large ones view its memory.
+///
+/// # Errors
+/// When it cannot be pickled.
+pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    let began = Instant::now();
+    let single = |kind| -> PyResult<Encoded> {
+        Ok(Encoded {
+            kind,
+            frames: vec![Held::new(object, false)?.into_bytes()],
+            prepare: began.elapsed(),
+            serialise: Duration::ZERO,
+        })
+    };
+    if object.is_exact_instance_of::<PyBytes>() {
+        return single(BYTES);
+    }
+    if object.is_exact_instance_of::<PyByteArray>() {
+        return single(BYTEARRAY);
+    }
+    if array::is_array(object)?
+        && let Some(encoded) = array::encode(object, began)?
+    {
+        return Ok(encoded);
+    }
+    general(object)
+}
+
+/// What `treadle.transfer._serialise` makes of an object.
+fn general(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let began = Instant::now();
+    let encode = ENCODE.get_or_try_init(py, || {
+        let module = py.import("treadle.transfer._serialise")?;
+        module.getattr("encode").map(Bound::unbind)
+    })?;
+    let encoded = encode.bind(py).call1((object,))?;
+    let serialise = began.elapsed();
+    let began = Instant::now();
+    if array::is_array(&encoded)?
+        && let Some(encoded) = array::encode(&encoded, began)?
+    {
+        return Ok(Encoded {
+            serialise,
+            ..encoded
+        });
+    }
+    let (kind, stream, buffers): (u32, Bound<'_, PyAny>, Vec<Bound<'_, PyAny>>) =
+        encoded.cast::<PyTuple>()?.extract()?;
+    let mut frames = Vec::with_capacity(1 + buffers.len());
+    frames.push(Held::new(&stream, false)?.into_bytes());
+    for buffer in &buffers {
+        frames.push(Held::new(buffer, false)?.into_bytes());
+    }
+    Ok(Encoded {
+        kind,
+        frames,
+        prepare: began.elapsed(),
+        serialise,
+    })
+}

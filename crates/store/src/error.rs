@@ -1,0 +1,134 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::file::FormatError;
+use crate::{Form, ObjectId};
+
+/// What the store could not do. Nothing is lost by any of these but [`StoreError::Corrupt`] and a
+/// file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such object, or not any more.
+    #[error("{id} is not in the store: it was never put, or its last reference was released")]
+    Unknown {
+        /// The object.
+        id: ObjectId,
+    },
+    /// There is no room in memory, and none could be made.
+    #[error(
+        "{id} needs {needed} bytes, but {managed} of the limit of {limit} bytes are in use, \
+         {pinned} of them by running tasks and transfers: raise the memory limit, or make smaller \
+         pieces"
+    )]
+    NoMemory {
+        /// The object.
+        id: ObjectId,
+        /// What it needs.
+        needed: u64,
+        /// Managed memory in use.
+        managed: u64,
+        /// The part of it that is pinned.
+        pinned: u64,
+        /// The limit of managed memory.
+        limit: u64,
+    },
+    /// The disk, or the user's share of it, is full.
+    #[error(
+        "the disk is full: {} cannot be written ({source}): free space there, or choose another \
+         local directory",
+        file.display()
+    )]
+    DiskFull {
+        /// What was to be written.
+        file: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The disk failed otherwise.
+    #[error("cannot {action} {} ({source}): see to the disk, or choose another local directory", file.display())]
+    Disk {
+        /// What was tried.
+        action: &'static str,
+        /// What it was tried on.
+        file: PathBuf,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The file of an object is not what was written. The object is lost: release it and compute
+    /// it again.
+    #[error(
+        "the file of {id}, {}, is damaged: {source}. Compute the object again, and see to the disk",
+        file.display()
+    )]
+    Corrupt {
+        /// The object.
+        id: ObjectId,
+        /// Its file.
+        file: PathBuf,
+        /// The frame that is damaged; none where the header is.
+        frame: Option<usize>,
+        /// What is wrong.
+        source: FormatError,
+    },
+    /// An object could not be serialised.
+    #[error("{id} cannot be serialised: {source}")]
+    Serialise {
+        /// The object.
+        id: ObjectId,
+        /// What the embedder said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is no memory to read an object into.
+    #[error("{id} cannot be read back: {source}")]
+    Memory {
+        /// The object.
+        id: ObjectId,
+        /// What the system said.
+        source: treadle_memory::MemoryError,
+    },
+    /// The target is above the limit.
+    #[error("the target of {target} bytes is above the limit of {limit} bytes")]
+    Target {
+        /// See [`Options::target`](crate::Options::target).
+        target: u64,
+        /// See [`Options::limit`](crate::Options::limit).
+        limit: u64,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn disk(action: &'static str, file: PathBuf, source: Arc<io::Error>) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                StoreError::DiskFull { file, source }
+            }
+            _ => StoreError::Disk {
+                action,
+                file,
+                source,
+            },
+        }
+    }
+}
+
+/// An object that was not stored, given back.
+#[derive(Debug, thiserror::Error)]
+#[error("{id} ({needed} bytes, with {managed} of {limit} bytes in use) was not stored: {error}")]
+pub struct PutError {
+    /// The object's id.
+    pub id: ObjectId,
+    /// The managed memory that it needs, in bytes.
+    pub needed: u64,
+    /// Managed memory in use, in bytes.
+    pub managed: u64,
+    /// The limit of managed memory, in bytes.
+    pub limit: u64,
+    /// The object itself.
+    pub object: Form,
+    /// Why.
+    #[source]
+    pub error: StoreError,
+}

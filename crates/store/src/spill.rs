@@ -1,0 +1,168 @@
+//! The thread that makes room.
+
+use std::error::Error;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::file::Image;
+use crate::ledger::{Key, Victim, Written};
+use crate::state::{Contents, Fault, Inner, Spiller, State};
+use crate::{Frames, Live};
+
+const LONGEST_PAUSE: u32 = 64;
+
+enum Failure {
+    Serialise(Box<dyn Error + Send + Sync>),
+    Disk(PathBuf, io::Error),
+}
+
+/// Moves the coldest objects out of memory while there is too much in it, until the store closes.
+pub(crate) fn run(inner: &Inner) {
+    let mut state = inner.lock();
+    while !state.closed {
+        let now = Instant::now();
+        let pause = state
+            .fault
+            .as_ref()
+            .map(|fault| fault.retry_at.saturating_duration_since(now))
+            .filter(|pause| !pause.is_zero());
+        let managed = state.ledger.totals().managed;
+        match state.ledger.next_victim(pause.is_none()) {
+            Some(Victim::Unloaded(key)) => {
+                let freed = managed - state.ledger.totals().managed;
+                state.counters.dropped.add(freed);
+                let before = state.contents.get_mut(&key).map(Contents::unload);
+                inner.unlock(state);
+                drop(before);
+            }
+            Some(Victim::Write(key)) => {
+                let contents = &state.contents[&key];
+                let (live, frames) = (contents.live.clone(), contents.frames.clone());
+                inner.unlock(state);
+                let outcome = write(inner, key, live.as_ref(), frames);
+                let left = finish(inner, key, outcome);
+                // The last references, perhaps.
+                drop(live);
+                if let Some(left) = left {
+                    inner.dispose(left);
+                }
+            }
+            None => {
+                state = sleep(inner, state, pause);
+                continue;
+            }
+        }
+        state = inner.lock();
+    }
+}
+
+fn sleep<'a>(
+    inner: &'a Inner,
+    mut state: MutexGuard<'a, State>,
+    pause: Option<Duration>,
+) -> MutexGuard<'a, State> {
+    let mut state = match pause {
+        Some(pause) => {
+            state.spiller = Spiller::Pausing;
+            let woken = inner.work.wait_timeout(state, pause);
+            woken.unwrap_or_else(PoisonError::into_inner).0
+        }
+        None => {
+            state.spiller = Spiller::Idle;
+            let woken = inner.work.wait(state);
+            woken.unwrap_or_else(PoisonError::into_inner)
+        }
+    };
+    state.spiller = Spiller::Busy;
+    state
+}
+
+/// Writes a content to its file: the length of that.
+fn write(
+    inner: &Inner,
+    key: Key,
+    live: Option<&Arc<dyn Live>>,
+    frames: Option<Arc<Frames>>,
+) -> Result<u64, Failure> {
+    let frames = match (frames, live) {
+        (Some(frames), _) => frames,
+        (None, Some(live)) => Arc::new(serialise(live.as_ref()).map_err(Failure::Serialise)?),
+        (None, None) => unreachable!("{key:?} has nothing to write"),
+    };
+    let image = Image::new(&frames);
+    let file = inner.file(key);
+    let unfinished = file.with_extension("new");
+    let (nbytes, sync) = (image.nbytes(), inner.options.sync);
+    let written = inner
+        .disk
+        .write(&unfinished, &image.pieces(), nbytes, sync)
+        .and_then(|()| inner.disk.rename(&unfinished, &file));
+    match written {
+        Ok(()) => Ok(nbytes),
+        Err(error) => {
+            // Perhaps it was not even made; if it cannot be removed, the directory still is.
+            let _ = inner.disk.remove(&unfinished);
+            Err(Failure::Disk(file, error))
+        }
+    }
+}
+
+/// A panic of the embedder's would end the thread and leave the store without one.
+pub(crate) fn serialise(live: &dyn Live) -> Result<Frames, Box<dyn Error + Send + Sync>> {
+    catch_unwind(AssertUnwindSafe(|| live.frames()))
+        .unwrap_or_else(|_| Err("serialising it panicked".into()))
+}
+
+/// Books the outcome: what is to be dropped.
+fn finish(inner: &Inner, key: Key, outcome: Result<u64, Failure>) -> Option<(Key, Contents)> {
+    let mut state = inner.lock();
+    let left = match outcome {
+        Ok(nbytes) => {
+            state.fault = None;
+            state.counters.written.add(nbytes);
+            let written = state.ledger.written(key, nbytes);
+            if let Some(contents) = state.contents.get_mut(&key) {
+                contents.file = true;
+            }
+            match written {
+                Written::Kept => None,
+                Written::Unloaded => {
+                    let contents = state.contents.get_mut(&key).map(Contents::unload);
+                    contents.map(|contents| (key, contents))
+                }
+                Written::Gone => Some(state.take(key)),
+            }
+        }
+        Err(failure) => {
+            let stuck = matches!(failure, Failure::Serialise(_));
+            match failure {
+                Failure::Serialise(error) => {
+                    state.counters.serialise_error = Some(error.to_string());
+                }
+                Failure::Disk(file, error) => {
+                    state.counters.write_failures += 1;
+                    let shortest = inner.options.retry;
+                    let longest = shortest.saturating_mul(LONGEST_PAUSE);
+                    let pause = match &state.fault {
+                        Some(fault) => fault.pause.saturating_mul(2).min(longest),
+                        None => shortest,
+                    };
+                    let now = Instant::now();
+                    state.fault = Some(Fault {
+                        file,
+                        error: Arc::new(error),
+                        pause,
+                        retry_at: now.checked_add(pause).unwrap_or(now),
+                    });
+                }
+            }
+            let gone = state.ledger.write_failed(key, stuck);
+            gone.then(|| state.take(key))
+        }
+    };
+    inner.unlock(state);
+    left
+}

@@ -1,0 +1,200 @@
+//! What the threads of a store share.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::directory::Directory;
+use crate::ledger::{Cost, Key, Ledger};
+use crate::{Disk, Form, Frames, Live, Memory, Options, StoreError, Tally};
+
+/// The forms of one content. What is here is what the ledger says is here.
+#[derive(Default)]
+pub(crate) struct Contents {
+    pub(crate) live: Option<Arc<dyn Live>>,
+    pub(crate) frames: Option<Arc<Frames>>,
+    pub(crate) shared: Option<Arc<Frames>>,
+    pub(crate) file: bool,
+}
+
+impl Contents {
+    pub(crate) fn of(form: Form) -> Self {
+        let mut contents = Contents::default();
+        match form {
+            Form::Live(live) => contents.live = Some(live),
+            Form::Frames(frames) if frames.memory() == Memory::Shared => {
+                contents.shared = Some(frames);
+            }
+            Form::Frames(frames) => contents.frames = Some(frames),
+        }
+        contents
+    }
+
+    /// Takes out what leaves memory.
+    pub(crate) fn unload(&mut self) -> Contents {
+        Contents {
+            live: self.live.take(),
+            frames: self.frames.take(),
+            ..Contents::default()
+        }
+    }
+}
+
+pub(crate) fn cost_of_frames(frames: &Frames) -> Cost {
+    let bytes = frames.nbytes();
+    match frames.memory() {
+        Memory::Own => Cost::Frames { bytes, own: bytes },
+        Memory::Live(own) => Cost::Frames { bytes, own },
+        Memory::Shared => Cost::Shared(bytes),
+    }
+}
+
+/// A disk that failed.
+pub(crate) struct Fault {
+    pub(crate) file: PathBuf,
+    pub(crate) error: Arc<io::Error>,
+    pub(crate) pause: Duration,
+    pub(crate) retry_at: Instant,
+}
+
+/// What has happened since the start.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) written: Tally,
+    pub(crate) dropped: Tally,
+    pub(crate) read: Tally,
+    pub(crate) write_failures: u64,
+    pub(crate) read_failures: u64,
+    pub(crate) remove_failures: u64,
+    pub(crate) serialise_error: Option<String>,
+}
+
+/// What the spilling thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spiller {
+    /// It looks for itself what to do next.
+    Busy,
+    /// It waits for something to do.
+    Idle,
+    /// It waits for something that needs no disk, since that has just failed.
+    Pausing,
+}
+
+pub(crate) struct State {
+    pub(crate) ledger: Ledger,
+    pub(crate) contents: HashMap<Key, Contents>,
+    pub(crate) fault: Option<Fault>,
+    pub(crate) counters: Counters,
+    pub(crate) spiller: Spiller,
+    pub(crate) closed: bool,
+}
+
+impl State {
+    /// Whether the spilling thread is to be woken.
+    pub(crate) fn has_work(&self) -> bool {
+        match self.spiller {
+            Spiller::Busy => false,
+            Spiller::Idle => self.ledger.has_victim(true),
+            Spiller::Pausing => self.ledger.has_victim(false),
+        }
+    }
+
+    /// Compares what is here with the books.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (&key, contents) in &self.contents {
+            let forms = self.ledger.content(key).map(|booked| {
+                booked.live == contents.live.is_some()
+                    && booked.frames == contents.frames.is_some()
+                    && booked.shared == contents.shared.is_some()
+                    && booked.file == contents.file
+            });
+            if forms != Some(true) {
+                return Err(format!("{key:?} is not what the books say"));
+            }
+        }
+        match self.ledger.totals().contents.count == self.contents.len() as u64 {
+            true => Ok(()),
+            false => Err("the books have what is not there".into()),
+        }
+    }
+
+    /// What to drop of a content that the ledger says is gone.
+    pub(crate) fn take(&mut self, key: Key) -> (Key, Contents) {
+        (key, self.contents.remove(&key).unwrap_or_default())
+    }
+}
+
+pub(crate) struct Inner {
+    state: Mutex<State>,
+    /// The spilling thread waits here for something to do,
+    pub(crate) work: Condvar,
+    /// `put` for room,
+    pub(crate) room: Condvar,
+    /// and readers for another reader of the same file.
+    pub(crate) read: Condvar,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) directory: Directory,
+    pub(crate) options: Options,
+}
+
+impl Inner {
+    pub(crate) fn new(options: Options, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let Options { target, limit, .. } = options;
+        if target > limit {
+            return Err(StoreError::Target { target, limit });
+        }
+        let directory = Directory::create(&options.directory).map_err(|error| {
+            let file = options.directory.clone();
+            StoreError::disk("make a directory in", file, Arc::new(error))
+        })?;
+        Ok(Inner {
+            state: Mutex::new(State {
+                ledger: Ledger::new(target, limit),
+                contents: HashMap::new(),
+                fault: None,
+                counters: Counters::default(),
+                spiller: Spiller::Busy,
+                closed: false,
+            }),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            read: Condvar::new(),
+            disk,
+            directory,
+            options,
+        })
+    }
+
+    /// Nothing of the embedder is called or dropped while this is held.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of a change: wakes those whom it may concern.
+    pub(crate) fn unlock(&self, state: MutexGuard<'_, State>) {
+        let work = state.has_work();
+        let room = state.ledger.anybody_waits();
+        drop(state);
+        if work {
+            self.work.notify_one();
+        }
+        if room {
+            self.room.notify_all();
+        }
+    }
+
+    /// The file of a content.
+    pub(crate) fn file(&self, key: Key) -> PathBuf {
+        self.directory.path().join(format!("{}.object", key.0))
+    }
+
+    /// Drops a content, with its file. No lock is held here.
+    pub(crate) fn dispose(&self, (key, contents): (Key, Contents)) {
+        if contents.file && self.disk.remove(&self.file(key)).is_err() {
+            let mut state = self.lock();
+            state.counters.remove_failures += u64::from(!state.closed);
+        }
+    }
+}

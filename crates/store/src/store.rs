@@ -1,0 +1,360 @@
+//! The store: what its users call.
+
+use std::fmt;
+use std::mem;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use treadle_memory::Pool;
+
+use crate::file::{FormatError, decode};
+use crate::ledger::{Access, Cost, Key};
+use crate::state::{Contents, Inner, State, cost_of_frames};
+use crate::{
+    Disk, Form, Frames, LocalDisk, ObjectId, ObjectInfo, Options, Pinned, PutError, Stats,
+    StoreError, spill,
+};
+
+/// A worker's objects. See the [crate](crate) for the model.
+pub struct Store {
+    inner: Arc<Inner>,
+    spiller: Option<JoinHandle<()>>,
+    pid: u32,
+}
+
+impl Store {
+    /// An empty store with files in a new directory of its own. What dead processes left beside
+    /// that is removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Target`], [`StoreError::DiskFull`], [`StoreError::Disk`].
+    pub fn open(options: Options) -> Result<Self, StoreError> {
+        Store::on_disk(options, Arc::new(LocalDisk))
+    }
+
+    /// The same with files that are written and read by `disk`. The directory is a real one.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn on_disk(options: Options, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let inner = Arc::new(Inner::new(options, disk)?);
+        let theirs = Arc::clone(&inner);
+        let spiller = thread::Builder::new()
+            .name("treadle-spill".into())
+            .spawn(move || spill::run(&theirs))
+            .map_err(|error| {
+                inner.directory.remove();
+                let file = inner.directory.path().to_path_buf();
+                StoreError::disk("start a thread for", file, Arc::new(error))
+            })?;
+        Ok(Store {
+            inner,
+            spiller: Some(spiller),
+            pid: std::process::id(),
+        })
+    }
+
+    /// Stores an object, with one reference; or overwrites the one that has this id, whose
+    /// references stay. Waits for room in memory until `timeout` is over.
+    ///
+    /// # Errors
+    /// [`PutError`] with the object: [`StoreError::NoMemory`]; or, if memory cannot be freed since
+    /// the disk fails, [`StoreError::DiskFull`] or [`StoreError::Disk`]. An object larger than the
+    /// limit is refused at once.
+    pub fn put(
+        &self,
+        id: ObjectId,
+        object: impl Into<Form>,
+        timeout: Duration,
+    ) -> Result<(), PutError> {
+        let object = object.into();
+        let cost = match &object {
+            Form::Live(live) => Cost::Live(live.nbytes()),
+            Form::Frames(frames) => cost_of_frames(frames),
+        };
+        let needed = cost.managed();
+        // No deadline where the clock cannot express it.
+        let deadline = Instant::now().checked_add(timeout);
+        let inner = &*self.inner;
+        let mut state = inner.lock();
+        loop {
+            match state.ledger.put(id, cost) {
+                Ok(put) => {
+                    state.contents.insert(put.key, Contents::of(object));
+                    let left = put.gone.map(|key| state.take(key));
+                    inner.unlock(state);
+                    if let Some(left) = left {
+                        inner.dispose(left);
+                    }
+                    return Ok(());
+                }
+                Err(full) => {
+                    let rest = match deadline {
+                        Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                        None => Duration::MAX,
+                    };
+                    if full.never || rest.is_zero() {
+                        let error = self.no_room(&state, id, needed, full.never);
+                        let managed = state.ledger.totals().managed;
+                        drop(state);
+                        return Err(PutError {
+                            id,
+                            needed,
+                            managed,
+                            limit: inner.options.limit,
+                            object,
+                            error,
+                        });
+                    }
+                    state.ledger.wait(needed);
+                    if state.has_work() {
+                        inner.work.notify_one();
+                    }
+                    let woken = inner.room.wait_timeout(state, rest);
+                    state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                    state.ledger.end_wait(needed);
+                }
+            }
+        }
+    }
+
+    fn no_room(&self, state: &State, id: ObjectId, needed: u64, never: bool) -> StoreError {
+        match &state.fault {
+            Some(fault) if !never => {
+                StoreError::disk("write", fault.file.clone(), Arc::clone(&fault.error))
+            }
+            _ => {
+                let totals = state.ledger.totals();
+                StoreError::NoMemory {
+                    id,
+                    needed,
+                    managed: totals.managed,
+                    pinned: totals.pinned.nbytes,
+                    limit: self.inner.options.limit,
+                }
+            }
+        }
+    }
+
+    /// The object, to use. If it is on disk it is read back, by one thread if several ask; that
+    /// does not wait for room.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`]; and of its file [`StoreError::Corrupt`], [`StoreError::Disk`],
+    /// [`StoreError::Memory`].
+    pub fn get(&self, id: ObjectId) -> Result<Pinned, StoreError> {
+        let inner = &*self.inner;
+        let mut state = inner.lock();
+        let unknown = |_| StoreError::Unknown { id };
+        let key = state.ledger.pin(id).map_err(unknown)?;
+        loop {
+            match state.ledger.access(key) {
+                Access::Ready => {
+                    let contents = &state.contents[&key];
+                    let live = contents.live.clone();
+                    let frames = contents.shared.clone().or_else(|| contents.frames.clone());
+                    drop(state);
+                    return Ok(Pinned::new(Arc::clone(&self.inner), id, key, live, frames));
+                }
+                Access::Wait => {
+                    let woken = inner.read.wait(state);
+                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                Access::Read { bytes } => {
+                    // The memory is counted from here on.
+                    inner.unlock(state);
+                    let outcome = self.read(id, key, bytes);
+                    state = inner.lock();
+                    state.ledger.read_done(key, outcome.is_ok());
+                    inner.read.notify_all();
+                    match outcome {
+                        Ok(frames) => {
+                            state.counters.read.add(bytes);
+                            match state.contents.get_mut(&key) {
+                                Some(contents) if contents.frames.is_none() => {
+                                    contents.frames = Some(frames);
+                                }
+                                // Somebody who has it pinned too attached frames meanwhile.
+                                _ => {
+                                    drop(state);
+                                    drop(frames);
+                                    state = inner.lock();
+                                }
+                            }
+                        }
+                        Err(error) => {
+                            state.counters.read_failures += 1;
+                            let gone = state.ledger.unpin(key);
+                            let left = gone.then(|| state.take(key));
+                            inner.unlock(state);
+                            if let Some(left) = left {
+                                inner.dispose(left);
+                            }
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&self, id: ObjectId, key: Key, nbytes: u64) -> Result<Arc<Frames>, StoreError> {
+        let file = self.inner.file(key);
+        let corrupt = |source: FormatError| StoreError::Corrupt {
+            id,
+            file: file.clone(),
+            frame: source.frame(),
+            source,
+        };
+        let memory = |source| StoreError::Memory { id, source };
+        // What the store wrote was in memory once: the length fits.
+        let mut buffer = Pool::global().buffer(nbytes as usize).map_err(memory)?;
+        let found = self
+            .inner
+            .disk
+            .read(&file, buffer.as_mut_slice())
+            .map_err(|error| StoreError::disk("read", file.clone(), Arc::new(error)))?;
+        if found != nbytes {
+            let expected = nbytes;
+            return Err(corrupt(FormatError::Length { expected, found }));
+        }
+        let frames = decode(buffer.into_bytes()).map_err(corrupt)?;
+        Ok(Arc::new(frames))
+    }
+
+    /// One more reference to an object.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`].
+    pub fn retain(&self, id: ObjectId) -> Result<(), StoreError> {
+        let unknown = |_| StoreError::Unknown { id };
+        self.inner.lock().ledger.retain(id).map_err(unknown)
+    }
+
+    /// One reference less. With the last one the object and its file go, or with its last
+    /// [`Pinned`] if that is later.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`].
+    pub fn release(&self, id: ObjectId) -> Result<(), StoreError> {
+        let unknown = |_| StoreError::Unknown { id };
+        let mut state = self.inner.lock();
+        let gone = state.ledger.release(id).map_err(unknown)?;
+        let left = gone.map(|key| state.take(key));
+        self.inner.unlock(state);
+        if let Some(left) = left {
+            self.inner.dispose(left);
+        }
+        Ok(())
+    }
+
+    /// No other process maps the object's memory any more: it counts as managed again. Nothing
+    /// changes for an object without a shared form.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`].
+    pub fn unshare(&self, id: ObjectId) -> Result<(), StoreError> {
+        let mut state = self.inner.lock();
+        let Some(info) = state.ledger.info(id) else {
+            return Err(StoreError::Unknown { id });
+        };
+        let mut left = None;
+        if info.shared
+            && let Ok(key) = state.ledger.unshare(id)
+        {
+            let frames = state.ledger.info(id).is_some_and(|info| info.frames);
+            if let Some(contents) = state.contents.get_mut(&key) {
+                left = contents.shared.take();
+                if frames && contents.frames.is_none() {
+                    contents.frames = left.as_ref().map(|shared| Arc::new(shared.unshared()));
+                }
+            }
+        }
+        self.inner.unlock(state);
+        drop(left);
+        Ok(())
+    }
+
+    /// Where an object stands, if it is here.
+    pub fn info(&self, id: ObjectId) -> Option<ObjectInfo> {
+        self.inner.lock().ledger.info(id)
+    }
+
+    /// Where the store stands.
+    pub fn stats(&self) -> Stats {
+        let state = self.inner.lock();
+        let totals = state.ledger.totals();
+        let counters = &state.counters;
+        Stats {
+            managed: totals.managed,
+            target: self.inner.options.target,
+            limit: self.inner.options.limit,
+            objects: totals.contents,
+            pinned: totals.pinned,
+            live: totals.live,
+            frames: totals.frames,
+            shared: totals.shared,
+            files: totals.files,
+            spilled: totals.spilled,
+            stuck: totals.stuck,
+            waiting: state.ledger.waiting(),
+            written: counters.written,
+            dropped: counters.dropped,
+            read: counters.read,
+            write_failures: counters.write_failures,
+            read_failures: counters.read_failures,
+            remove_failures: counters.remove_failures,
+            disk_error: state.fault.as_ref().map(|fault| fault.error.to_string()),
+            serialise_error: counters.serialise_error.clone(),
+        }
+    }
+
+    /// The directory of the store's files.
+    pub fn directory(&self) -> &Path {
+        self.inner.directory.path()
+    }
+
+    /// Verifies the store's books against one another and against what it holds.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let state = self.inner.lock();
+        state.ledger.check()?;
+        state.check()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A forked child has neither the thread nor a right to the files.
+        if self.pid != std::process::id() {
+            mem::forget(self.spiller.take());
+            mem::forget(Arc::clone(&self.inner));
+            return;
+        }
+        self.inner.lock().closed = true;
+        self.inner.work.notify_one();
+        if let Some(spiller) = self.spiller.take() {
+            // An object may own the store's last handle, and be dropped by the thread itself.
+            if spiller.thread().id() != thread::current().id() {
+                // It does not panic, and if it did there is nothing left to do.
+                let _ = spiller.join();
+            }
+        }
+        let left = mem::take(&mut self.inner.lock().contents);
+        drop(left);
+        self.inner.directory.remove();
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("directory", &self.directory())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

@@ -1,0 +1,461 @@
+//! The receiving half of a pair: credit, memory, what arrived.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::event::{
+    Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
+};
+use crate::layout::{Grid, MAX_FRAMES};
+
+/// The most incoming stripes of a pair, with those that are being connected for the sender.
+pub(crate) const MAX_STRIPES: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its header is here.
+    Offered,
+    /// Its regions have memory.
+    Accepted,
+    /// Every byte is in place.
+    Complete,
+}
+
+/// What is known about an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Missing,
+    Arriving,
+    Placed,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    grid: Grid,
+    bytes: u64,
+    cost: u64,
+    shared: bool,
+    state: State,
+    slots: Vec<Slot>,
+    missing: u64,
+    prefetched: bool,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    extents: u64,
+    corrupt: bool,
+    /// The extent whose bytes are arriving.
+    arriving: Option<(ObjectId, u64)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    max_object: u64,
+    total_credit: u64,
+    /// What the sender may still spend on headers.
+    credit: u64,
+    /// Spent, taken by the application, and not given back yet.
+    taken: u64,
+    prefetch: u64,
+    prefetched: u64,
+    last: Option<ObjectId>,
+    objects: BTreeMap<ObjectId, Incoming>,
+    /// Objects that may be fetched ahead, in order; some are no longer offered.
+    ahead: VecDeque<ObjectId>,
+    dials: bool,
+    /// Stripes that are being connected for the sender.
+    dialling: BTreeSet<StripeId>,
+    stripes: BTreeMap<StripeId, Stripe>,
+    /// Stripes that the sender gave up before they joined.
+    buried: VecDeque<StripeId>,
+    /// Extents that arrived damaged.
+    pub(crate) corrupt: u64,
+}
+
+impl Receiver {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            max_object: config.max_object,
+            total_credit: config.credit,
+            credit: config.credit,
+            taken: 0,
+            prefetch: config.prefetch,
+            prefetched: 0,
+            last: None,
+            objects: BTreeMap::new(),
+            ahead: VecDeque::new(),
+            dials: config.dials,
+            dialling: BTreeSet::new(),
+            stripes: BTreeMap::new(),
+            buried: VecDeque::new(),
+            corrupt: 0,
+        }
+    }
+
+    pub(crate) fn offered(
+        &mut self,
+        object: ObjectId,
+        regions: &[u64],
+        cost: u64,
+        shared: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        if let Some(last) = self.last
+            && object <= last
+        {
+            return Err(Violation::Order(object.0, last.0));
+        }
+        if regions.len() > MAX_FRAMES {
+            return Err(Violation::Regions(regions.len()));
+        }
+        let total: u128 = regions.iter().map(|length| u128::from(*length)).sum();
+        let bytes = u64::try_from(total).unwrap_or(u64::MAX);
+        if bytes > self.max_object {
+            return Err(Violation::TooLarge {
+                bytes,
+                limit: self.max_object,
+            });
+        }
+        if cost > self.credit {
+            return Err(Violation::Credit(cost - self.credit));
+        }
+        self.credit -= cost;
+        self.last = Some(object);
+        let grid = Grid::new(regions);
+        let complete = grid.is_empty();
+        let incoming = Incoming {
+            bytes,
+            cost,
+            shared,
+            state: if complete {
+                State::Complete
+            } else {
+                State::Offered
+            },
+            slots: Vec::new(),
+            missing: grid.len(),
+            prefetched: false,
+            grid,
+        };
+        self.objects.insert(object, incoming);
+        effects.push(Effect::Offered(object));
+        if complete {
+            effects.push(Effect::Complete(object));
+        } else if !shared {
+            self.ahead.push_back(object);
+            self.fetch_ahead(effects);
+        }
+        Ok(())
+    }
+
+    /// Lets objects come before they are asked for, in order, within the budget.
+    fn fetch_ahead(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(object) = self.ahead.front() {
+            if let Some(incoming) = self.objects.get_mut(object)
+                && incoming.state == State::Offered
+            {
+                if incoming.bytes > self.prefetch - self.prefetched {
+                    return;
+                }
+                self.prefetched += incoming.bytes;
+                incoming.prefetched = true;
+                effects.push(Effect::Allocate(*object));
+            }
+            self.ahead.pop_front();
+        }
+    }
+
+    pub(crate) fn accept(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+        if let Some(incoming) = self.objects.get_mut(&object)
+            && incoming.state == State::Offered
+        {
+            incoming.state = State::Accepted;
+            incoming.slots = vec![Slot::Missing; incoming.grid.len() as usize];
+            effects.push(Effect::Tell(Message::Accept { object }));
+            // Those behind it need not wait for it any more.
+            self.fetch_ahead(effects);
+        }
+    }
+
+    pub(crate) fn mapped(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+        if let Some(incoming) = self.objects.get_mut(&object)
+            && incoming.state == State::Offered
+            && incoming.shared
+        {
+            Self::complete(object, incoming, effects);
+        }
+    }
+
+    fn complete(object: ObjectId, incoming: &mut Incoming, effects: &mut Vec<Effect>) {
+        incoming.state = State::Complete;
+        incoming.missing = 0;
+        incoming.slots = Vec::new();
+        effects.push(Effect::Tell(Message::Placed { object }));
+        effects.push(Effect::Complete(object));
+    }
+
+    pub(crate) fn refuse(&mut self, object: ObjectId, reason: String, effects: &mut Vec<Effect>) {
+        let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
+        if self.objects.get(&object).is_some_and(incomplete) {
+            effects.push(Effect::Tell(Message::Refuse { object, reason }));
+            self.remove(object, effects);
+        }
+    }
+
+    pub(crate) fn take(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+        let complete = |incoming: &Incoming| incoming.state == State::Complete;
+        if self.objects.get(&object).is_some_and(complete) {
+            self.remove(object, effects);
+        }
+    }
+
+    /// Forgets an object, and gives back its credit and budget.
+    fn remove(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+        let Some(incoming) = self.objects.remove(&object) else {
+            return;
+        };
+        self.taken += incoming.cost;
+        if self.taken >= self.total_credit / 4 {
+            self.credit += self.taken;
+            effects.push(Effect::Tell(Message::Credit { bytes: self.taken }));
+            self.taken = 0;
+        }
+        if incoming.prefetched {
+            self.prefetched -= incoming.bytes;
+        }
+        self.fetch_ahead(effects);
+    }
+
+    pub(crate) fn cancelled(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+        let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
+        if self.objects.get(&object).is_some_and(incomplete) {
+            self.remove(object, effects);
+            effects.push(Effect::ReceiveFailed(object, Failure::Cancelled));
+        }
+    }
+
+    /// The sender cannot dial, and wants a stripe.
+    pub(crate) fn dial(
+        &mut self,
+        stripe: StripeId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        if !self.dials {
+            return Err(Violation::Unknown("a dialling side"));
+        }
+        let stripes = self.dialling.len() + self.stripes.len();
+        if stripes >= MAX_STRIPES
+            || self.stripes.contains_key(&stripe)
+            || !self.dialling.insert(stripe)
+        {
+            return Err(Violation::Stripe(stripe.0));
+        }
+        effects.push(Effect::DialForPeer(stripe));
+        Ok(())
+    }
+
+    pub(crate) fn dial_failed(
+        &mut self,
+        stripe: StripeId,
+        reason: String,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.dialling.remove(&stripe) {
+            effects.push(Effect::Tell(Message::DialFailed { stripe, reason }));
+        }
+    }
+
+    pub(crate) fn joined(
+        &mut self,
+        stripe: StripeId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Violation> {
+        self.dialling.remove(&stripe);
+        if self.buried.contains(&stripe) {
+            effects.push(Effect::DropIncoming(stripe));
+            return Ok(());
+        }
+        if self.stripes.len() >= MAX_STRIPES || self.stripes.contains_key(&stripe) {
+            return Err(Violation::Stripe(stripe.0));
+        }
+        self.stripes.insert(stripe, Stripe::default());
+        Ok(())
+    }
+
+    /// An extent's header arrived. `true`: its bytes belong into their place; `false`: they belong
+    /// to an object that is gone, and nobody wants them.
+    pub(crate) fn begin(&mut self, stripe: StripeId, extent: &Extent) -> Result<bool, Violation> {
+        let Some(entry) = self.stripes.get_mut(&stripe) else {
+            // Given up, and about to be closed.
+            return Ok(false);
+        };
+        if entry.corrupt {
+            // What follows damaged bytes goes again, and may be anything.
+            return Ok(false);
+        }
+        let Some(incoming) = self.objects.get_mut(&extent.object) else {
+            return if Some(extent.object) <= self.last {
+                Ok(false)
+            } else {
+                Err(Violation::Unknown("an object"))
+            };
+        };
+        let index = incoming
+            .grid
+            .index(extent.region, extent.offset, extent.length);
+        let slot = index.and_then(|index| incoming.slots.get_mut(index as usize));
+        let (Some(index), Some(slot)) = (index, slot) else {
+            return Err(Violation::NoSuchExtent {
+                object: extent.object.0,
+                region: extent.region,
+                offset: extent.offset,
+                length: extent.length,
+            });
+        };
+        if *slot != Slot::Missing {
+            return Err(Violation::Twice(extent.object.0));
+        }
+        *slot = Slot::Arriving;
+        entry.arriving = Some((extent.object, index));
+        Ok(true)
+    }
+
+    pub(crate) fn arrived(&mut self, stripe: StripeId, intact: bool, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.stripes.get_mut(&stripe) else {
+            return;
+        };
+        if entry.corrupt {
+            // Bytes that were read before the stripe was closed: they go again.
+            return;
+        }
+        if !intact {
+            entry.corrupt = true;
+            self.corrupt += 1;
+            Self::abandon(entry, &mut self.objects);
+            effects.push(Effect::DropIncoming(stripe));
+            return;
+        }
+        entry.extents += 1;
+        let Some((object, index)) = entry.arriving.take() else {
+            return;
+        };
+        if let Some(incoming) = self.objects.get_mut(&object)
+            && incoming.state == State::Accepted
+        {
+            incoming.slots[index as usize] = Slot::Placed;
+            incoming.missing -= 1;
+            if incoming.missing == 0 {
+                Self::complete(object, incoming, effects);
+            }
+        }
+    }
+
+    fn abandon(stripe: &mut Stripe, objects: &mut BTreeMap<ObjectId, Incoming>) {
+        if let Some((object, index)) = stripe.arriving.take()
+            && let Some(incoming) = objects.get_mut(&object)
+            && let Some(slot) = incoming.slots.get_mut(index as usize)
+        {
+            *slot = Slot::Missing;
+        }
+    }
+
+    /// The sender gave up a stripe: stop reading it. Its end is reported when it is reached.
+    pub(crate) fn broken(&mut self, stripe: StripeId, effects: &mut Vec<Effect>) {
+        if self.stripes.contains_key(&stripe) {
+            effects.push(Effect::DropIncoming(stripe));
+            return;
+        }
+        // It has not joined, and must not any more; or its end was reported, and the sender will
+        // not mind to hear it again.
+        if self.buried.len() == MAX_STRIPES {
+            self.buried.pop_front();
+        }
+        self.buried.push_back(stripe);
+        effects.push(Effect::Tell(Message::Report {
+            stripe,
+            extents: 0,
+            corrupt: false,
+        }));
+    }
+
+    pub(crate) fn ended(&mut self, stripe: StripeId, effects: &mut Vec<Effect>) {
+        if let Some(mut entry) = self.stripes.remove(&stripe) {
+            Self::abandon(&mut entry, &mut self.objects);
+            effects.push(Effect::Tell(Message::Report {
+                stripe,
+                extents: entry.extents,
+                corrupt: entry.corrupt,
+            }));
+        }
+    }
+
+    pub(crate) fn end(&mut self, end: &PairEnd, effects: &mut Vec<Effect>) {
+        for stripe in std::mem::take(&mut self.stripes).into_keys() {
+            effects.push(Effect::DropIncoming(stripe));
+        }
+        // What is complete can still be taken.
+        let incomplete: Vec<_> = self
+            .objects
+            .iter()
+            .filter(|(_, incoming)| incoming.state != State::Complete)
+            .map(|(object, _)| *object)
+            .collect();
+        for object in incomplete {
+            if let Some(incoming) = self.objects.remove(&object)
+                && incoming.prefetched
+            {
+                self.prefetched -= incoming.bytes;
+            }
+            effects.push(Effect::ReceiveFailed(object, Failure::Pair(end.clone())));
+        }
+        self.ahead.clear();
+        self.dialling.clear();
+        self.buried.clear();
+    }
+
+    /// Bytes of an object's regions in place, and in total.
+    pub(crate) fn progress(&self, object: ObjectId) -> Option<(u64, u64)> {
+        let incoming = self.objects.get(&object)?;
+        if incoming.state == State::Complete {
+            return Some((incoming.bytes, incoming.bytes));
+        }
+        let extents = incoming.grid.len();
+        let placed = extents - incoming.missing;
+        let done = (u128::from(incoming.bytes) * u128::from(placed) / u128::from(extents)) as u64;
+        Some((done, incoming.bytes))
+    }
+
+    pub(crate) fn check(&self) {
+        let costs: u64 = self.objects.values().map(|incoming| incoming.cost).sum();
+        assert!(
+            self.credit + self.taken + costs <= self.total_credit,
+            "credit out of nothing"
+        );
+        let prefetched: u64 = self
+            .objects
+            .values()
+            .filter(|incoming| incoming.prefetched)
+            .map(|incoming| incoming.bytes)
+            .sum();
+        assert_eq!(prefetched, self.prefetched);
+        assert!(self.prefetched <= self.prefetch);
+        for incoming in self.objects.values() {
+            if incoming.state == State::Accepted {
+                let placed = incoming.slots.iter().filter(|slot| **slot == Slot::Placed);
+                assert_eq!(
+                    placed.count() as u64 + incoming.missing,
+                    incoming.grid.len()
+                );
+                assert!(incoming.missing > 0, "complete, and not said");
+            }
+        }
+        for stripe in self.stripes.values() {
+            if let Some((object, index)) = stripe.arriving
+                && let Some(incoming) = self.objects.get(&object)
+                && incoming.state == State::Accepted
+            {
+                assert_eq!(incoming.slots[index as usize], Slot::Arriving);
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Two pairs on a virtual network and clock.
+
+mod application;
+mod control;
+mod network;
+pub(crate) mod plan;
+pub(crate) mod random;
+mod side;
+mod stripe;
+mod verify;
+pub(crate) mod world;

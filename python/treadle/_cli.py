@@ -1,0 +1,241 @@
+"""What the commands share: options, errors, tables, processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from treadle._core import Connection, Listener
+
+__all__ = [
+    "Child",
+    "Output",
+    "clear_errors",
+    "connection_options",
+    "end_with_input",
+    "json_option",
+    "listening",
+    "reason",
+    "serve",
+    "tell",
+    "told",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_ANNOUNCED = "listening at "
+
+
+def connection_options(command: _Command) -> _Command:
+    """Add ``--tls`` and ``--insecure``."""
+    tls = click.option(
+        "--tls",
+        metavar="PREFIX",
+        help="Certificates that `treadle certs` made, such as treadle-certs/node.",
+    )
+    insecure = click.option(
+        "--insecure",
+        is_flag=True,
+        help="Allow other machines without TLS; both sides still need the same secret.",
+    )
+    return tls(insecure(command))
+
+
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="PATH",
+    help="Write the result as JSON, too; with - to standard output, and the rest to standard error.",
+)
+
+
+def reason(error: BaseException) -> str:
+    """Return what went wrong in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what can go wrong with connections into one line and exit status 1."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, MemoryError) as error:
+        raise click.ClickException(reason(error)) from None
+
+
+class Output:
+    """Text and tables for people, with rich where it is installed, and JSON for programs."""
+
+    def __init__(self, json_path: str | None = None) -> None:
+        self._json_path = json_path
+        self._stream = sys.stderr if json_path == "-" else sys.stdout
+        self._console: Any = None
+        with suppress(ImportError):
+            from rich.console import Console
+
+            self._console = Console(file=self._stream, highlight=False, soft_wrap=True)
+
+    def say(self, text: str = "") -> None:
+        """Print lines."""
+        click.echo(text, file=self._stream)
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table; the first column is text, the others are figures."""
+        if self._console is None:
+            self._plain_table(headings, rows)
+            return
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+        for number, heading in enumerate(headings):
+            table.add_column(Text(heading), justify="right" if number else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        # A table that is wider than the terminal is no table any more.
+        self._console.print(table, crop=False, width=max(self._console.width, _width(rows)))
+
+    def _plain_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        lines = [headings, *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        self.say()
+        for line in lines:
+            first, *others = (
+                cell.rjust(width) if number else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            self.say("  ".join([f" {first}", *others]).rstrip())
+        self.say()
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[float, float], None]]:
+        """Yield what draws how much of how much is done, on a terminal that can be drawn on."""
+        if self._console is None or not self._console.is_terminal:
+            yield lambda _done, _total: None
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            bar = progress.add_task(title, total=None)
+            yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+    def result(self, value: dict[str, Any]) -> None:
+        """Write the JSON, if it was asked for."""
+        if self._json_path is None:
+            return
+        text = json.dumps(value, indent=2) + "\n"
+        if self._json_path == "-":
+            click.echo(text, nl=False)
+        else:
+            Path(self._json_path).write_text(text, encoding="utf-8")
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    return max((sum(len(cell) + 4 for cell in row) for row in rows), default=0)
+
+
+def listening(address: str) -> None:
+    """Say where this process listens; :class:`Child` waits for it."""
+    click.echo(f"{_ANNOUNCED}{address}")
+    sys.stdout.flush()
+
+
+class Child:
+    """``treadle`` with these arguments in a process of its own, which listens somewhere.
+
+    It must be told to :func:`end_with_input`: it does not outlive this process, however that ends.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        # In a session of its own, so that Ctrl-C is for this process alone.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "treadle", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(_ANNOUNCED):
+                self.address = line.removeprefix(_ANNOUNCED).strip()
+                return
+        # It has said why.
+        raise click.exceptions.Exit(self._process.wait() or 1)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def end_with_input() -> None:
+    """Interrupt this process when its standard input ends."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, name="input", daemon=True).start()
+
+
+def serve(listener: Listener, attend: Callable[[Connection], None]) -> None:
+    """Call ``attend`` with each connection, in a thread each, until Ctrl-C."""
+    with listener, suppress(KeyboardInterrupt):
+        listening(listener.address)
+        for connection in listener:
+            threading.Thread(target=_attend, args=(attend, connection), daemon=True).start()
+
+
+def _attend(attend: Callable[[Connection], None], connection: Connection) -> None:
+    try:
+        with connection:
+            attend(connection)
+    except EOFError:
+        pass  # closed, by the other side or at this process's end
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        click.echo(f"{connection.address}: {reason(error)}", err=True)
+
+
+def tell(connection: Connection, **values: Any) -> None:
+    """Send values as JSON: nothing of a peer has to be unpickled here."""
+    connection.send(json.dumps(values).encode())
+
+
+def told(connection: Connection, timeout: float | None = None) -> dict[str, Any]:
+    """Receive what :func:`tell` sent."""
+    message = connection.recv(timeout=timeout)
+    try:
+        values = json.loads(message)
+    except (TypeError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"{connection.address} does not speak this command's language: run the same command, "
+            "mode and version on both sides"
+        )
+    return values

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from treadle import transfer
@@ -47,7 +48,8 @@ class Peer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {})},
+            # Classes of the tests are importable there, too.
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), **(env or {})},
         )
         try:
             self.conn = self._listener.accept(LIMIT)

@@ -360,7 +360,8 @@ def control(args: argparse.Namespace) -> None:
                 other.send(bytes(1024))
                 other.recv(timeout=TIMEOUT)
                 taken.append(now() - began)
-                rtts.append(bulk.stats()["control_rtt"])
+                if (rtt := bulk.stats()["control_rtt"]) is not None:
+                    rtts.append(rtt)
                 time.sleep(0.002)
             stop.set()
             if loaded:

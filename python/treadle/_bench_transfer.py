@@ -150,7 +150,7 @@ def transfer(context: click.Context, /, **options: Any) -> None:
     """
     _check_usage(context)
     output = Output(options["json_path"])
-    with clear_errors():
+    with clear_errors("start the ps first: treadle bench transfer --job ps"):
         if options["until_eof"]:
             end_with_input()
         if options["job"] == "ps":
@@ -254,6 +254,7 @@ def _assign(
     assignments = _WARMUP + options["iters"]
     rounds: list[float] = []
     stages: list[dict[str, float]] = []
+    stripes = 0
     with connect(address, **settings) as connection, output.progress("assigning") as progress:
         tell(connection, elements=elements, assignments=assignments)
         told(connection, _TIMEOUT)
@@ -265,6 +266,7 @@ def _assign(
             stages.append(connection.last_timings or {})
             connection.recv(timeout=_TIMEOUT)
             rounds.append(time.perf_counter() - began)
+            stripes = max(stripes, connection.stats()["stripes"])
             progress(number + 1, assignments)
         told_at_end = told(connection, _TIMEOUT)
         stats = connection.stats()
@@ -278,7 +280,7 @@ def _assign(
         "data_mb": options["data_mb"],
         "iters": options["iters"],
         "tls": options["tls"] is not None,
-        "stripes": stats["stripes"],
+        "stripes": stripes,
         "bytes_sent": stats["bytes_sent"],
         "bytes_shared": stats["bytes_shared"],
     }
@@ -290,8 +292,9 @@ def _summary(nbytes: int, rounds: list[float], stages: list[dict[str, float]]) -
     rates = [nbytes / seconds / 1e6 for seconds in rounds]
     total = sum(rounds)
     seconds = {name: sum(one.get(name, 0.0) for one in stages) for name in _STAGES}
-    # The rest of the round: the acknowledgement, and the interpreter on both sides.
-    seconds["acknowledge"] = max(0.0, total - sum(seconds.values()))
+    # The rest of the round: the acknowledgement, and the interpreter on both sides. What the ps
+    # needs to place the array is a part of it, or of `accept`.
+    seconds["acknowledge"] = total - sum(seconds.values()) + seconds["place"]
     return {
         "bytes": nbytes,
         "mb_per_second": rates,
@@ -307,13 +310,15 @@ def _summary(nbytes: int, rounds: list[float], stages: list[dict[str, float]]) -
 
 def _show(result: dict[str, Any], output: Output) -> None:
     stripes = result["stripes"]
+    ways = []
+    if stripes:
+        plane = "TLS" if result["tls"] else "TCP"
+        ways.append(f"{plane} with {stripes} stripe{'s'[: stripes != 1]}")
     if result["bytes_shared"]:
-        path = "through shared memory"
-    else:
-        path = f"over {'TLS' if result['tls'] else 'TCP'}, {stripes} stripe{'s'[: stripes != 1]}"
+        ways.append(f"shared memory ({result['bytes_shared'] / 1e6:,.0f} MB)")
     output.say(
         f"worker assigned {result['bytes'] / 1e6:g} MB {result['iters']} times to the ps at "
-        f"{result['address']}, {path}"
+        f"{result['address']}, over {' and '.join(ways) or 'the control connection'}"
     )
     output.say("MB/s of each:")
     rates = [f"{rate:7,.0f}" for rate in result["mb_per_second"]]
@@ -328,3 +333,4 @@ def _show(result: dict[str, Any], output: Output) -> None:
         for name, stage in result["stages"].items()
     ]
     output.table(("stage", "ms each", "share"), rows)
+    output.say("place is the ps's own time, within accept and acknowledge")

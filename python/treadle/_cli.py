@@ -61,17 +61,23 @@ json_option = click.option(
 
 
 def reason(error: BaseException) -> str:
-    """Return what went wrong in one line."""
+    """Return what went wrong."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
-    """Turn what can go wrong with connections into one line and exit status 1."""
+def clear_errors(missing: str | None = None) -> Iterator[None]:
+    """Turn what can go wrong with connections into a message and exit status 1.
+
+    ``missing`` says what to do when nobody listens.
+    """
     try:
         yield
+    except ConnectionError as error:
+        hint = f"; {missing}" if missing and "Connection refused" in reason(error) else ""
+        raise click.ClickException(reason(error) + hint) from None
     except (OSError, ValueError, ImportError, MemoryError) as error:
         raise click.ClickException(reason(error)) from None
 
@@ -101,16 +107,23 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+        table = Table(
+            show_header=any(headings),
+            box=box.SIMPLE_HEAD,
+            header_style="bold",
+            padding=(0, 1, 0, 0),
+        )
         for number, heading in enumerate(headings):
             table.add_column(Text(heading), justify="right" if number else "left", no_wrap=True)
         for row in rows:
             table.add_row(*map(Text, row))
-        # A table that is wider than the terminal is no table any more.
-        self._console.print(table, crop=False, width=max(self._console.width, _width(rows)))
+        # Not narrower than its cells, whatever the terminal: a figure that is cut off is none.
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+        needed = sum(widths) + 2 * len(widths) + 2
+        self._console.print(table, crop=False, width=max(self._console.width, needed))
 
     def _plain_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        lines = [headings, *rows]
+        lines = [headings, *rows] if any(headings) else rows
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         self.say()
         for line in lines:
@@ -145,10 +158,6 @@ class Output:
             Path(self._json_path).write_text(text, encoding="utf-8")
 
 
-def _width(rows: Sequence[Sequence[str]]) -> int:
-    return max((sum(len(cell) + 4 for cell in row) for row in rows), default=0)
-
-
 def listening(address: str) -> None:
     """Say where this process listens; :class:`Child` waits for it."""
     click.echo(f"{_ANNOUNCED}{address}")
@@ -170,11 +179,17 @@ class Child:
             text=True,
             start_new_session=True,
         )
+        try:
+            self.address = self._announced()
+        except BaseException:
+            self.end()
+            raise
+
+    def _announced(self) -> str:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(_ANNOUNCED):
-                self.address = line.removeprefix(_ANNOUNCED).strip()
-                return
+                return line.removeprefix(_ANNOUNCED).strip()
         # It has said why.
         raise click.exceptions.Exit(self._process.wait() or 1)
 
@@ -182,6 +197,10 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the process, by force if need be."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -195,9 +214,13 @@ class Child:
 
 def end_with_input() -> None:
     """Interrupt this process when its standard input ends."""
+    # A process that was started in the background ignores interrupts, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin, whose lock this thread would hold at the interpreter's end.
+        while os.read(0, 4096):
+            pass
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=watch, name="input", daemon=True).start()
@@ -217,8 +240,11 @@ def _attend(attend: Callable[[Connection], None], connection: Connection) -> Non
             attend(connection)
     except EOFError:
         pass  # closed, by the other side or at this process's end
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        click.echo(f"{connection.address}: {reason(error)}", err=True)
+    except Exception as error:
+        # The others are served all the same.
+        text = reason(error)
+        who = "" if connection.address in text else f"{connection.address}: "
+        click.echo(f"{who}{text}", err=True)
 
 
 def tell(connection: Connection, **values: Any) -> None:
@@ -228,10 +254,12 @@ def tell(connection: Connection, **values: Any) -> None:
 
 def told(connection: Connection, timeout: float | None = None) -> dict[str, Any]:
     """Receive what :func:`tell` sent."""
-    message = connection.recv(timeout=timeout)
     try:
-        values = json.loads(message)
-    except (TypeError, ValueError):
+        values = json.loads(connection.recv(timeout=timeout))
+    except OSError:
+        raise
+    except Exception:
+        # Whatever it is that another program sends.
         values = None
     if not isinstance(values, dict):
         raise ValueError(

@@ -195,7 +195,7 @@ def show(result: dict[str, Any], output: Output) -> None:
     def matrix(title: str, name: str, scale: float, form: str) -> None:
         output.say(title)
         rows = []
-        for source in reached:
+        for number, source in enumerate(reached, 1):
             cells = []
             for target in reached:
                 pair = pairs.get((source, target))
@@ -203,8 +203,8 @@ def show(result: dict[str, Any], output: Output) -> None:
                     cells.append("–")
                 else:
                     cells.append(form.format(pair[name] * scale) if name in pair else "failed")
-            rows.append((source, *cells))
-        output.table(("from \\ to", *reached), rows)
+            rows.append((f"{number}  {source}", *cells))
+        output.table(("from", *(f"to {number}" for number in range(1, len(rows) + 1))), rows)
 
     if pairs:
         matrix("MB/s, one socket", "one_mb_per_second", 1, "{:,.0f}")

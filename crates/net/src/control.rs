@@ -237,6 +237,10 @@ impl Control {
         }
         let count = stream.read(&mut self.input[self.filled..])?;
         self.filled += count;
+        if self.filled == self.input.len() && self.filled < LARGE_BUFFER {
+            // There is more than a little to read here.
+            self.input.resize(LARGE_BUFFER, 0);
+        }
         Ok(count)
     }
 
@@ -360,7 +364,7 @@ impl Source for Shared {
         self.with(|inner| {
             for part in released.chunks(1000) {
                 let part = part.to_vec();
-                inner.control.push(|out| wire::encode_released(part, out));
+                inner.answer(|out| wire::encode_released(part, out));
             }
             inner.control.linger();
             inner.handle(Event::Tick, self.now());

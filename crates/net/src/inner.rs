@@ -110,6 +110,8 @@ pub(crate) struct Inner {
     pub(crate) notifier: Option<Arc<OwnedFd>>,
     pub(crate) watch: Option<Arc<Watch>>,
     changed: bool,
+    /// Headers waited for credit when the lock was last released.
+    backlog: bool,
     garbage: Vec<Garbage>,
     actions: Vec<Action>,
 }
@@ -140,6 +142,7 @@ impl Inner {
             notifier: None,
             watch: None,
             changed: false,
+            backlog: false,
             garbage: Vec::new(),
             actions: Vec::new(),
         }
@@ -193,6 +196,11 @@ impl Inner {
     pub(crate) fn next_object(&mut self) -> ObjectId {
         self.next_object += 1;
         ObjectId(self.next_object)
+    }
+
+    /// Whether no header waits for credit.
+    pub(crate) fn all_offered(&self) -> bool {
+        self.held == 0
     }
 
     /// Bytes of headers that wait to be written.
@@ -268,6 +276,11 @@ impl Inner {
         self.order.push_back(object);
         self.last_incoming = object;
         self.handle(event, now);
+        if self.pair.ended().is_some() {
+            // It was a violation, so nobody will receive it.
+            self.incoming.remove(&object);
+            return;
+        }
         if shared && let Some(mappings) = self.mapped.remove(&object) {
             self.map(object, mappings, now);
         }
@@ -559,8 +572,14 @@ impl Inner {
             self.violated(&Violation::Stripe(stripe.0));
             return;
         }
+        let joined = Event::Joined(stripe);
+        if let Err(violation) = self.pair.handle(joined, now, &mut self.effects) {
+            // The pair does not know it, and would not close it.
+            source.cut();
+            self.violated(&violation);
+            return;
+        }
         self.in_stripes.insert(stripe, source);
-        self.handle(Event::Joined(stripe), now);
     }
 
     pub(crate) fn stripe_ended(&mut self, stripe: StripeId, now: Duration) {
@@ -596,11 +615,7 @@ impl Inner {
                 {
                     inbound.header.shared = false;
                 }
-                let encode = |out: &mut _| wire::encode_message(&message, out);
-                if !self.control.answer(encode) {
-                    let reason = "the peer does not read the answers to what it sends";
-                    self.end(PairEnd::Lost(reason.into()), true);
-                }
+                self.answer(|out| wire::encode_message(&message, out));
             }
             Effect::Dial(stripe) => self.actions.push(Action::Dial {
                 stripe,
@@ -667,7 +682,12 @@ impl Inner {
                 }
                 self.changed = true;
             }
-            Effect::End(_) => {
+            Effect::End(end) => {
+                if matches!(end, PairEnd::Silent(_) | PairEnd::NoStripe(_)) {
+                    // It may be there nevertheless.
+                    self.control
+                        .push(|out| wire::encode_message(&Message::Goodbye, out));
+                }
                 self.control.close();
                 if let Some(channel) = self.channel.take() {
                     channel.cut();
@@ -675,6 +695,14 @@ impl Inner {
                 self.lent.abandon();
                 self.changed = true;
             }
+        }
+    }
+
+    /// Tells what the other side gave cause to, unless it lets too much of that wait.
+    pub(crate) fn answer(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        if !self.control.answer(encode) {
+            let reason = "the peer does not read the answers to what it sends";
+            self.end(PairEnd::Lost(reason.into()), true);
         }
     }
 
@@ -768,6 +796,9 @@ impl Inner {
         }
         // Somebody may wait for room.
         self.changed |= full && self.queued() < MAX_QUEUED;
+        // Or for the last header to be on its way.
+        self.changed |= self.backlog && self.held == 0;
+        self.backlog = self.held > 0;
         if let Some((driver, token, stream)) = self.control.finish() {
             self.actions.push(Action::Close(driver, token, stream));
             self.changed = true;

@@ -322,7 +322,8 @@ impl Door for Reception {
     }
 
     fn is_crowded(&self) -> bool {
-        self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS
+        // Half of them, so that many make room at once, not one at each tick.
+        self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS / 2
     }
 }
 

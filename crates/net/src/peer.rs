@@ -286,7 +286,11 @@ impl Peer {
             self.send_batch(&mut objects);
             self.wait_for_room(wait)?;
         }
-        Ok(())
+        // From here on, closing does not stop them.
+        self.shared.wait(wait, |inner| match inner.ended() {
+            Some(end) => Some(Err(NetError::Ended(end))),
+            None => inner.all_offered().then_some(Ok(())),
+        })
     }
 
     /// Sends a batch of the objects, as [`Peer::send_many`] does, without waiting; returns how many.

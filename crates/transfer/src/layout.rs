@@ -129,6 +129,13 @@ pub struct Grid {
 impl Grid {
     /// The grid over regions of these lengths.
     pub fn new(regions: &[u64]) -> Self {
+        if regions.is_empty() {
+            // Most objects: nothing is allocated for them.
+            return Self {
+                regions: Vec::new(),
+                before: Vec::new(),
+            };
+        }
         let mut before = Vec::with_capacity(regions.len() + 1);
         let mut count = 0;
         before.push(0);

@@ -10,6 +10,8 @@ use crate::sender::Sender;
 
 /// A ping this often while nothing is heard, relative to the timeout.
 const PINGS: u32 = 6;
+/// And at least this often, so that the round trip is known.
+const PING: Duration = Duration::from_secs(1);
 
 /// One side of a pair. Times are durations since any fixed moment.
 #[derive(Debug)]
@@ -153,7 +155,7 @@ impl Pair {
             effects.push(Effect::End(PairEnd::Silent(self.timeout)));
             return;
         }
-        if now.saturating_sub(self.pinged) >= self.timeout / PINGS {
+        if now.saturating_sub(self.pinged) >= (self.timeout / PINGS).min(PING) {
             self.pinged = now;
             let token = now.as_nanos() as u64;
             effects.push(Effect::Tell(Message::Ping { token }));

@@ -90,7 +90,7 @@ def _compact(obj: Any) -> Any:
 
     Pickled, a slice takes the whole memory with it.
     """
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
     if not isinstance(obj, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
         return obj

@@ -125,7 +125,8 @@ class _Notices:
     def __del__(self) -> None:
         if self._open and not self.loop.is_closed():
             # The loop may run in another thread; the descriptor stays open until it has looked.
-            self.loop.call_soon_threadsafe(_forget, self.loop, self._descriptor, self._native)
+            with suppress(RuntimeError):  # it was just closed
+                self.loop.call_soon_threadsafe(_forget, self.loop, self._descriptor, self._native)
 
 
 def _ready(notices: weakref.ref[_Notices]) -> None:

@@ -132,11 +132,19 @@ pub fn tls_session(bytes: &[u8]) {
                 } else {
                     operation >> 3
                 };
-                let content = content.repeat(if kind == 23 && *length > 250 { 64 } else { 1 });
+                let mut content = content.repeat(if kind == 23 && *length > 250 { 64 } else { 1 });
                 let State::Open(session) = &mut client.state else {
                     unreachable!("the client only writes");
                 };
                 session.raw_record(kind, &content, &mut client.outbound);
+                let mut kind = kind;
+                if kind == 0 {
+                    // Padding: the type is what comes before it.
+                    while content.last() == Some(&0) {
+                        content.pop();
+                    }
+                    kind = content.pop().unwrap_or(0);
+                }
                 if kind == super::record::HANDSHAKE && matches!(content[..], [24, 0, 0, 1, 0 | 1]) {
                     session.follow_key_update();
                 }

@@ -61,11 +61,20 @@ impl Process {
 
     /// The most memory that it ever had, in bytes.
     pub fn peak_memory(&self) -> u64 {
+        self.peak("VmHWM:")
+    }
+
+    /// The most addresses that it ever had, in bytes.
+    pub fn peak_addresses(&self) -> u64 {
+        self.peak("VmPeak:")
+    }
+
+    fn peak(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).unwrap();
         let peak = status
             .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .find_map(|line| line.strip_prefix(name))
             .unwrap();
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
         kib * 1024

@@ -6,12 +6,14 @@
 )]
 
 pub mod child;
+pub mod proxy;
 pub mod raw;
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_net::secret::Secret;
+use treadle_net::tls::TlsOptions;
 use treadle_net::{Listener, Options, Peer, Received, Wait};
 
 pub struct Pair {
@@ -49,10 +51,26 @@ pub fn secret() -> Secret {
     Secret::new([7; 32]).unwrap()
 }
 
-/// A listener on a free port.
+/// With certificates of a CA that is made for it.
+pub fn with_tls(options: &Options) -> Options {
+    let directory = tempfile::tempdir().unwrap();
+    treadle_net::certs::create(directory.path(), &["node".into()], 10, false).unwrap();
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
+    let (ca, certificate, key) = (read("ca.pem"), read("node.pem"), read("node-key.pem"));
+    Options {
+        tls: Some(TlsOptions::new(ca, certificate, key)),
+        ..options.clone()
+    }
+}
+
+/// A listener on a free port, with TLS if there are certificates.
 pub fn listener(options: &Options) -> Listener {
-    let address = "127.0.0.1:0".parse().unwrap();
-    Listener::bind(&address, &with_secret(options)).unwrap()
+    let address = if options.tls.is_some() {
+        "treadle+tls://127.0.0.1:0"
+    } else {
+        "127.0.0.1:0"
+    };
+    Listener::bind(&address.parse().unwrap(), &with_secret(options)).unwrap()
 }
 
 /// Waits until something is so.

@@ -154,6 +154,30 @@ impl<S: Read + Write> Raw<S> {
 }
 
 impl Raw {
+    /// The other side of the handshake: a listener.
+    pub fn accept(mut stream: TcpStream, key: &Secret) -> Self {
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let first = exactly(&mut stream, PREAMBLE).unwrap();
+        let length = wire::decode_preamble(&first).unwrap().unwrap();
+        let second = exactly(&mut stream, length).unwrap();
+        let own = preamble(&hello(proto::Role::Control));
+        stream.write_all(&own).unwrap();
+        let transcript = [first, second, own].concat();
+        let length = exactly(&mut stream, 4).unwrap();
+        let length = u32::from_le_bytes(length.try_into().unwrap());
+        exactly(&mut stream, length as usize).unwrap();
+        let mac = key.prove(Role::Server, &transcript);
+        stream.write_all(&proof(&mac)).unwrap();
+        let purpose = [b"session\n", transcript.as_slice()].concat();
+        Self {
+            stream,
+            hello: proto::Hello::default(),
+            session_secret: Secret::new(key.prove(Role::Server, &purpose)).unwrap(),
+            recorded: Vec::new(),
+            input: Vec::new(),
+        }
+    }
+
     /// The control connection of a new pair.
     pub fn control(address: &Address) -> Self {
         let stream = dial(address);

@@ -276,8 +276,8 @@ impl Destination {
         let elements = elements.and_then(|elements| elements.get(..length));
         let elements = elements.ok_or_else(malformed)?;
         if elements.as_ptr() != self.held.pointer().cast_const() && length > 0 {
-            // SAFETY: exported for writing; the frame is other memory, as only this array's own
-            // begins here.
+            // SAFETY: exported for writing. The frame may overlap with it, if it was received into
+            // another part of the same array.
             unsafe {
                 self.held.pointer().copy_from(elements.as_ptr(), length);
             }

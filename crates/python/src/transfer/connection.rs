@@ -14,7 +14,7 @@ use super::receiving::{Receiving, finish, finish_into};
 use super::sending::{Outgoing, Transfer};
 use super::timeline::{Stages, Track};
 use super::wait::{Limit, blocking, detached, failed};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -274,7 +274,11 @@ impl Connection {
             Ok(stages) => stages,
             Err(error) => {
                 outgoing.cancel(py);
-                return Err(error);
+                // It may have arrived in time after all.
+                match outgoing.stages_if_sent() {
+                    Some(stages) if error.is_instance_of::<PyTimeoutError>(py) => stages,
+                    _ => return Err(error),
+                }
             }
         };
         self.remember(stages);

@@ -103,6 +103,11 @@ impl Outgoing {
         )
     }
 
+    pub(crate) fn stages_if_sent(&self) -> Option<Stages> {
+        let timings = self.sending.outcome()?.ok()?;
+        Some(self.stages(timings))
+    }
+
     /// Tells recordings about it when it is over.
     pub(crate) fn record(&self, track: &Track) {
         let sending = Own::new(self.sending.clone());
@@ -207,10 +212,8 @@ impl Transfer {
     #[getter]
     fn timings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let outgoing = self.0.get()?;
-        match outgoing.sending.outcome() {
-            Some(Ok(timings)) => outgoing.stages(timings).to_dict(py).map(Some),
-            _ => Ok(None),
-        }
+        let stages = outgoing.stages_if_sent();
+        stages.map(|stages| stages.to_dict(py)).transpose()
     }
 
     fn __repr__(&self) -> String {

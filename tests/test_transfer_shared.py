@@ -1,0 +1,182 @@
+"""Arrays in shared memory, between two processes of one host."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from transfer_support import LIMIT, Peer, pair
+
+from treadle import _core
+from treadle._shared import empty, is_shared, shared_arrays
+
+
+@pytest.fixture(autouse=True)
+def no_leak(eventually: Callable) -> Iterator[None]:
+    """Every segment is freed, also those that a peer had."""
+    gc.collect()
+    before = _core.shared_memory_stats()["live_bytes"]
+    yield
+
+    def freed() -> bool:
+        gc.collect()
+        return _core.shared_memory_stats()["live_bytes"] <= before
+
+    eventually(freed)
+
+
+ECHO = """
+while True:
+    try:
+        conn.send(conn.recv())
+    except EOFError:
+        break
+"""
+
+
+def born_shared(size: int) -> np.ndarray:
+    array = empty(size)
+    array[:] = np.arange(size)
+    return array
+
+
+def shared_bytes(conn: object) -> int:
+    return conn.stats()["bytes_shared"]  # type: ignore[attr-defined]
+
+
+def channel(peer: Peer) -> None:
+    """Wait until descriptors can be passed: it takes a moment after connecting."""
+    probe = empty(10_000)
+    for _ in range(200):
+        peer.conn.send(probe)
+        peer.conn.recv(timeout=LIMIT)
+        if shared_bytes(peer.conn):
+            return
+    raise AssertionError("nothing is shared")
+
+
+def test_an_array_is_mapped() -> None:
+    with Peer(ECHO) as peer:
+        channel(peer)
+        array = born_shared(1_000_000)
+        assert is_shared(array)
+        before = peer.conn.stats()
+        peer.conn.send(array)
+        received = peer.conn.recv(timeout=LIMIT)
+        after = peer.conn.stats()
+        assert after["bytes_sent"] == before["bytes_sent"]
+        # The way there; the peer's array is a mapping, which it sends back as bytes.
+        assert after["bytes_shared"] - before["bytes_shared"] == array.nbytes
+        assert (received == array).all()
+        assert received.flags.writeable
+
+
+def test_nested_ones_too() -> None:
+    with Peer(ECHO) as peer:
+        channel(peer)
+        obj = {"a": born_shared(100_000), "b": [born_shared(50_000)]}
+        before = shared_bytes(peer.conn)
+        peer.conn.send(obj)
+        received = peer.conn.recv(timeout=LIMIT)
+        assert shared_bytes(peer.conn) - before == 150_000 * 8
+        assert (received["a"] == obj["a"]).all()
+
+
+def test_both_sides_may_write() -> None:
+    code = """
+    array = conn.recv()
+    array[:10] = -1
+    conn.send("written")
+    conn.recv()
+    conn.send(float(array[10:].sum()))
+    """
+    with Peer(code) as peer:
+        array = born_shared(100_000)
+        total = array[10:].sum()
+        peer.conn.send(array)
+        assert peer.conn.recv(timeout=LIMIT) == "written"
+        assert array[0] == 0
+        array[10:] = 0
+        peer.conn.send("go on")
+        assert peer.conn.recv(timeout=LIMIT) == total
+        peer.finish()
+
+
+def test_it_outlives_its_sender() -> None:
+    code = """
+    from treadle._shared import empty
+    array = empty(1_000_000)
+    array[:] = 7
+    conn.send(array)
+    conn.send(conn.stats()["bytes_shared"])
+    conn.recv()
+    """
+    with Peer(code) as peer:
+        received = peer.conn.recv(timeout=LIMIT)
+        peer.conn.recv(timeout=LIMIT)
+        peer.process.kill()
+        peer.process.wait(LIMIT)
+        assert (received == 7).all()
+        received[:] = 8
+        assert (received == 8).all()
+
+
+@pytest.mark.parametrize("victim", ["while it has it", "before it asks"])
+def test_a_receiver_that_is_killed_leaves_nothing_behind(victim: str) -> None:
+    code = """
+    array = conn.recv() if VICTIM == "while it has it" else None
+    conn.send("here")
+    time.sleep(60)
+    """.replace("VICTIM", repr(victim))
+    with Peer(code) as peer:
+        array = born_shared(1_000_000)
+        peer.conn.start_send(array)
+        peer.conn.recv(timeout=LIMIT)
+        peer.process.send_signal(signal.SIGKILL)
+        peer.process.wait(LIMIT)
+        assert array.sum() == sum(range(1_000_000))
+        del array
+
+
+def test_into_an_array() -> None:
+    with pair() as (one, other):
+        array = born_shared(300_000)
+        started = one.start_send(array)
+        target = np.zeros(300_000)
+        other.recv_into(target, timeout=LIMIT)
+        started.result(LIMIT)
+        assert (target == array).all()
+
+
+def test_not_wanted() -> None:
+    with pair(shared_memory=False) as (one, other):
+        array = born_shared(300_000)
+        started = one.start_send(array)
+        assert (other.recv(timeout=LIMIT) == array).all()
+        started.result(LIMIT)
+        assert shared_bytes(one) == 0
+
+
+def test_results_of_numpy() -> None:
+    with Peer(ECHO) as peer:
+        channel(peer)
+        with shared_arrays():
+            array = np.arange(1_000_000) * 2
+        before = shared_bytes(peer.conn)
+        peer.conn.send(array)
+        assert (peer.conn.recv(timeout=LIMIT) == array).all()
+        assert shared_bytes(peer.conn) - before == array.nbytes
+
+
+def test_many() -> None:
+    with Peer("for _ in range(300):\n    conn.send(float(conn.recv()[-1]))") as peer:
+        for i in range(300):
+            array = empty(20_000 + i)
+            array[:] = i
+            peer.conn.send(array)
+            del array
+            assert peer.conn.recv(timeout=LIMIT) == i
+        peer.finish()

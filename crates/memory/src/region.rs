@@ -1,7 +1,11 @@
 //! Ranges of mapped pages.
 
 use crate::MemoryError;
+#[cfg(target_os = "linux")]
+use rustix::fd::BorrowedFd;
 use rustix::mm::{MapFlags, ProtFlags};
+#[cfg(target_os = "linux")]
+use std::ffi::c_void;
 use std::ptr::NonNull;
 
 /// A mapping that this value owns: unmapped when it is dropped.
@@ -14,6 +18,13 @@ pub(crate) struct Region {
 unsafe impl Send for Region {}
 // SAFETY: a shared reference only tells the address.
 unsafe impl Sync for Region {}
+
+/// What one page table maps, where pages have 4 KiB.
+#[cfg(target_os = "linux")]
+pub(crate) const PAGE_TABLE: usize = 2 << 20;
+/// What one table of page tables maps.
+#[cfg(target_os = "linux")]
+const TABLE_OF_TABLES: usize = 1 << 30;
 
 pub(crate) const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -34,16 +45,59 @@ impl Region {
     /// A mapping of `len` bytes of the file from `offset` on, both in whole pages.
     #[cfg(target_os = "linux")]
     pub(crate) fn of_file(
-        file: rustix::fd::BorrowedFd<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        flags: MapFlags,
+    ) -> Result<Self, MemoryError> {
+        Region::of_file_near(std::ptr::null_mut(), file, offset, len, flags)
+    }
+
+    /// A shared mapping of the first `len` bytes of the file, where [`move_away`](Self::move_away)
+    /// takes least.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn movable(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
+        Region::of_file_near(gap(len), file, 0, len, MapFlags::SHARED)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn of_file_near(
+        hint: *mut c_void,
+        file: BorrowedFd<'_>,
         offset: u64,
         len: usize,
         flags: MapFlags,
     ) -> Result<Self, MemoryError> {
         // SAFETY: a new mapping where the kernel finds room touches nobody's memory.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, READ_WRITE, flags, file, offset) }
-                .map_err(MemoryError::system("mmap", len))?;
+        let start = unsafe { rustix::mm::mmap(hint, len, READ_WRITE, flags, file, offset) }
+            .map_err(MemoryError::system("mmap", len))?;
         Ok(Region::new(start.cast(), len))
+    }
+
+    /// The pages of a shared mapping, at another address. The mapping itself stays, and looks them
+    /// up again when it is touched: nobody meets a hole, and whoever writes at the same moment
+    /// writes into the file.
+    ///
+    /// `None`: the kernel can not do that (Linux can from 5.13 on), and nothing has changed.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn move_away(&self) -> Option<Region> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        // Not MREMAP_FIXED: it would replace what somebody else maps in the gap in the meantime.
+        // Without it, the address is a hint (which not every C library passes on).
+        // SAFETY: the pages go where the kernel finds room, and every byte of this mapping remains
+        // what it was.
+        let moved = unsafe {
+            libc::syscall(
+                libc::SYS_mremap,
+                self.start.as_ptr(),
+                self.len,
+                self.len,
+                flags,
+                gap(self.len),
+            )
+        };
+        (moved != -1)
+            .then(|| Region::new(std::ptr::without_provenance_mut(moved as usize), self.len))
     }
 
     fn new(start: *mut u8, len: usize) -> Self {
@@ -71,6 +125,30 @@ impl Region {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+}
+
+/// Where `len` bytes fit now, such that whole page tables can be moved from and to there: the
+/// larger the better, because each move interrupts the process's threads on all processors.
+#[cfg(target_os = "linux")]
+fn gap(len: usize) -> *mut c_void {
+    let alignment = match len {
+        TABLE_OF_TABLES.. => TABLE_OF_TABLES,
+        PAGE_TABLE.. => PAGE_TABLE,
+        _ => return std::ptr::null_mut(),
+    };
+    // SAFETY: a new mapping where the kernel finds room touches nobody's memory.
+    let reserved = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            len + alignment,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    };
+    reserved.map_or(std::ptr::null_mut(), |start| {
+        drop(Region::new(start.cast(), len + alignment));
+        start.map_addr(|start| start.next_multiple_of(alignment))
+    })
 }
 
 impl Drop for Region {

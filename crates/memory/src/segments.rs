@@ -37,7 +37,9 @@ pub struct Stats {
 /// An allocator of memory that other processes of this host can map.
 ///
 /// Each allocation is a segment: a memfd with all of its pages in place, aligned to a page. It
-/// costs one descriptor, so that at most a quarter of the limit of open files exist.
+/// costs one descriptor, so that at most a quarter of the limit of open files exist, and one
+/// mapping. From 2 MiB on, it has a second one while it is frozen (see below): the kernel counts the
+/// resident shared memory of both, though there is one.
 ///
 /// # Snapshots
 /// [`export`](Self::export) freezes a segment: its file keeps what it has at that moment for ever,
@@ -45,6 +47,10 @@ pub struct Stats {
 /// segment can be exported again as long as the exported pages were not written to since. A thread
 /// that writes into memory while another one exports it has a race, as it has with any way of
 /// sending: the receiver sees the old bytes or the new ones.
+///
+/// From Linux 5.13 on, freezing takes well below a millisecond a GiB (before: 40), and from 6.7 on
+/// so does a later export of what this process has not touched since; pages that it has read are
+/// looked through (10 ms a GiB). Its first read after freezing looks pages up again: 60 ms a GiB.
 ///
 /// # Reuse
 /// A freed segment is used again as soon as no receiver has it any more. Receivers are counted by
@@ -81,6 +87,8 @@ struct Live {
     region: Region,
     len: usize,
     frozen: bool,
+    /// If frozen: to write into the file again, once nobody else has it.
+    shared: Option<Region>,
     /// Another process may have the file mapped for as long as it likes: never used again.
     retired: bool,
     holds: Holds,
@@ -88,6 +96,7 @@ struct Live {
 
 struct Parked {
     file: Arc<OwnedFd>,
+    shared: Option<Region>,
     class: usize,
     holds: Holds,
 }
@@ -108,8 +117,8 @@ impl Holds {
 /// Ready for reuse.
 struct Spare {
     file: Arc<OwnedFd>,
-    /// Still mapped to write.
-    region: Option<Region>,
+    /// Mapped to write into the file, if it still is.
+    shared: Option<Region>,
 }
 
 /// Memory to give back, outside of the lock: unmapping takes long.
@@ -183,28 +192,26 @@ impl Segments {
         state.exported.remove(&live.id);
         if live.retired {
             doomed.live = Some(live);
-        } else if live.holds.any() {
-            doomed.region = Some(live.region);
-            state.parked_bytes += class;
-            let parked = Parked {
-                file: live.file,
-                class,
-                holds: live.holds,
-            };
-            state.parked.insert(live.id, parked);
-        } else if live.frozen {
-            doomed.region = Some(live.region);
-            let spare = Spare {
-                file: live.file,
-                region: None,
-            };
-            state.idle.put(class, spare);
         } else {
-            let spare = Spare {
-                file: live.file,
-                region: Some(live.region),
+            let Live { id, file, .. } = live;
+            let shared = if live.frozen {
+                doomed.region = Some(live.region);
+                live.shared
+            } else {
+                Some(live.region)
             };
-            state.idle.put(class, spare);
+            if live.holds.any() {
+                state.parked_bytes += class;
+                let parked = Parked {
+                    file,
+                    shared,
+                    class,
+                    holds: live.holds,
+                };
+                state.parked.insert(id, parked);
+            } else {
+                state.idle.put(class, Spare { file, shared });
+            }
         }
         state.shrink(self.limit, &mut doomed);
         drop(state);
@@ -253,8 +260,7 @@ impl Segments {
                 return None;
             }
         } else {
-            memfd::freeze(&live.region, live.file.as_fd()).ok()?;
-            live.frozen = true;
+            live.freeze().ok()?;
         }
         live.holds.exports += 1;
         let address = live.region.start().addr().get();
@@ -322,13 +328,9 @@ impl Segments {
         let spare = self.state().idle.take(class);
         let fresh = spare.is_none();
         let (file, region) = match spare {
-            Some(Spare {
-                file,
-                region: Some(region),
-            }) => (file, region),
-            Some(Spare { file, region: None }) => {
-                let region = memfd::map_to_write(file.as_fd(), class)?;
-                (file, region)
+            Some(Spare { file, shared }) => {
+                let mapped = shared.map_or_else(|| memfd::map_to_write(file.as_fd(), class), Ok);
+                (file, mapped?)
             }
             None => self.create(len, class)?,
         };
@@ -342,6 +344,7 @@ impl Segments {
             region,
             len,
             frozen: false,
+            shared: None,
             retired: false,
             holds: Holds::default(),
         };
@@ -376,8 +379,9 @@ impl Segments {
         if holds.any() {
             return;
         }
-        if let Some(Parked { file, class, .. }) = state.unpark(segment) {
-            state.idle.put(class, Spare { file, region: None });
+        if let Some(parked) = state.unpark(segment) {
+            let Parked { file, shared, .. } = parked;
+            state.idle.put(parked.class, Spare { file, shared });
             state.shrink(self.limit, &mut doomed);
         }
         drop(state);
@@ -389,6 +393,14 @@ impl fmt::Debug for Segments {
         let mut fields = f.debug_struct("Segments");
         fields.field("limit", &self.limit);
         fields.field("stats", &self.stats()).finish()
+    }
+}
+
+impl Live {
+    fn freeze(&mut self) -> Result<(), MemoryError> {
+        self.shared = memfd::freeze(&self.region, self.file.as_fd())?;
+        self.frozen = true;
+        Ok(())
     }
 }
 
@@ -516,10 +528,7 @@ pub(crate) fn before_fork() {
     let instances = lock(&INSTANCES);
     let mut states: Vec<_> = instances.iter().map(|segments| segments.state()).collect();
     for live in states.iter_mut().flat_map(|state| state.live.values_mut()) {
-        if !live.frozen {
-            live.frozen = memfd::freeze(&live.region, live.file.as_fd()).is_ok();
-        }
-        if !live.frozen {
+        if !live.frozen && live.freeze().is_err() {
             memfd::keep_from_children(&live.region);
         }
         live.retired = true;
@@ -544,6 +553,7 @@ pub(crate) fn after_fork_in_child() {
             state.parked.clear();
             state.parked_bytes = 0;
             for live in state.live.values_mut() {
+                live.shared = None;
                 live.holds = Holds::default();
             }
         }

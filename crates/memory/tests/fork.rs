@@ -177,6 +177,64 @@ fn both_can_export_what_they_did_not_write_to_since() {
     check(array, 3);
 }
 
+/// How many mappings could write into a segment's file.
+fn writable_mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let shared = |line: &&str| line.contains(" rw-s ") && line.contains("memfd:treadle");
+    maps.lines().filter(shared).count()
+}
+
+#[test]
+fn a_child_cannot_write_into_frozen_segments() {
+    let _alone = alone();
+    let segments = Segments::new(64 * MIB);
+    // Large, and frozen by the export or by the fork.
+    let exported = filled(segments, 4 * MIB, 1);
+    let other = filled(segments, 4 * MIB, 2);
+    let parked = filled(segments, 4 * MIB, 3);
+    let export = segments.export(exported.as_ptr(), 4 * MIB).unwrap();
+    let lent = segments.export(parked.as_ptr(), 4 * MIB).unwrap();
+    segments.lend(lent.segment);
+    free(segments, parked);
+    assert!(writable_mappings() > 0);
+    Child::fork(|| {
+        assert_eq!(writable_mappings(), 0);
+        assert!(all(exported, 1) && all(other, 2));
+        exported.fill(8);
+        other.fill(8);
+        free(segments, exported);
+        free(segments, other);
+        let own = filled(segments, 4 * MIB, 9);
+        assert!(segments.export(own.as_ptr(), 4 * MIB).is_some());
+        free(segments, own);
+        assert_eq!(segments.stats().idle_bytes, 4 * MIB);
+    })
+    .assert_succeeds();
+    for (export, byte) in [(&export, 1), (&lent, 3)] {
+        let fd = rustix::fd::AsFd::as_fd(export)
+            .try_clone_to_owned()
+            .unwrap();
+        let mapping = Mapping::new(fd, export.offset, export.length).unwrap();
+        assert!(all(mapping.as_slice(), byte));
+    }
+    assert!(all(exported, 1) && all(other, 2));
+    // In the parent, what was in use when it forked is not used again, and what was not is.
+    let id = lent.segment;
+    drop((export, lent));
+    free(segments, exported);
+    free(segments, other);
+    segments.release(id);
+    let stats = segments.stats();
+    assert_eq!(
+        (stats.segments, stats.idle_bytes, stats.parked_bytes),
+        (1, 4 * MIB, 0)
+    );
+    let again = filled(segments, 4 * MIB, 5);
+    assert!(all(again, 5));
+    free(segments, again);
+    segments.trim();
+}
+
 #[test]
 fn nobody_tells_of_a_mapping_that_was_inherited() {
     let _alone = alone();

@@ -7,6 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use treadle_memory::{Export, Mapping, MemoryError, SegmentId, Segments};
 
+#[path = "segments/freeze.rs"]
+mod freeze;
+#[path = "segments/older_kernels.rs"]
+mod older_kernels;
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -65,6 +70,19 @@ fn map(export: &Export) -> Mapping {
 
 fn all(bytes: &[u8], byte: u8) -> bool {
     bytes.iter().all(|&b| b == byte)
+}
+
+/// How many pages of `len` bytes can be read without a page fault.
+fn present_pages(start: *const u8, len: usize) -> usize {
+    use std::os::unix::fs::FileExt;
+
+    let mut entries = vec![0; 8 * (len / PAGE)];
+    let offset = start.addr() / PAGE * 8;
+    std::fs::File::open("/proc/self/pagemap")
+        .and_then(|file| file.read_exact_at(&mut entries, offset as u64))
+        .unwrap();
+    let present = |entry: &&[u8]| u64::from_ne_bytes((*entry).try_into().unwrap()) >> 63 == 1;
+    entries.chunks_exact(8).filter(present).count()
 }
 
 #[test]
@@ -455,23 +473,12 @@ fn a_mapping_tells_when_it_ends() {
 
 #[test]
 fn a_populated_mapping_has_its_pages() {
-    use std::os::unix::fs::FileExt;
-
     let segments = Segments::new(MIB);
     let array = Array::filled(segments, MIB, 4);
     let mapping = map(&array.export_all().unwrap());
-    let present = || {
-        let mut entries = [0; 8 * (MIB / PAGE)];
-        let offset = mapping.as_ptr().addr() / PAGE * 8;
-        std::fs::File::open("/proc/self/pagemap")
-            .and_then(|file| file.read_exact_at(&mut entries, offset as u64))
-            .unwrap();
-        let present = |entry: &[u8]| u64::from_ne_bytes(entry.try_into().unwrap()) >> 63;
-        entries.chunks_exact(8).map(present).sum::<u64>()
-    };
-    assert_eq!(present(), 0);
+    assert_eq!(present_pages(mapping.as_ptr(), MIB), 0);
     mapping.populate();
-    assert_eq!(present(), (MIB / PAGE) as u64);
+    assert_eq!(present_pages(mapping.as_ptr(), MIB), MIB / PAGE);
     assert!(all(mapping.as_slice(), 4));
 }
 

@@ -199,7 +199,7 @@ impl Peer {
         });
         let source: Arc<dyn crate::driver::Source> = Arc::clone(&shared) as _;
         shared.driver.replace(token, source);
-        shared.with(|inner| inner.listen(&shared));
+        shared.with(Inner::listen);
         Self {
             _closer: Arc::new(Closer(Arc::clone(&shared))),
             shared,

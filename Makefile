@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer mutants \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer mutants fuzz \
 	build lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -43,6 +43,9 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 
 mutants: $(INSTALLED) ## remove each guard of the transfer crate in turn; a test must notice
 	$(VENV_PY) crates/transfer/tests/mutants.py
+
+fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
+	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120
 
 conformance: $(BUILT) ## run all of Dask's own tests on Treadle (ARGS="--suite bag", …)
 	$(VENV_PY) tests/conformance/run.py $(ARGS)

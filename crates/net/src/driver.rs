@@ -22,6 +22,10 @@ use rustix::time::Timespec;
 /// A leader looks again at once for this long before it sleeps: waking a sleeping thread takes
 /// longer than most answers.
 const LOOKOUT: Duration = Duration::from_micros(50);
+/// It does not while nothing came within this time: then other threads need the processor more.
+const SOON: Duration = Duration::from_micros(500);
+/// How often in a row that must have been so.
+const PATIENCE: u32 = 4;
 /// The background thread takes over when nobody has led for this long.
 const GRACE: Duration = Duration::from_millis(1);
 /// The background thread sleeps for this long while there is nothing to drive.
@@ -132,6 +136,8 @@ struct Entry {
 /// What only the leader touches.
 struct Lead {
     ticked: Instant,
+    /// How often in a row nothing came soon.
+    disappointed: u32,
 }
 
 const NAPPING: u8 = 0;
@@ -168,6 +174,7 @@ impl Driver {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             lead: Mutex::new(Lead {
                 ticked: Instant::now(),
+                disappointed: 0,
             }),
             sources: Mutex::new(HashMap::new()),
             next: AtomicU64::new(0),
@@ -328,7 +335,7 @@ impl Driver {
         deadline: Option<Instant>,
     ) -> bool {
         let started = Instant::now();
-        let mut lookout = started + LOOKOUT;
+        let mut quiet_since = started;
         loop {
             if done() {
                 return true;
@@ -338,9 +345,15 @@ impl Driver {
             if left.is_zero() {
                 return false;
             }
-            let looking = now < lookout;
+            let looking = lead.disappointed < PATIENCE && now - quiet_since < LOOKOUT;
             if self.turn(lead, if looking { Duration::ZERO } else { left }) {
-                lookout = Instant::now() + LOOKOUT;
+                let soon = quiet_since.elapsed() < SOON;
+                lead.disappointed = if soon {
+                    0
+                } else {
+                    (lead.disappointed + 1).min(PATIENCE)
+                };
+                quiet_since = Instant::now();
             } else if looking {
                 std::thread::yield_now();
             }

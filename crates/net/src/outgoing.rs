@@ -18,7 +18,7 @@ use crate::wire::{EXTENT_HEADER, crc32c_of_cold, encode_extent};
 /// when the kernel copies them.
 const BATCH: usize = 2;
 /// Bytes written in one turn of the leader.
-const TURN: usize = 1 << 20;
+const TURN: usize = 256 * 1024;
 
 /// An extent that is being written.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ impl Default for Config {
             max_stripes: 16,
             timeout: Duration::from_secs(30),
             credit: 8 << 20,
-            prefetch: 16 << 20,
+            prefetch: 1 << 20,
             max_object: crate::layout::MAX_BYTES,
         }
     }

@@ -65,7 +65,7 @@ def listen(
     stripes: int | None = None,
     max_stripes: int = 16,
     shared_memory: bool = True,
-    prefetch: int = 16 << 20,
+    prefetch: int = 1 << 20,
     timeout: float = 30.0,
     max_object: int | None = None,
 ) -> Listener:
@@ -113,7 +113,7 @@ def connect(
     stripes: int | None = None,
     max_stripes: int = 16,
     shared_memory: bool = True,
-    prefetch: int = 16 << 20,
+    prefetch: int = 1 << 20,
     timeout: float = 30.0,
     max_object: int | None = None,
     connect_timeout: float = 30.0,

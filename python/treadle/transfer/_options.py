@@ -38,7 +38,7 @@ _DEFAULTS: ConnectOptions = {
     "stripes": None,
     "max_stripes": 16,
     "shared_memory": True,
-    "prefetch": 16 << 20,
+    "prefetch": 1 << 20,
     "timeout": 30.0,
     "max_object": None,
     "connect_timeout": 30.0,

@@ -1,0 +1,864 @@
+//! What networks and processes do to a pair: connections that are cut, stall, slow down or change a
+//! bit, processes that are killed. What arrives is what was sent, or both sides know why not.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use support::child::{self, Process};
+use support::proxy::{Fate, Proxy, Way};
+use support::raw::{end_of, hello, preamble, proof};
+use support::{LONG, body, eventually, listener, soon, with_secret, with_tls};
+use treadle_memory::Segments;
+use treadle_net::wire::proto;
+use treadle_net::{Address, Config, Listener, NetError, Options, PairEnd, Peer, Target};
+use treadle_transfer::layout::EXTENT;
+
+const MIB: usize = 1 << 20;
+
+/// A pair with a network between its sides.
+struct Net {
+    proxy: Proxy,
+    _listener: Listener,
+    client: Peer,
+    server: Peer,
+}
+
+fn bytes_only() -> Options {
+    Options {
+        shared_memory: false,
+        ..Options::default()
+    }
+}
+
+/// Two stripes, and a short patience.
+fn two_stripes() -> Options {
+    Options {
+        pair: Config {
+            stripes: Some(2),
+            timeout: Duration::from_secs(2),
+            ..Config::default()
+        },
+        ..bytes_only()
+    }
+}
+
+impl Net {
+    fn new(options: &Options, plan: impl Fn(usize, Way) -> Fate + Send + Sync + 'static) -> Self {
+        Self::limited(options, None, plan)
+    }
+
+    fn limited(
+        options: &Options,
+        total: Option<u64>,
+        plan: impl Fn(usize, Way) -> Fate + Send + Sync + 'static,
+    ) -> Self {
+        let listener = listener(options);
+        let proxy = Proxy::limited(listener.address(), total, plan);
+        let options = with_secret(options);
+        let client = Peer::connect(proxy.address(), &options, &mut soon()).unwrap();
+        let server = listener.accept(&mut soon()).unwrap();
+        Self {
+            proxy,
+            _listener: listener,
+            client,
+            server,
+        }
+    }
+
+    /// Who sends, and who receives.
+    fn sides(&self, way: Way) -> (&Peer, &Peer) {
+        match way {
+            Way::ToListener => (&self.client, &self.server),
+            Way::ToClient => (&self.server, &self.client),
+        }
+    }
+}
+
+fn receive(peer: &Peer) -> Result<Bytes, NetError> {
+    let incoming = peer.next(&mut soon())?;
+    incoming.accept(Vec::new())?;
+    incoming.wait(&mut soon())?;
+    Ok(incoming.take()?.frames.remove(0).into_bytes())
+}
+
+fn transfer(from: &Peer, to: &Peer, length: usize) {
+    let data = body(length);
+    let sending = from.send(1, std::slice::from_ref(&data)).unwrap();
+    assert!(receive(to).unwrap() == data);
+    sending.wait(&mut soon()).unwrap();
+}
+
+const WAYS: [Way; 2] = [Way::ToListener, Way::ToClient];
+
+/// A stripe of the first pair: they are numbered from 1.
+fn is_stripe(connection: usize) -> bool {
+    connection > 0
+}
+
+#[test]
+fn a_stripe_that_is_cut_is_replaced() {
+    for way in WAYS {
+        let fates: [fn(u64) -> Fate; 3] = [
+            |at| Fate {
+                cut: Some(at),
+                ..Fate::default()
+            },
+            |at| Fate {
+                cut_receiver: Some(at),
+                ..Fate::default()
+            },
+            |at| Fate {
+                cut_sender: Some(at),
+                ..Fate::default()
+            },
+        ];
+        for fate in fates {
+            // In the middle of an extent, and between two.
+            let net = Net::new(
+                &two_stripes(),
+                move |connection, towards| match connection {
+                    1 if towards == way => fate(1_000_000),
+                    2 if towards == way => fate(2 * EXTENT),
+                    _ => Fate::default(),
+                },
+            );
+            let (from, to) = net.sides(way);
+            transfer(from, to, 8 * MIB + 5);
+            eventually("both were replaced", || from.stats().pair.replaced == 2);
+            transfer(to, from, MIB);
+        }
+    }
+}
+
+#[test]
+fn stripes_that_are_cut_again_and_again_get_everything_through() {
+    for way in WAYS {
+        let net = Net::new(&two_stripes(), move |connection, towards| Fate {
+            cut: (is_stripe(connection) && towards == way)
+                .then_some(EXTENT + 400_000 * (connection as u64 % 5)),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        transfer(from, to, 12 * MIB);
+        assert!(from.stats().pair.replaced > 3);
+    }
+}
+
+#[test]
+fn stripes_that_are_cut_while_they_open_are_tried_again() {
+    for way in WAYS {
+        for cut_towards in WAYS {
+            let net = Net::new(&two_stripes(), move |connection, towards| Fate {
+                // In the preamble, in the hello, in the proof.
+                cut: match connection {
+                    1 if towards == cut_towards => Some(10),
+                    2 if towards == cut_towards => Some(60),
+                    3 if towards == cut_towards => Some(110),
+                    _ => None,
+                },
+                ..Fate::default()
+            });
+            let (from, to) = net.sides(way);
+            transfer(from, to, 2 * MIB);
+        }
+    }
+}
+
+/// The bytes of a handshake that go towards the listener.
+fn handshake(role: proto::Role) -> u64 {
+    let control = role == proto::Role::Control;
+    let hello = proto::Hello {
+        session: u64::from(!control),
+        credit: if control { Config::default().credit } else { 0 },
+        release: env!("CARGO_PKG_VERSION").into(),
+        ..hello(role)
+    };
+    (preamble(&hello).len() + proof(&[0; 32]).len()) as u64
+}
+
+#[test]
+fn a_flipped_bit_in_an_extent_is_found_and_sent_again() {
+    let start = handshake(proto::Role::StripeToListener);
+    let one_stripe = Options {
+        pair: Config {
+            stripes: Some(1),
+            ..Config::default()
+        },
+        ..bytes_only()
+    };
+    let extent = 32 + EXTENT;
+    // Object, offset and checksum in the header of the third extent, and its bytes.
+    for at in [3, 10, 29, 32, 100_000, extent - 1] {
+        let net = Net::new(&one_stripe, move |connection, towards| Fate {
+            flip: (connection == 1 && towards == Way::ToListener)
+                .then_some(start + 2 * extent + at),
+            ..Fate::default()
+        });
+        transfer(&net.client, &net.server, 4 * MIB);
+        let corrupt = net.server.stats().pair.corrupt;
+        let replaced = net.client.stats().pair.replaced;
+        assert_eq!((corrupt, replaced), (1, 1), "at {at}");
+    }
+}
+
+#[test]
+fn an_object_that_never_arrives_intact_fails_by_name() {
+    let net = Net::new(&two_stripes(), move |connection, towards| Fate {
+        flip: (is_stripe(connection) && towards == Way::ToListener).then_some(20_000),
+        ..Fate::default()
+    });
+    let sending = net.client.send(1, &[body(MIB)]).unwrap();
+    let error = sending.wait(&mut soon()).unwrap_err().to_string();
+    assert!(error.contains("arrived damaged"), "{error}");
+    assert!(net.client.ended().is_none());
+    // The pair is not to blame.
+    net.client.send(1, &[Bytes::from_static(b"small")]).unwrap();
+    loop {
+        match receive(&net.server) {
+            Ok(bytes) => break assert_eq!(bytes, "small"),
+            Err(NetError::Failed(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_on_the_control_connection_ends_the_pair_by_name() {
+    let start = handshake(proto::Role::Control);
+    let net = Net::new(&bytes_only(), move |connection, towards| Fate {
+        flip: (connection == 0 && towards == Way::ToListener).then_some(start + 1000),
+        ..Fate::default()
+    });
+    net.client.send(1, &[body(50_000)]).unwrap();
+    let error = receive(&net.server).unwrap_err().to_string();
+    assert!(error.contains("checksum of a frame"), "{error}");
+    assert_eq!(end_of(&net.client), PairEnd::Goodbye.to_string());
+}
+
+#[test]
+fn a_control_connection_that_is_cut_ends_both_sides_by_name() {
+    for way in WAYS {
+        // Among small objects.
+        let net = Net::new(&bytes_only(), move |connection, towards| Fate {
+            cut: (connection == 0 && towards == way).then_some(100_000),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        let message = [1; 1000];
+        let messages = (0..1000).map(|_| (1, message.as_slice()));
+        let _ = from.send_many(messages, &mut soon());
+        for side in [from, to] {
+            let end = end_of(side);
+            assert!(end.contains("the connection to the peer broke"), "{end}");
+        }
+        let received = std::iter::from_fn(|| receive(to).ok());
+        assert!(received.count() < 100);
+        let error = to.next(&mut soon()).unwrap_err();
+        assert!(
+            matches!(error, NetError::Ended(PairEnd::Lost(_))),
+            "{error}"
+        );
+
+        // In the middle of a large one.
+        let net = Net::new(&bytes_only(), |connection, _| Fate {
+            rate: is_stripe(connection).then_some(20 << 20),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        let sending = from.send(1, &[body(64 * MIB)]).unwrap();
+        let incoming = to.next(&mut soon()).unwrap();
+        incoming.accept(Vec::new()).unwrap();
+        eventually("it comes", || incoming.progress().0 > 0);
+        net.proxy.cut(0);
+        for error in [
+            sending.wait(&mut soon()).unwrap_err(),
+            incoming.wait(&mut soon()).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains("the connection to the peer broke"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_silent_network_is_an_error_within_the_timeout() {
+    for way in WAYS {
+        let options = Options {
+            pair: Config {
+                timeout: Duration::from_secs(1),
+                ..Config::default()
+            },
+            ..bytes_only()
+        };
+        let net = Net::new(&options, move |connection, towards| Fate {
+            stall: (connection == 0 && towards == way).then_some(1000),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        from.send(1, &[body(30_000)]).unwrap();
+        let error = receive(to).unwrap_err().to_string();
+        assert!(error.contains("silent for 1.0 s"), "{error}");
+        // The other one hears of it.
+        end_of(from);
+    }
+}
+
+#[test]
+fn a_stripe_that_stalls_is_replaced() {
+    let options = Options {
+        pair: Config {
+            timeout: Duration::from_secs(1),
+            ..two_stripes().pair
+        },
+        ..bytes_only()
+    };
+    for way in WAYS {
+        // In its handshake, and in the middle of its bytes.
+        for after in [10, MIB as u64] {
+            let net = Net::new(&options, move |connection, towards| Fate {
+                stall: (connection == 1 && towards == way).then_some(after),
+                ..Fate::default()
+            });
+            let (from, to) = net.sides(way);
+            transfer(from, to, 24 * MIB);
+            eventually("it is given up", || net.proxy.connections() > 3);
+        }
+    }
+}
+
+#[test]
+fn a_network_without_any_stripe_is_named() {
+    for way in WAYS {
+        let net = Net::new(&two_stripes(), move |connection, towards| Fate {
+            cut: (is_stripe(connection) && towards == way).then_some(10_000),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        let sending = from.send(1, &[body(MIB)]).unwrap();
+        let error = sending.wait(&mut soon()).unwrap_err().to_string();
+        assert!(error.contains("no data connection"), "{error}");
+        assert!(receive(to).is_err());
+        end_of(to);
+    }
+}
+
+/// With TLS, nothing that was changed or cut on its way is taken for the end of something.
+#[test]
+fn tls_survives_a_bad_network_too() {
+    let options = with_tls(&two_stripes());
+    for way in WAYS {
+        let net = Net::new(&options, move |connection, towards| match connection {
+            1 if towards == way => Fate {
+                flip: Some(700_000),
+                ..Fate::default()
+            },
+            2 if towards == way => Fate {
+                cut: Some(900_000),
+                ..Fate::default()
+            },
+            3 => Fate {
+                cut: Some(1000),
+                ..Fate::default()
+            },
+            _ => Fate::default(),
+        });
+        let (from, to) = net.sides(way);
+        transfer(from, to, 8 * MIB);
+        assert!(from.stats().pair.replaced > 0);
+
+        let net = Net::new(&options, move |connection, towards| Fate {
+            flip: (connection == 0 && towards == way).then_some(20_000),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        from.send(1, &[body(50_000)]).unwrap();
+        let error = receive(to).unwrap_err().to_string();
+        assert!(error.contains("changed on its way"), "{error}");
+        end_of(from);
+    }
+}
+
+/// xorshift64* (Vigna, 2016).
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}
+
+#[test]
+fn many_objects_survive_a_bad_network_in_both_directions() {
+    for seed in 1..=4u64 {
+        let plan = move |connection: usize, _| {
+            let mut state = seed << 32 | connection as u64;
+            random(&mut state);
+            let after = 300_000 + random(&mut state) % 1_500_000;
+            let bad = is_stripe(connection) && connection < 30;
+            let mut fate = Fate::default();
+            match random(&mut state) % 5 {
+                _ if !bad => {}
+                0 => fate.cut = Some(after),
+                1 => fate.cut_receiver = Some(after),
+                2 => fate.cut_sender = Some(after),
+                3 => fate.flip = Some(after),
+                _ => fate.delay = Duration::from_millis(1),
+            }
+            fate
+        };
+        let net = Net::new(&two_stripes(), plan);
+        let objects: Vec<Bytes> = (0..16).map(|n| body(100_000 + n * 100_001)).collect();
+        std::thread::scope(|scope| {
+            for way in WAYS {
+                let (from, to) = net.sides(way);
+                let sent = objects.clone();
+                scope.spawn(move || {
+                    let sendings: Vec<_> = sent
+                        .iter()
+                        .map(|data| from.send(1, std::slice::from_ref(data)).unwrap())
+                        .collect();
+                    for sending in sendings {
+                        sending.wait(&mut soon()).unwrap();
+                    }
+                });
+                let objects = &objects;
+                scope.spawn(move || {
+                    for data in objects {
+                        assert!(receive(to).unwrap() == *data, "seed {seed}");
+                    }
+                });
+            }
+        });
+        assert!(net.proxy.connections() > 4, "seed {seed}: a good network");
+    }
+}
+
+/// Says when it is dropped.
+struct Owner(Arc<AtomicBool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The application's memory is its own again when the owner is dropped, however the transfer ends.
+#[test]
+fn memory_that_was_given_back_is_not_written() {
+    for cut in [false, true] {
+        let net = Net::new(&bytes_only(), |connection, _| Fate {
+            rate: is_stripe(connection).then_some(4 << 20),
+            ..Fate::default()
+        });
+        let sending = net.client.send(1, &[body(32 * MIB)]).unwrap();
+        let incoming = net.server.next(&mut soon()).unwrap();
+        let mut memory = vec![0u8; 32 * MIB];
+        let given_back = Arc::new(AtomicBool::new(false));
+        let owner = Box::new(Owner(Arc::clone(&given_back)));
+        // SAFETY: the vector outlives the transfer, and is used when the owner was dropped.
+        let target = unsafe { Target::new(memory.as_mut_ptr(), memory.len(), owner) };
+        incoming.accept(vec![Some(target)]).unwrap();
+        eventually("it comes", || incoming.progress().0 > 0);
+        if cut {
+            net.proxy.cut(0);
+        } else {
+            sending.cancel();
+        }
+        assert!(incoming.wait(&mut soon()).is_err());
+        drop(incoming);
+        eventually("it is given back", || given_back.load(Ordering::Acquire));
+        memory.fill(9);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(memory.iter().all(|byte| *byte == 9));
+    }
+}
+
+/// Where each socket is slow, more of them are used.
+#[test]
+fn more_stripes_are_opened_where_single_sockets_are_slow() {
+    for way in WAYS {
+        let net = Net::new(&bytes_only(), |connection, _| Fate {
+            rate: is_stripe(connection).then_some(20 << 20),
+            ..Fate::default()
+        });
+        let (from, to) = net.sides(way);
+        let data = body(100 * MIB);
+        let sending = from.send(1, std::slice::from_ref(&data)).unwrap();
+        let incoming = to.next(&mut soon()).unwrap();
+        incoming.accept(Vec::new()).unwrap();
+        let mut most = 0;
+        let start = Instant::now();
+        while !sending.is_done() {
+            assert!(start.elapsed() < LONG, "it does not arrive");
+            most = most.max(from.stats().pair.stripes);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        incoming.wait(&mut soon()).unwrap();
+        assert!(incoming.take().unwrap().frames[0].as_slice() == data);
+        assert!(most >= 4, "{most} stripes");
+    }
+}
+
+/// Where the line is slow, few are.
+#[test]
+fn few_stripes_stay_where_the_line_is_slow() {
+    let net = Net::limited(&bytes_only(), Some(60 << 20), |_, _| Fate::default());
+    transfer(&net.client, &net.server, 120 * MIB);
+    let stripes = net.client.stats().pair.stripes;
+    assert!(stripes <= 2, "{stripes} stripes");
+}
+
+/// In another process: sends as much as it can to a receiver that takes nothing at first.
+#[test]
+#[ignore = "a child process of the next test"]
+fn pour() {
+    let address: Address = child::argument().parse().unwrap();
+    let options = with_secret(&bytes_only());
+    let peer = Peer::connect(&address, &options, &mut soon()).unwrap();
+    child::tell("connected");
+    let large = body(8 * MIB);
+    let objects: Vec<_> = (0..32)
+        .map(|_| peer.send(1, std::slice::from_ref(&large)).unwrap())
+        .collect();
+    let small = [7; 1000];
+    let messages = (0..100_000).map(|_| (2, small.as_slice()));
+    peer.send_many(messages, &mut soon()).unwrap();
+    for sending in objects {
+        sending.wait(&mut soon()).unwrap();
+    }
+    peer.close();
+    child::tell("sent");
+    child::told();
+}
+
+#[test]
+fn a_receiver_that_does_not_take_stops_its_sender() {
+    let listener = listener(&bytes_only());
+    let process = Process::start("pour", &listener.address().to_string());
+    let peer = listener.accept(&mut soon()).unwrap();
+    assert_eq!(process.line(), "connected");
+    let received = || peer.stats().bytes_received;
+    let mut last = 0;
+    eventually("it stops", || {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = received();
+        std::mem::replace(&mut last, now) == now && now > 0
+    });
+    // The objects that are fetched ahead, and the credit for headers.
+    let most = Config::default().prefetch + Config::default().credit;
+    assert!(received() <= most, "{} bytes", received());
+    let large = body(8 * MIB);
+    for _ in 0..32 {
+        assert!(receive(&peer).unwrap() == large);
+    }
+    let mut small = 0;
+    while let Ok(bytes) = receive(&peer) {
+        assert_eq!(bytes, [7; 1000].as_slice());
+        small += 1;
+    }
+    assert_eq!(small, 100_000);
+    assert_eq!(process.line(), "sent");
+    let peak = process.peak_memory() as usize;
+    assert!(peak < 100 * MIB, "{} MiB", peak / MIB);
+}
+
+/// Memory that another process can map.
+struct Born {
+    start: std::ptr::NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: nobody else knows the memory.
+unsafe impl Send for Born {}
+
+impl AsRef<[u8]> for Born {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: allocated and filled below, and freed when this value is dropped.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Born {
+    fn drop(&mut self) {
+        // SAFETY: this value owned it.
+        unsafe { Segments::global().free(self.start) };
+    }
+}
+
+fn born_shared(data: &[u8]) -> Bytes {
+    let start = Segments::global().allocate(data.len()).unwrap();
+    // SAFETY: so many bytes were just allocated.
+    unsafe { start.copy_from_nonoverlapping(std::ptr::NonNull::from(data).cast(), data.len()) };
+    Bytes::from_owner(Born {
+        start,
+        length: data.len(),
+    })
+}
+
+/// Sends until it goes as shared memory: the connection for that is made meanwhile.
+fn shared_transfer(from: &Peer, to: &Peer, length: usize) {
+    let data = body(length);
+    let memory = born_shared(&data);
+    eventually("it goes as shared memory", || {
+        let sent = from.stats().bytes_sent;
+        let shared = from.stats().bytes_shared;
+        let sending = from.send(1, std::slice::from_ref(&memory)).unwrap();
+        assert!(receive(to).unwrap() == data);
+        sending.wait(&mut soon()).unwrap();
+        let went_shared = from.stats().bytes_shared > shared;
+        assert!(!went_shared || from.stats().bytes_sent == sent);
+        went_shared
+    });
+}
+
+fn near() -> (Listener, Peer, Peer) {
+    let listener = listener(&Options::default());
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(listener.address(), &options, &mut soon()).unwrap();
+    let server = listener.accept(&mut soon()).unwrap();
+    (listener, client, server)
+}
+
+#[test]
+fn shared_memory_is_not_sent() {
+    let (_listener, client, server) = near();
+    shared_transfer(&client, &server, 3 * MIB + 7);
+    shared_transfer(&server, &client, 3 * MIB + 7);
+    let both = [&client, &server].map(|side| side.stats().bytes_shared);
+    assert_eq!(both, [2 * (3 * MIB as u64 + 7); 2]);
+}
+
+/// What a process has of the system, as the kernel names it.
+#[derive(Debug, PartialEq, Eq)]
+struct Holdings {
+    mappings: usize,
+    memory_files: usize,
+    sockets: usize,
+}
+
+fn holdings() -> Holdings {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let links: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .map(|link| link.to_string_lossy().into_owned())
+        .collect();
+    let count = |what: &str| links.iter().filter(|link| link.contains(what)).count();
+    Holdings {
+        mappings: maps.matches("memfd:").count(),
+        memory_files: count("memfd:"),
+        sockets: count("socket:"),
+    }
+}
+
+/// In a process of its own, so that nobody else opens descriptors: the connection for descriptors
+/// is cut, by whoever, at any time, and everything comes in bytes.
+#[test]
+#[ignore = "a child process of the next test"]
+fn cut_channel() {
+    let (_listener, client, server) = near();
+    shared_transfer(&client, &server, 2 * MIB);
+    let data = body(2 * MIB);
+    let memory = born_shared(&data);
+    for round in 0..4 {
+        let sendings: Vec<_> = (0..20)
+            .map(|number| {
+                if number == 7 * round {
+                    cut_unix_sockets();
+                }
+                client.send(1, std::slice::from_ref(&memory)).unwrap()
+            })
+            .collect();
+        for sending in sendings {
+            assert!(receive(&server).unwrap() == data);
+            sending.wait(&mut soon()).unwrap();
+        }
+    }
+    assert!(client.ended().is_none() && server.ended().is_none());
+    assert!(client.stats().bytes_sent > 0);
+    child::tell("done");
+}
+
+fn cut_unix_sockets() {
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let name = entry.unwrap().file_name();
+        let number: i32 = name.to_string_lossy().parse().unwrap();
+        // SAFETY: open, or the call says that it is not.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        let is_unix = rustix::net::sockopt::socket_domain(descriptor)
+            .is_ok_and(|domain| domain == rustix::net::AddressFamily::UNIX);
+        if is_unix && rustix::net::getpeername(descriptor).is_ok() {
+            let _ = rustix::net::shutdown(descriptor, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+#[test]
+fn without_descriptors_everything_comes_in_bytes() {
+    let process = Process::start("cut_channel", "");
+    assert_eq!(process.line(), "done");
+}
+
+/// In another process: a server that sends back what it receives, from its own memory or from
+/// shared memory, until it is killed.
+#[test]
+#[ignore = "a child process of the next tests"]
+fn echo() {
+    let listener = listener(&Options::default());
+    child::tell(&listener.address().to_string());
+    let peer = listener.accept(&mut soon()).unwrap();
+    let shares = child::argument() == "shared";
+    let mut kept = Vec::new();
+    while let Ok(bytes) = receive(&peer) {
+        let back = if shares {
+            born_shared(&bytes)
+        } else {
+            bytes.clone()
+        };
+        // The mapping stays until the process is killed.
+        kept.push(bytes);
+        kept.truncate(20);
+        peer.send(1, &[back]).unwrap();
+    }
+}
+
+/// In a process of its own, so that its descriptors can be counted: meets a server, and what is
+/// left when that was killed.
+#[test]
+#[ignore = "a child process of the next test"]
+fn survive() {
+    let shares = child::argument();
+    let before = {
+        // Drivers and pools are there for good.
+        let (_listener, client, server) = near();
+        shared_transfer(&client, &server, MIB);
+        drop((client, server));
+        drop(_listener);
+        Segments::global().trim();
+        eventually("the sockets are closed", || holdings().sockets == 0);
+        holdings()
+    };
+    for _ in 0..3 {
+        let mut server = Process::start("echo", &shares);
+        let address: Address = server.line().parse().unwrap();
+        let options = with_secret(&Options::default());
+        let client = Peer::connect(&address, &options, &mut soon()).unwrap();
+        let data = body(4 * MIB);
+        let memory = if shares == "shared" {
+            born_shared(&data)
+        } else {
+            data.clone()
+        };
+        let shared = || client.stats().bytes_shared > 0;
+        let mut kept = Vec::new();
+        while kept.len() < 4 || (shares == "shared" && !shared()) {
+            client.send(1, std::slice::from_ref(&memory)).unwrap();
+            kept.push(receive(&client).unwrap());
+        }
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            server.kill();
+        });
+        let error = loop {
+            let sending = client.send(1, std::slice::from_ref(&memory)).unwrap();
+            if let Err(error) = sending.wait(&mut soon()) {
+                break error.to_string();
+            }
+            kept.extend(receive(&client));
+            kept.truncate(20);
+        };
+        assert!(
+            error.contains("the connection to the peer broke"),
+            "{error}"
+        );
+        killer.join().unwrap();
+        while let Ok(bytes) = receive(&client) {
+            kept.push(bytes);
+        }
+        // What was received outlives its sender.
+        assert!(kept.iter().all(|bytes| *bytes == data));
+        drop((kept, client, memory));
+        Segments::global().trim();
+        let start = Instant::now();
+        while holdings() != before {
+            assert!(
+                start.elapsed() < LONG,
+                "{:?}, before {before:?}",
+                holdings()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    child::tell("well");
+}
+
+#[test]
+fn nothing_is_left_of_a_killed_server() {
+    for kind in ["bytes", "shared"] {
+        let process = Process::start("survive", kind);
+        assert_eq!(process.line(), "well", "{kind}");
+    }
+}
+
+/// In another process: a client that sends and receives until it is killed.
+#[test]
+#[ignore = "a child process of the next test"]
+fn exchange() {
+    let argument = child::argument();
+    let (kind, address) = argument.split_once(' ').unwrap();
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(&address.parse().unwrap(), &options, &mut soon()).unwrap();
+    let data = body(4 * MIB);
+    let memory = if kind == "shared" {
+        born_shared(&data)
+    } else {
+        data
+    };
+    let client = Arc::new(client);
+    let sender = Arc::clone(&client);
+    std::thread::spawn(move || {
+        loop {
+            let sending = sender.send(1, std::slice::from_ref(&memory)).unwrap();
+            sending.wait(&mut soon()).unwrap();
+        }
+    });
+    while receive(&client).is_ok() {}
+}
+
+#[test]
+fn a_killed_client_is_an_error_by_name_and_others_go_on() {
+    let (listener, other_client, other_server) = near();
+    for kind in ["bytes", "shared"] {
+        let argument = format!("{kind} {}", listener.address());
+        let mut process = Process::start("exchange", &argument);
+        let peer = listener.accept(&mut soon()).unwrap();
+        let data = body(4 * MIB);
+        let memory = born_shared(&data);
+        let mut kept = Vec::new();
+        while kept.len() < 3 || (kind == "shared" && peer.stats().bytes_shared == 0) {
+            kept.push(receive(&peer).unwrap());
+        }
+        let sendings: Vec<_> = (0..50)
+            .map(|_| peer.send(1, std::slice::from_ref(&memory)).unwrap())
+            .collect();
+        process.kill();
+        let end = end_of(&peer);
+        assert!(end.contains("the connection to the peer broke"), "{end}");
+        for sending in sendings {
+            if let Err(error) = sending.wait(&mut soon()) {
+                assert!(
+                    matches!(error, NetError::Ended(PairEnd::Lost(_))),
+                    "{error}"
+                );
+            }
+        }
+        let rest = std::iter::from_fn(|| receive(&peer).ok());
+        kept.extend(rest);
+        assert!(kept.iter().all(|bytes| *bytes == data));
+        transfer(&other_client, &other_server, MIB);
+        shared_transfer(&other_server, &other_client, MIB);
+    }
+}

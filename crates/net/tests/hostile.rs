@@ -1,0 +1,879 @@
+//! Clients that break the rules, over real sockets: each is closed in order, memory stays bounded,
+//! and others on the same listener do not notice.
+
+#[path = "hostile/descriptors.rs"]
+mod descriptors;
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use support::child::{self, Process};
+use support::raw::{Raw, dial, end_of, extent, frame, hello, last_words, object, preamble};
+use support::{LONG, body, eventually, listener, secret, soon, with_secret, with_tls};
+use treadle_net::secret::Secret;
+use treadle_net::wire::{self, proto};
+use treadle_net::{Address, Config, Listener, NetError, Options, Peer};
+use treadle_transfer::layout::{EXTENT, MAX_BYTES, MAX_FRAMES};
+use treadle_transfer::{Message, ObjectId, StripeId};
+
+/// A listener, and an honest pair on it.
+struct Scene {
+    listener: Listener,
+    client: Peer,
+    server: Peer,
+}
+
+impl Scene {
+    fn new(options: &Options) -> Self {
+        let listener = listener(options);
+        let (client, server) = meet(&listener, options);
+        Self {
+            listener,
+            client,
+            server,
+        }
+    }
+
+    fn address(&self) -> &Address {
+        self.listener.address()
+    }
+
+    /// A control connection, and the listener's end of it.
+    fn attack(&self) -> (Raw, Peer) {
+        let raw = Raw::control(self.address());
+        (raw, self.listener.accept(&mut soon()).unwrap())
+    }
+
+    /// The honest pair goes on, and another one can be made.
+    fn is_well(&self) {
+        transfer(&self.client, &self.server);
+        let (client, server) = meet(&self.listener, &Options::default());
+        transfer(&client, &server);
+        transfer(&server, &client);
+    }
+}
+
+fn meet(listener: &Listener, options: &Options) -> (Peer, Peer) {
+    let options = Options {
+        // Nobody has to wait for the deadlines of others.
+        connect_timeout: Duration::from_secs(15),
+        ..with_secret(options)
+    };
+    let client = Peer::connect(listener.address(), &options, &mut soon()).unwrap();
+    (client, listener.accept(&mut soon()).unwrap())
+}
+
+fn transfer(from: &Peer, to: &Peer) {
+    let data = body(300_000);
+    let sending = from.send(1, std::slice::from_ref(&data)).unwrap();
+    let incoming = to.next(&mut soon()).unwrap();
+    incoming.accept(Vec::new()).unwrap();
+    incoming.wait(&mut soon()).unwrap();
+    assert!(incoming.take().unwrap().frames[0].as_slice() == data);
+    sending.wait(&mut soon()).unwrap();
+}
+
+/// The reason after the preamble and `Hello` in what a listener said.
+fn refusal(words: &[u8]) -> String {
+    let hello = wire::decode_preamble(words).unwrap().unwrap();
+    let proof = &words[wire::PREAMBLE + hello + 4..];
+    proto::Proof::decode(proof).unwrap().refused
+}
+
+#[test]
+fn strangers_are_sent_away() {
+    let scene = Scene::new(&Options::default());
+    let valid = preamble(&hello(proto::Role::Control));
+    let with_length = |length: u32| {
+        let mut bytes = valid[..wire::PREAMBLE].to_vec();
+        bytes[12..].copy_from_slice(&length.to_le_bytes());
+        bytes
+    };
+    let then = |bytes: &[u8]| [valid.as_slice(), bytes].concat();
+    let strangers = [
+        ("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+        ("tls", vec![22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]),
+        ("ssh", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()),
+        ("zeros", vec![0; 100_000]),
+        ("almost", b"TREADLE\r".to_vec()),
+        ("huge hello", with_length(u32::MAX)),
+        ("large hello", with_length(wire::MAX_HELLO as u32 + 1)),
+        ("no hello", [with_length(5), vec![0xff; 5]].concat()),
+        ("huge proof", then(&u32::MAX.to_le_bytes())),
+        ("no proof", then(&[4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff])),
+    ];
+    for (name, bytes) in strangers {
+        let mut stream = dial(scene.address());
+        // It may be closed before everything is written.
+        let _ = stream.write_all(&bytes);
+        last_words(&mut stream);
+        drop(stream);
+        transfer(&scene.client, &scene.server);
+        assert!(scene.listener.try_accept().unwrap().is_none(), "{name}");
+    }
+    scene.is_well();
+}
+
+#[test]
+fn who_is_refused_is_told_why() {
+    let scene = Scene::new(&Options::default());
+    let no_secret = proto::Hello {
+        proves: false,
+        ..hello(proto::Role::Control)
+    };
+    let unknown_session = proto::Hello {
+        session: 1,
+        ..hello(proto::Role::StripeToListener)
+    };
+    let no_such_role = proto::Hello {
+        role: 99,
+        ..hello(proto::Role::Control)
+    };
+    for (hello, reason) in [
+        (no_secret, "only one side has a secret"),
+        (unknown_session, "no such session"),
+        (no_such_role, "cannot be used for that"),
+        (hello(proto::Role::Unspecified), "cannot be used for that"),
+        (hello(proto::Role::Descriptors), "cannot be used for that"),
+    ] {
+        let mut stream = dial(scene.address());
+        stream.write_all(&preamble(&hello)).unwrap();
+        let words = last_words(&mut stream);
+        assert!(refusal(&words).contains(reason), "{}", refusal(&words));
+    }
+    let other = Secret::new([8; 32]).unwrap();
+    let hello = hello(proto::Role::Control);
+    let refused = Raw::open(dial(scene.address()), &hello, &other).err();
+    assert!(refused.unwrap().contains("its secret is another one"));
+    scene.is_well();
+}
+
+#[test]
+fn another_version_is_named_on_both_sides() {
+    let scene = Scene::new(&Options::default());
+    let mut bytes = preamble(&hello(proto::Role::Control));
+    bytes[8] = 9;
+    let mut stream = dial(scene.address());
+    stream.write_all(&bytes).unwrap();
+    // A client of version 9 says what this is.
+    let words = last_words(&mut stream);
+    assert_eq!(wire::decode_preamble(&words), Ok(Some(0)));
+    scene.is_well();
+
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let fake = std::thread::spawn(move || {
+        let (mut stream, _) = socket.accept().unwrap();
+        let mut bytes = preamble(&proto::Hello::default());
+        bytes[8..12].copy_from_slice(&[9, 0, 3, 0]);
+        stream.write_all(&bytes).unwrap();
+        last_words(&mut stream);
+    });
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let error = Peer::connect(&address, &with_secret(&Options::default()), &mut soon());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("1.0") && error.contains("9.3"), "{error}");
+    fake.join().unwrap();
+}
+
+#[test]
+fn a_handshake_may_end_at_every_byte() {
+    let scene = Scene::new(&Options::default());
+    let (raw, victim) = scene.attack();
+    let bytes = raw.recorded.clone();
+    for length in 0..bytes.len() {
+        let mut stream = dial(scene.address());
+        stream.write_all(&bytes[..length]).unwrap();
+        if length % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+            last_words(&mut stream);
+        }
+    }
+    assert!(victim.ended().is_none());
+    scene.is_well();
+}
+
+#[test]
+fn a_recorded_handshake_opens_nothing() {
+    let scene = Scene::new(&Options::default());
+    let (control, victim) = scene.attack();
+    let stripe = control.stripe(scene.address(), 1);
+    for recorded in [&control.recorded, &stripe.recorded] {
+        let mut stream = dial(scene.address());
+        stream.write_all(recorded).unwrap();
+        let words = last_words(&mut stream);
+        let told = String::from_utf8_lossy(&words);
+        assert!(told.contains("its secret is another one"), "{told}");
+    }
+    assert!(victim.ended().is_none());
+    assert!(scene.listener.try_accept().unwrap().is_none());
+    scene.is_well();
+}
+
+#[test]
+fn nobody_joins_the_pair_of_another() {
+    let scene = Scene::new(&Options::default());
+    let (one, first) = scene.attack();
+    let (other, second) = scene.attack();
+    for role in [proto::Role::StripeToListener, proto::Role::StripeToClient] {
+        let nothing = Secret::new([0; 32]).unwrap();
+        for key in [&other.session_secret, &secret(), &nothing] {
+            let hello = proto::Hello {
+                session: one.hello.session,
+                ..hello(role)
+            };
+            let refused = Raw::open(dial(scene.address()), &hello, key).err();
+            assert!(refused.unwrap().contains("its secret is another one"));
+        }
+    }
+    assert!(first.ended().is_none() && second.ended().is_none());
+    scene.is_well();
+}
+
+/// Connections that say nothing, or next to nothing, do not keep others out, and are closed.
+#[test]
+fn silent_connections_make_room() {
+    let scene = Scene::new(&Options::default());
+    let magic = preamble(&hello(proto::Role::Control));
+    let mut silent: Vec<TcpStream> = (0..900)
+        .map(|number| {
+            let mut stream = dial(scene.address());
+            stream.write_all(&magic[..number % 20]).unwrap();
+            stream
+        })
+        .collect();
+    // One that goes on saying a little does not last longer.
+    let mut slow = dial(scene.address());
+    let loris = std::thread::spawn(move || {
+        let pace = Duration::from_millis(250);
+        slow.set_read_timeout(Some(pace)).unwrap();
+        magic.iter().cycle().take(240).any(|byte| {
+            let waits = |error: &std::io::Error| {
+                matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+            };
+            slow.write_all(&[*byte]).is_err() || !slow.peek(&mut [0]).is_err_and(|e| waits(&e))
+        })
+    });
+    // A new client comes first: it waits for those before it, not for their deadlines.
+    drop(meet(&scene.listener, &Options::default()));
+    scene.is_well();
+    assert!(loris.join().unwrap(), "it may go on for ever");
+    for stream in &mut silent {
+        last_words(stream);
+    }
+    scene.is_well();
+}
+
+#[test]
+fn tls_and_plain_bytes_do_not_mix() {
+    let options = with_tls(&Options::default());
+    let secure = listener(&options);
+    // The secret is proved, too.
+    let options = with_secret(&options);
+    let together = || {
+        let client = Peer::connect(secure.address(), &options, &mut soon()).unwrap();
+        let server = secure.accept(&mut soon()).unwrap();
+        transfer(&client, &server);
+        transfer(&server, &client);
+        (client, server)
+    };
+    let (client, server) = together();
+    let valid = preamble(&hello(proto::Role::Control));
+    for bytes in [
+        valid.as_slice(),
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[22, 3, 1, 0xff, 0xff],
+        &[23, 3, 3, 0, 20],
+        &[22, 3, 1, 0, 5, 1, 0, 0, 0xff, 0xff],
+    ] {
+        let mut stream = dial(secure.address());
+        stream.write_all(bytes).unwrap();
+        // Some are the start of what may become a handshake.
+        stream.shutdown(Shutdown::Write).unwrap();
+        last_words(&mut stream);
+    }
+    let plain = Address {
+        tls: false,
+        ..secure.address().clone()
+    };
+    let refused = Peer::connect(&plain, &with_secret(&Options::default()), &mut soon());
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("TLS"), "{refused}");
+    let scene = Scene::new(&Options::default());
+    let open = Address {
+        tls: true,
+        ..scene.address().clone()
+    };
+    let refused = Peer::connect(&open, &options, &mut soon())
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("TLS"), "{refused}");
+    scene.is_well();
+    transfer(&client, &server);
+    together();
+}
+
+/// What breaks the protocol on the control connection ends the pair, with the reason.
+#[test]
+fn violations_end_their_pair_by_name() {
+    let scene = Scene::new(&Options::default());
+    let message = |message: &Message| {
+        let mut frame = Vec::new();
+        wire::encode_message(message, &mut frame);
+        frame
+    };
+    let object_of = |header: proto::Object, inline: &[u8]| {
+        let header = header.encode_to_vec();
+        let length = (header.len() as u32).to_le_bytes();
+        frame(2, &[&length, header.as_slice(), inline].concat())
+    };
+    let sized = |sizes: Vec<u64>| proto::Object {
+        object: 1,
+        sizes,
+        ..Default::default()
+    };
+    let object_id = ObjectId(9);
+    let stripe = StripeId(9);
+    let reason = String::new;
+    let mut damaged = message(&Message::Goodbye);
+    damaged[4] ^= 1;
+    let mut descriptors = Vec::new();
+    wire::encode_descriptors(object_id, &[], &mut descriptors);
+    let huge = |kind| [&[0xff; 4], &[0; 4], &[kind, 0, 0, 0][..]].concat();
+    let flood: Vec<u8> = (1..2000)
+        .flat_map(|number| object(number, &[60_000], false, &[0; 60_000]))
+        .collect();
+    let cases = [
+        ("a length of 4294967295 bytes", huge(1)),
+        ("a length of 4294967295 bytes", huge(2)),
+        ("unknown kind 3", frame(3, &[])),
+        ("unknown kind 84", b"GET / HTTGTTP/1.1\r\n".to_vec()),
+        ("checksum", damaged),
+        ("cannot be decoded", frame(1, &[0xff; 9])),
+        ("without a header", frame(2, &[1])),
+        ("a length of", frame(2, &[9, 0, 0, 0, 1])),
+        ("inline bytes", object_of(sized(vec![5]), b"four")),
+        ("inline bytes", object_of(sized(vec![1 << 20]), b"none")),
+        (
+            "an object of more than",
+            object_of(sized(vec![u64::MAX, 2]), b""),
+        ),
+        (
+            "an object of more than",
+            object_of(sized(vec![MAX_BYTES + 1]), b""),
+        ),
+        (
+            "65537 frames",
+            object_of(sized(vec![0; MAX_FRAMES + 1]), b""),
+        ),
+        (
+            "offered after",
+            [5, 5].map(|n| object(n, &[1], false, b"x")).concat(),
+        ),
+        (
+            "offered after",
+            [5, 4].map(|n| object(n, &[1], false, b"x")).concat(),
+        ),
+        ("exceed the credit", flood),
+        (
+            "an object, which",
+            message(&Message::Accept { object: object_id }),
+        ),
+        (
+            "an object, which",
+            message(&Message::Placed { object: object_id }),
+        ),
+        (
+            "an object, which",
+            message(&Message::Refuse {
+                object: object_id,
+                reason: reason(),
+            }),
+        ),
+        ("a dialling side", message(&Message::Dial { stripe })),
+        (
+            "a stripe, which",
+            message(&Message::DialFailed {
+                stripe,
+                reason: reason(),
+            }),
+        ),
+        (
+            "a stripe, which",
+            message(&Message::Report {
+                stripe,
+                extents: 0,
+                corrupt: false,
+            }),
+        ),
+        ("descriptors on the control", descriptors),
+    ];
+    for (expected, bytes) in cases {
+        let (mut raw, victim) = scene.attack();
+        // A pair that ended does not read on.
+        let _ = raw.stream.write_all(&bytes);
+        let end = end_of(&victim);
+        assert!(end.contains("broke the protocol"), "{end}");
+        assert!(end.contains(expected), "{expected}: {end}");
+        assert!(raw.is_sent_away(), "{expected}");
+        transfer(&scene.client, &scene.server);
+    }
+    scene.is_well();
+}
+
+#[test]
+fn an_object_that_is_too_large_is_a_violation() {
+    let scene = Scene::new(&Options {
+        pair: Config {
+            max_object: 1 << 20,
+            ..Config::default()
+        },
+        ..Options::default()
+    });
+    let (mut raw, victim) = scene.attack();
+    raw.write(&object(1, &[(1 << 20) + 1], false, b""));
+    let end = end_of(&victim);
+    assert!(end.contains("the limit is 1048576"), "{end}");
+    assert!(raw.is_sent_away());
+    scene.is_well();
+}
+
+/// What a receiver says about objects and stripes must fit what was sent.
+#[test]
+fn false_claims_of_a_receiver_end_the_pair() {
+    let scene = Scene::new(&Options::default());
+    let object = ObjectId(1);
+    let (mut raw, victim) = scene.attack();
+    let sending = victim.send(1, &[body(1 << 20)]).unwrap();
+    raw.frame().unwrap();
+    raw.tell(&Message::Placed { object });
+    let end = end_of(&victim);
+    assert!(end.contains("a complete object"), "{end}");
+    assert!(matches!(sending.wait(&mut soon()), Err(NetError::Ended(_))));
+
+    let (mut raw, victim) = scene.attack();
+    victim.send(1, &[body(1 << 20)]).unwrap();
+    raw.frame().unwrap();
+    raw.tell(&Message::Accept { object });
+    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
+    let Message::Dial { stripe } = raw.until(is_dial) else {
+        unreachable!("asked for")
+    };
+    let to_client = proto::Role::StripeToClient;
+    let _stripe = raw.further(scene.address(), to_client, stripe.0).unwrap();
+    raw.tell(&Message::Report {
+        stripe,
+        extents: 1000,
+        corrupt: false,
+    });
+    let end = end_of(&victim);
+    assert!(end.contains("an extent, which"), "{end}");
+    assert!(raw.is_sent_away());
+    scene.is_well();
+}
+
+/// Extents that have no place, on a stripe.
+#[test]
+fn extents_without_a_place_end_the_pair() {
+    let scene = Scene::new(&Options {
+        pair: Config {
+            prefetch: 0,
+            ..Config::default()
+        },
+        ..Options::default()
+    });
+    let piece = vec![1; EXTENT as usize];
+    let whole = |number, offset| extent(number, offset, &piece);
+    let size = 4 * EXTENT;
+    let cases = [
+        // None of them was offered.
+        ("an object, which", vec![], false, whole(1, 0)),
+        // It was, and not accepted.
+        ("none there", vec![size], false, whole(1, 0)),
+        ("none there", vec![size], true, whole(1, 1)),
+        ("none there", vec![size], true, whole(1, size)),
+        ("none there", vec![size], true, whole(1, u64::MAX - 5)),
+        ("none there", vec![size], true, extent(1, 0, &[1])),
+        ("none there", vec![300_000], true, whole(1, EXTENT)),
+        (
+            "arrived twice",
+            vec![size],
+            true,
+            [whole(1, 0), whole(1, 0)].concat(),
+        ),
+    ];
+    for (expected, sizes, accepted, bytes) in cases {
+        let (mut raw, victim) = scene.attack();
+        let mut stripe = raw.stripe(scene.address(), 0);
+        if !sizes.is_empty() {
+            raw.write(&object(1, &sizes, false, b""));
+            let incoming = victim.next(&mut soon()).unwrap();
+            if accepted {
+                incoming.accept(Vec::new()).unwrap();
+                raw.until(|message| matches!(message, Message::Accept { .. }));
+            }
+        }
+        let _ = stripe.stream.write_all(&bytes);
+        let end = end_of(&victim);
+        assert!(end.contains("broke the protocol"), "{end}");
+        assert!(end.contains(expected), "{expected}: {end}");
+        assert!(raw.is_sent_away());
+        assert_eq!(last_words(&mut stripe.stream), b"");
+    }
+    scene.is_well();
+}
+
+#[test]
+fn damaged_extents_are_reported_and_can_come_again() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    raw.write(&object(1, &[100_000], false, b""));
+    raw.until(|message| matches!(message, Message::Accept { .. }));
+    let data = body(100_000);
+    let good = extent(1, 0, &data);
+    let (mut flipped_body, mut flipped_header) = (good.clone(), good.clone());
+    flipped_body[5000] ^= 1;
+    flipped_header[9] ^= 1;
+    let garbage = vec![b'x'; 1000];
+    for (number, bytes) in [flipped_body, flipped_header, garbage].iter().enumerate() {
+        let mut stripe = raw.stripe(scene.address(), number as u32);
+        stripe.write(bytes);
+        let report = raw.until(|message| matches!(message, Message::Report { .. }));
+        let expected = Message::Report {
+            stripe: StripeId(number as u32),
+            extents: 0,
+            corrupt: true,
+        };
+        assert_eq!(report, expected);
+        last_words(&mut stripe.stream);
+    }
+    assert_eq!(victim.stats().pair.corrupt, 3);
+    let mut stripe = raw.stripe(scene.address(), 7);
+    stripe.write(&good);
+    let incoming = victim.next(&mut soon()).unwrap();
+    incoming.wait(&mut soon()).unwrap();
+    assert!(incoming.take().unwrap().frames[0].as_slice() == data);
+    scene.is_well();
+}
+
+#[test]
+fn stripes_are_counted() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    let _first = raw.stripe(scene.address(), 3);
+    let _again = raw.stripe(scene.address(), 3);
+    let end = end_of(&victim);
+    assert!(end.contains("stripe 3 was opened twice"), "{end}");
+    assert!(raw.is_sent_away());
+
+    let (mut raw, victim) = scene.attack();
+    let mut stripes = Vec::new();
+    while victim.ended().is_none() && stripes.len() < 100 {
+        // The session may end at any of them.
+        let role = proto::Role::StripeToListener;
+        match raw.further(scene.address(), role, stripes.len() as u32) {
+            Ok(stripe) => stripes.push(stripe),
+            Err(_) => break,
+        }
+    }
+    let end = end_of(&victim);
+    assert!(end.contains("there are too many"), "{end}");
+    assert!(raw.is_sent_away());
+    for mut stripe in stripes {
+        last_words(&mut stripe.stream);
+    }
+    scene.is_well();
+}
+
+#[test]
+fn stripes_that_nobody_asked_for_are_closed() {
+    let scene = Scene::new(&Options::default());
+    let (raw, victim) = scene.attack();
+    let to_client = proto::Role::StripeToClient;
+    for number in [0, 0, u32::MAX] {
+        let stripe = raw.further(scene.address(), to_client, number);
+        last_words(&mut stripe.unwrap().stream);
+    }
+    assert!(victim.ended().is_none());
+    scene.is_well();
+}
+
+/// The same stripe of the listener twice: the second is a violation, and the first is not forgotten.
+#[test]
+fn a_stripe_of_the_listener_cannot_be_doubled() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    victim.send(1, &[body(64 << 20)]).unwrap();
+    raw.frame().unwrap();
+    raw.tell(&Message::Accept {
+        object: ObjectId(1),
+    });
+    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
+    let Message::Dial { stripe } = raw.until(is_dial) else {
+        unreachable!("asked for")
+    };
+    let to_client = proto::Role::StripeToClient;
+    let mut first = raw.further(scene.address(), to_client, stripe.0).unwrap();
+    eventually("the first is open", || victim.stats().pair.stripes == 1);
+    let mut second = raw.further(scene.address(), to_client, stripe.0).unwrap();
+    let end = end_of(&victim);
+    assert!(end.contains("was opened twice"), "{end}");
+    last_words(&mut first.stream);
+    last_words(&mut second.stream);
+    assert!(raw.is_sent_away());
+    scene.is_well();
+}
+
+#[test]
+fn bytes_on_a_stripe_of_the_other_direction_break_it() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    victim.send(1, &[body(64 << 20)]).unwrap();
+    raw.frame().unwrap();
+    raw.tell(&Message::Accept {
+        object: ObjectId(1),
+    });
+    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
+    let Message::Dial { stripe } = raw.until(is_dial) else {
+        unreachable!("asked for")
+    };
+    let to_client = proto::Role::StripeToClient;
+    let mut wrong = raw.further(scene.address(), to_client, stripe.0).unwrap();
+    wrong.write(b"bytes");
+    raw.until(|message| *message == Message::Broken { stripe });
+    last_words(&mut wrong.stream);
+    // Another one is asked for, once this one is reported.
+    raw.tell(&Message::Report {
+        stripe,
+        extents: 0,
+        corrupt: false,
+    });
+    raw.until(is_dial);
+    assert!(victim.ended().is_none());
+    assert_eq!(victim.stats().pair.replaced, 1);
+    scene.is_well();
+}
+
+/// A listener that breaks the rules of asking for stripes.
+#[test]
+fn a_client_dials_only_so_many_stripes() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let fake = std::thread::spawn(move || {
+        let (stream, _) = socket.accept().unwrap();
+        let mut raw = Raw::accept(stream, &secret());
+        for number in 0..100 {
+            let mut frame = Vec::new();
+            let stripe = StripeId(number);
+            wire::encode_message(&Message::Dial { stripe }, &mut frame);
+            let _ = raw.stream.write_all(&frame);
+        }
+        assert!(raw.is_sent_away());
+    });
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(&address, &options, &mut soon()).unwrap();
+    let end = end_of(&client);
+    assert!(end.contains("there are too many"), "{end}");
+    fake.join().unwrap();
+}
+
+fn until_closed(stream: &mut TcpStream, bytes: &[u8]) {
+    let start = Instant::now();
+    while stream.write_all(bytes).is_ok() {
+        assert!(start.elapsed() < LONG, "it reads for ever");
+    }
+}
+
+#[test]
+fn answers_are_not_kept_for_who_does_not_read_them() {
+    let scene = Scene::new(&Options::default());
+    let questions = [
+        Message::Ping { token: 7 },
+        Message::Broken {
+            stripe: StripeId(7),
+        },
+    ];
+    std::thread::scope(|scope| {
+        for question in &questions {
+            let (mut raw, victim) = scene.attack();
+            let mut frames = Vec::new();
+            while frames.len() < 64 * 1024 {
+                wire::encode_message(question, &mut frames);
+            }
+            scope.spawn(move || {
+                until_closed(&mut raw.stream, &frames);
+                let end = end_of(&victim);
+                assert!(end.contains("does not read"), "{end}");
+            });
+        }
+        transfer(&scene.client, &scene.server);
+    });
+    // Who reads may ask.
+    let (mut raw, victim) = scene.attack();
+    for round in 1..=20 {
+        let mut frames = Vec::new();
+        for _ in 0..10_000 {
+            wire::encode_message(&Message::Ping { token: round }, &mut frames);
+        }
+        wire::encode_message(&Message::Ping { token: 99 }, &mut frames);
+        raw.write(&frames);
+        raw.until(|message| *message == Message::Pong { token: 99 });
+    }
+    assert!(victim.ended().is_none());
+    scene.is_well();
+}
+
+/// Offers that are taken back leave nothing behind, though nobody receives.
+#[test]
+fn offers_may_be_cancelled_for_ever() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    let mut frames = Vec::new();
+    for number in 1..=20_000 {
+        frames.extend(object(number, &[100 << 20], false, b""));
+        let object = ObjectId(number);
+        wire::encode_message(&Message::Cancel { object }, &mut frames);
+    }
+    frames.extend(object(20_001, &[1], false, b"x"));
+    raw.write(&frames);
+    let received = loop {
+        let incoming = victim.next(&mut soon()).unwrap();
+        // One of the others, before it was cancelled.
+        if incoming.wait(&mut soon()).is_ok() {
+            break incoming.take().unwrap();
+        }
+    };
+    assert_eq!(received.frames[0].as_slice(), b"x");
+    scene.is_well();
+}
+
+#[test]
+fn who_says_nothing_more_is_silent() {
+    let options = Options {
+        pair: Config {
+            timeout: Duration::from_secs(1),
+            ..Config::default()
+        },
+        ..Options::default()
+    };
+    let scene = Scene::new(&options);
+    let (mut raw, victim) = scene.attack();
+    // Half of a frame is nothing.
+    raw.write(&[9, 0, 0]);
+    let end = end_of(&victim);
+    assert!(end.contains("silent"), "{end}");
+    assert!(raw.is_sent_away());
+    scene.is_well();
+}
+
+/// In another process, whose memory can be measured: an honest server for everybody.
+#[test]
+#[ignore = "a child process of the next test"]
+fn serve() {
+    let listener = listener(&Options::default());
+    child::tell(&listener.address().to_string());
+    loop {
+        let Ok(peer) = listener.accept(&mut soon()) else {
+            continue;
+        };
+        std::thread::spawn(move || {
+            while let Ok(incoming) = peer.next(&mut soon()) {
+                match incoming.accept(Vec::new()) {
+                    Ok(_) if incoming.wait(&mut soon()).is_ok() => {
+                        let received = incoming.take().unwrap();
+                        let frames: Vec<_> = received
+                            .frames
+                            .into_iter()
+                            .map(treadle_net::Frame::into_bytes)
+                            .collect();
+                        let _ = peer.send(received.kind, &frames);
+                    }
+                    Ok(_) => {}
+                    Err(error) => incoming.refuse(&error.to_string()),
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_stays_bounded() {
+    const MIB: u64 = 1 << 20;
+    let process = Process::start("serve", "");
+    let address: Address = process.line().parse().unwrap();
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(&address, &options, &mut soon()).unwrap();
+    let echo = || {
+        let data = body(300_000);
+        client.send(1, std::slice::from_ref(&data)).unwrap();
+        let incoming = client.next(&mut soon()).unwrap();
+        incoming.accept(Vec::new()).unwrap();
+        incoming.wait(&mut soon()).unwrap();
+        assert!(incoming.take().unwrap().frames[0].as_slice() == data);
+    };
+    echo();
+    let before = process.peak_memory();
+    let addresses = process.peak_addresses();
+
+    // Lengths that nothing follows.
+    let valid = preamble(&hello(proto::Role::Control));
+    let held: Vec<_> = (0..200)
+        .map(|_| {
+            let mut stream = dial(&address);
+            let mut bytes = valid[..wire::PREAMBLE].to_vec();
+            bytes[12..].copy_from_slice(&(wire::MAX_HELLO as u32).to_le_bytes());
+            stream.write_all(&bytes).unwrap();
+            stream
+        })
+        .collect();
+    let mut half_frame = Raw::control(&address);
+    half_frame.write(&[0, 0, 11, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+    echo();
+    drop(held);
+
+    // Objects that nobody has the memory for, in one piece and in many.
+    for sizes in [vec![MAX_BYTES], vec![MAX_BYTES / 60_000; 60_000]] {
+        let mut raw = Raw::control(&address);
+        raw.write(&object(1, &sizes, false, b""));
+        let refused = raw.until(|message| matches!(message, Message::Refuse { .. }));
+        let Message::Refuse { reason, .. } = refused else {
+            unreachable!("asked for")
+        };
+        assert!(!reason.is_empty());
+        echo();
+    }
+    let limit = treadle_memory::memory_limit();
+    let reserved = process.peak_addresses() - addresses;
+    assert!(reserved < limit, "{reserved} bytes, limit {limit}");
+
+    // Headers beyond the credit, taken by nobody: the first object is never complete.
+    let mut raw = Raw::control(&address);
+    raw.write(&object(1, &[1 << 20], false, b""));
+    for number in 2.. {
+        let sizes = vec![0; if number % 2 > 0 { 60_000 } else { 1 }];
+        if raw
+            .stream
+            .write_all(&object(number, &sizes, false, b""))
+            .is_err()
+        {
+            break;
+        }
+    }
+    echo();
+
+    // Questions whose answers nobody reads.
+    let mut deaf = Raw::control(&address);
+    let mut frames = Vec::new();
+    while frames.len() < 64 * 1024 {
+        wire::encode_message(&Message::Ping { token: 7 }, &mut frames);
+    }
+    until_closed(&mut deaf.stream, &frames);
+    echo();
+
+    let grown = process.peak_memory() - before;
+    assert!(grown < 64 * MIB, "{} MiB", grown / MIB);
+}

@@ -19,7 +19,7 @@ from streams import (
 )
 
 MB, BLOCKS = 100, 8
-IPERF = {"iperf3, 128 KiB blocks": ("-l", "128K"), "iperf3, 1 MiB blocks": ("-l", "1M")}
+IPERF = {"iperf3": (), "iperf3, 1 MiB blocks": ("-l", "1M")}
 
 
 def measure(quick: bool) -> Iterator[Figure]:
@@ -60,7 +60,15 @@ def compare(network: Network, where: str, quick: bool) -> Iterator[Figure]:
         samples = interleave(turns, 3 if quick else 7)
         limits = {into: stream.limit for into, stream in ours.items()}
     lines: list[tuple[str, str, list[str], list[str], float | None]] = [
-        ("warm", "recv_into a warm array", list(IPERF), [fastest] if faster else [], 0.9),
+        ("warm", "recv_into a warm array", ["iperf3"], [], 0.9),
+        # One block that stays in the cache, as no array of 100 MB does.
+        (
+            "warm",
+            "recv_into a warm array",
+            ["iperf3, 1 MiB blocks"],
+            [fastest] if faster else [],
+            None,
+        ),
         # What a checksum leaves of it, for the eye: iperf3 looks at nothing.
         ("warm", "recv_into a warm array", [name for name in c if "warm" in name], [], None),
         ("new", "recv() of new arrays", [n for n in c if "pooled" in n], ["C, fresh"], 0.9),

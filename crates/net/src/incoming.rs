@@ -15,7 +15,7 @@ use crate::stream::{Stream, would_block};
 use crate::wire::{Checksum, EXTENT_HEADER, decode_extent};
 
 /// Bytes read in one turn of the leader.
-const TURN: usize = 256 * 1024;
+const TURN: usize = 512 * 1024;
 
 /// The extent whose bytes are arriving.
 struct Body {

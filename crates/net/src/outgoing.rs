@@ -242,7 +242,8 @@ impl Source for OutStripe {
             return;
         }
         let unsent = self.driver.unsent(self.token).unwrap_or(0);
-        let moved = unsent == 0 || unsent < writer.unsent;
+        // Nothing left to send is none: a proxy may have taken it, and lost it.
+        let moved = unsent < writer.unsent;
         writer.unsent = unsent;
         drop(writer);
         if moved {

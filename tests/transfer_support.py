@@ -18,6 +18,8 @@ LIMIT = 20.0
 
 _PRELUDE = """
 import os, signal, sys, threading, time
+# Whoever runs the tests in the background has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 from treadle import transfer
 conn = transfer.connect(sys.argv[1])

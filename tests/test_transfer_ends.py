@@ -281,3 +281,17 @@ def test_names() -> None:
             assert one.address in repr(one)
             assert "of 4 bytes, done" in repr(other.start_send(b"1234"))
     assert os.path.basename(transfer.__file__) == "__init__.py"
+
+
+def test_connections_outlive_their_listener() -> None:
+    listener = transfer.listen()
+    with transfer.connect(listener.address) as one, listener.accept(LIMIT) as other:
+        address = listener.address
+        listener.close()
+        # Large enough for stripes, which the closed listener still takes.
+        data = np.arange(1 << 20)
+        started = one.start_send(data)
+        assert (other.recv(timeout=LIMIT) == data).all()
+        started.result(LIMIT)
+        with pytest.raises(transfer.HandshakeError, match="the listener is closed"):
+            transfer.connect(address)

@@ -176,20 +176,16 @@ impl Listener {
         self.state.hall().notifier = notifier;
     }
 
-    /// Stops listening. Connections that were accepted stay, but get no further stripes.
+    /// Takes no more connections. Those that were accepted stay, and keep the port for their
+    /// stripes until the last of them ends.
     pub fn close(&self) {
         let mut hall = self.state.hall();
         hall.closed = true;
-        let tcp = hall.tcp.take();
-        let unix = hall.unix.take();
         let waiting = std::mem::take(&mut hall.waiting);
         let notifier = hall.notifier.clone();
         drop(hall);
         drop(waiting);
-        let tokens = [tcp.map(|(_, token)| token), unix.map(|(_, token)| token)];
-        for token in tokens.into_iter().flatten() {
-            self.state.driver.deregister(token);
-        }
+        self.state.leave();
         self.state.notify(notifier);
     }
 }
@@ -229,6 +225,21 @@ impl Listening {
         self.waiters.wake();
         if let Some(notifier) = notifier {
             let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Gives up the port when the listener is closed and no connection needs it.
+    fn leave(&self) {
+        let mut hall = self.hall();
+        hall.sessions.retain(|_, pair| pair.strong_count() > 0);
+        if !hall.closed || !hall.sessions.is_empty() {
+            return;
+        }
+        let (tcp, unix) = (hall.tcp.take(), hall.unix.take());
+        drop(hall);
+        let tokens = [tcp.map(|(_, token)| token), unix.map(|(_, token)| token)];
+        for token in tokens.into_iter().flatten() {
+            self.driver.deregister(token);
         }
     }
 
@@ -308,6 +319,9 @@ impl Door for Reception {
         own.descriptors.clone_from(&state.descriptors);
         let local = matches!(stream, Stream::Unix(_));
         match theirs.role() {
+            Role::Control if !local && state.hall().closed => {
+                handshake.refuse("the listener is closed");
+            }
             Role::Control if !local => handshake.answer(own, state.security.secret.clone()),
             role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)
                 if local == (role == Role::Descriptors) =>
@@ -426,6 +440,7 @@ impl Source for Doorway {
     }
 
     fn tick(self: Arc<Self>, token: Token, _now: Instant) {
+        self.state.leave();
         if self.state.greetings.load(Ordering::Relaxed) < MAX_GREETINGS {
             self.state.driver.interest(token, Interest::Read);
         }

@@ -161,7 +161,8 @@ pub(crate) struct Driver {
     state: AtomicU8,
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex, also after a panic.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere left the data as it was before or after a whole step.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use rustix::net::{
 use treadle_memory::{Export, Mapping, SegmentId, Segments};
 use treadle_transfer::ObjectId;
 
-use crate::driver::{Driver, Interest, Readiness, Source, Token};
+use crate::driver::{Driver, Interest, Readiness, Source, Token, lock};
 use crate::memory::Region;
 use crate::peer::Shared;
 use crate::wire::{self, Frame, Segment};
@@ -108,10 +108,6 @@ pub(crate) struct Channel {
     socket: UnixStream,
     out: Mutex<Out>,
     input: Mutex<In>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Channel {

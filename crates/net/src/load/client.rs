@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use treadle_transfer::PairEnd;
@@ -10,6 +10,7 @@ use treadle_transfer::PairEnd;
 use super::{Histogram, Messages, TURN, message};
 use crate::address::Address;
 use crate::driver::Wait;
+use crate::driver::lock;
 use crate::error::NetError;
 use crate::options::Options;
 use crate::peer::Peer;
@@ -230,8 +231,4 @@ impl Client {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -344,8 +344,13 @@ fn connect_to(
     wait: &mut Wait<'_>,
 ) -> Result<Peer, NetError> {
     let failed = |source| NetError::io(format!("connecting to {address}"), source);
-    let drivers = drivers().map_err(failed)?;
-    let driver = &drivers[random::<1>()[0] as usize % drivers.len()];
+    let driver = &match &options.lane {
+        Some(lane) => Arc::clone(lane.driver()),
+        None => {
+            let drivers = drivers().map_err(failed)?;
+            Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
+        }
+    };
     let tls = security.client.clone().filter(|_| address.tls);
     let stream = begin(socket, tls.as_ref()).map_err(failed)?;
     let mut own = hello(Role::Control);

@@ -113,6 +113,10 @@ impl Waiters {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
     fn add(&self) {
         lock(&self.0).push(std::thread::current());
     }
@@ -159,6 +163,8 @@ pub(crate) struct Driver {
     left: Mutex<Instant>,
     background: OnceLock<Thread>,
     state: AtomicU8,
+    /// Nobody will register anything any more.
+    retired: AtomicBool,
 }
 
 /// Locks a mutex, also after a panic.
@@ -185,6 +191,7 @@ impl Driver {
             left: Mutex::new(Instant::now()),
             background: OnceLock::new(),
             state: AtomicU8::new(NAPPING),
+            retired: AtomicBool::new(false),
         });
         let bell = epoll::EventData::new_u64(u64::MAX);
         epoll::add(&driver.epoll, &driver.bell, bell, epoll::EventFlags::IN)?;
@@ -373,6 +380,17 @@ impl Driver {
         }
     }
 
+    /// The background thread ends once nothing is registered.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+        self.ring();
+        self.wake_background();
+    }
+
+    fn is_over(&self) -> bool {
+        self.retired.load(Ordering::SeqCst) && lock(&self.sources).is_empty()
+    }
+
     fn wake_background(&self) {
         if let Some(thread) = self.background.get() {
             thread.unpark();
@@ -451,7 +469,7 @@ impl Driver {
     }
 
     fn background(&self) {
-        loop {
+        while !self.is_over() {
             let idle = lock(&self.left).elapsed();
             if self.following.load(Ordering::SeqCst) > 0 || idle < GRACE {
                 std::thread::park_timeout(GRACE);
@@ -460,7 +478,7 @@ impl Driver {
             match self.lead.try_lock() {
                 Ok(mut lead) => {
                     self.state.store(LEADING, Ordering::SeqCst);
-                    while self.following.load(Ordering::SeqCst) == 0 {
+                    while self.following.load(Ordering::SeqCst) == 0 && !self.is_over() {
                         self.turn(&mut lead, IDLE);
                     }
                     self.state.store(NAPPING, Ordering::SeqCst);

@@ -12,6 +12,7 @@
 //! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer) | the pair |
 //! | [`poller`](Poller) | waiting for any of many pairs |
+//! | [`lane`](Lane) | connections apart from those that the process shares |
 //! | [`load`] | requests and answers to measure all of it with |
 //!
 //! Linux only: it stands on epoll, eventfd and memfd.
@@ -28,6 +29,7 @@ pub mod fuzzing;
 mod handshake;
 mod incoming;
 mod inner;
+mod lane;
 mod listener;
 pub mod load;
 mod memory;
@@ -45,6 +47,7 @@ pub use address::Address;
 pub use driver::Wait;
 pub use error::NetError;
 pub use handshake::HandshakeError;
+pub use lane::Lane;
 pub use listener::Listener;
 pub use memory::{Frame, Target};
 pub use options::Options;

@@ -18,6 +18,7 @@ use crate::dial::{Door, Greeting, Opened, hello, host, start_stripe};
 use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
 use crate::error::NetError;
 use crate::handshake::Handshake;
+use crate::lane::Lane;
 use crate::options::{Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::secret::random;
@@ -45,6 +46,7 @@ pub struct Listener {
 /// What the handshakes of a listener refer to.
 struct Listening {
     driver: Arc<Driver>,
+    lane: Option<Lane>,
     security: Security,
     config: Config,
     /// The abstract name of the Unix socket for descriptors.
@@ -85,8 +87,14 @@ impl Listener {
             .expect("a name resolves to at least one address")
             .map_err(failed)?;
         let port = tcp.local_addr().map_err(failed)?.port();
-        let drivers = drivers().map_err(failed)?;
-        let driver = Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()]);
+        let lane = options.lane.clone();
+        let driver = match &lane {
+            Some(lane) => Arc::clone(lane.driver()),
+            None => {
+                let drivers = drivers().map_err(failed)?;
+                Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
+            }
+        };
         let (descriptors, unix) = if options.shared_memory {
             let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
             let unix = bind_abstract(&name).map_err(failed)?;
@@ -96,6 +104,7 @@ impl Listener {
         };
         let state = Arc::new(Listening {
             driver,
+            lane,
             security,
             config: options.pair.clone(),
             descriptors,
@@ -392,8 +401,13 @@ impl Doorway {
             state: Arc::clone(state),
             session,
         });
-        let drivers = drivers()?;
-        let driver = &drivers[session as usize % drivers.len()];
+        let driver = match &state.lane {
+            Some(lane) => lane.driver(),
+            None => {
+                let drivers = drivers()?;
+                &drivers[session as usize % drivers.len()]
+            }
+        };
         let after = Arc::clone(state);
         state.greetings.fetch_add(1, Ordering::Relaxed);
         let started = Greeting::start(

@@ -7,6 +7,7 @@ use treadle_transfer::Config;
 
 use crate::address::Address;
 use crate::error::NetError;
+use crate::lane::Lane;
 use crate::secret::Secret;
 use crate::tls::TlsOptions;
 
@@ -24,6 +25,9 @@ pub struct Options {
     pub insecure: bool,
     /// Pass shared memory to peers on the same host.
     pub shared_memory: bool,
+    /// Where the control connection of a peer lives, or all connections of a listener. Without it:
+    /// on one of the drivers that the process shares.
+    pub lane: Option<Lane>,
     /// How long connecting may take, resolving and handshake included.
     pub connect_timeout: Duration,
 }
@@ -36,6 +40,7 @@ impl Default for Options {
             tls: None,
             insecure: false,
             shared_memory: true,
+            lane: None,
             connect_timeout: Duration::from_secs(30),
         }
     }

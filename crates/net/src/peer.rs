@@ -354,6 +354,11 @@ impl Peer {
         }))
     }
 
+    /// Whether [`Peer::try_next`] has something to say.
+    pub fn has_next(&self) -> bool {
+        self.shared.locked().has_next()
+    }
+
     /// Takes objects that came in their headers alone, at most `most` of them, as long as they are
     /// next.
     pub fn take_small(&self, most: usize, into: &mut Vec<Received>) {

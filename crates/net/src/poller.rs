@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Driver, Wait, Waiters, drivers};
 use crate::error::NetError;
+use crate::lane::Lane;
 
 /// A waiting thread looks at least this often whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
@@ -59,12 +60,21 @@ impl Poller {
     /// When the system has no more threads or descriptors.
     pub fn new() -> Result<Arc<Self>, NetError> {
         let drivers = drivers().map_err(|source| NetError::io("starting to poll", source))?;
-        Ok(Arc::new(Self {
-            driver: Arc::clone(&drivers[0]),
+        Ok(Self::with(&drivers[0]))
+    }
+
+    /// An empty one for pairs in a lane, which the threads that wait here drive.
+    pub fn on(lane: &Lane) -> Arc<Self> {
+        Self::with(lane.driver())
+    }
+
+    fn with(driver: &Arc<Driver>) -> Arc<Self> {
+        Arc::new(Self {
+            driver: Arc::clone(driver),
             leader: Waiters::default(),
             queue: Mutex::default(),
             idle: Condvar::new(),
-        }))
+        })
     }
 
     /// Waits for a pair of which something changed, the one that has waited longest. No other

@@ -179,6 +179,12 @@ impl Inner {
         self.ended().map(|end| Err(NetError::Ended(end)))
     }
 
+    /// Whether [`Self::claim`] has an answer. There may be none after all, where an object was
+    /// cancelled by its sender.
+    pub(crate) fn has_next(&self) -> bool {
+        !self.order.is_empty() || self.ended().is_some()
+    }
+
     pub(crate) fn unclaim(&mut self, object: ObjectId) {
         let Some(inbound) = self.incoming.get_mut(&object) else {
             return;

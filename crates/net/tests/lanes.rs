@@ -26,6 +26,8 @@ fn driving_threads() -> usize {
 fn objects_pass_between_lanes_whose_threads_end_with_them() {
     // The drivers that all share, which stripes use, are not counted.
     drop(Poller::new().unwrap());
+    // A thread names itself when it starts to run.
+    eventually("the shared driver's thread runs", || driving_threads() > 0);
     let before = driving_threads();
     let (here, there) = (Lane::new().unwrap(), Lane::new().unwrap());
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options(&there)).unwrap();
@@ -50,7 +52,7 @@ fn objects_pass_between_lanes_whose_threads_end_with_them() {
         assert!(received.frames[0].as_slice() == body);
         sending.wait(&mut soon()).unwrap();
     }
-    assert_eq!(driving_threads(), before + 2);
+    eventually("the lanes' threads run", || driving_threads() == before + 2);
     client.close();
     drop((client, server, listener, poller, here, there));
     eventually("the lanes' threads end", || driving_threads() == before);

@@ -23,7 +23,8 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer mutants fuzz \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster \
+	mutants fuzz soak \
 	build lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -62,6 +63,13 @@ bench-order: $(BUILT) ## compare the memory footprint of the order with dask.ord
 bench-transfer: $(BUILT) ## measure the transfer plane beside iperf3, grpcio and a receiver in C
 	$(VENV_PY) bench/transfer/run.py $(ARGS)
 
+bench-cluster: $(BUILT) ## measure the cluster engine beside distributed and Ray
+	$(PIP_INSTALL) -r requirements/peers.lock
+	$(VENV_PY) bench/cluster/run.py $(ARGS)
+
+soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
+	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)
+
 build: $(BUILT) ## build the extension and install the package into the environment
 
 lint: $(INSTALLED) ## check formatting, clippy, ruff and types
@@ -80,8 +88,8 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev; do \
-		case $$lock in dev) from="--extra demo --group dev pyproject.toml";; *) from=requirements/$$lock.in;; esac; \
+	set -e; for lock in bootstrap dev peers; do \
+		case $$lock in dev) from="--extra demo --extra cluster --group dev pyproject.toml";; peers) from="-c requirements/dev.lock requirements/peers.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

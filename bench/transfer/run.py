@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 from figures import Figure
 
 MODULES = (

@@ -6,6 +6,8 @@ import click
 
 from treadle._bench_transfer import bench
 from treadle._certs import certs
+from treadle._cli_scheduler import scheduler
+from treadle._cli_worker import worker
 from treadle._probe import probe
 from treadle.demo.cli import demo
 
@@ -22,6 +24,8 @@ main.add_command(demo)
 main.add_command(bench)
 main.add_command(probe)
 main.add_command(certs)
+main.add_command(scheduler)
+main.add_command(worker)
 
 if __name__ == "__main__":
     main(prog_name="python -m treadle")

@@ -52,6 +52,6 @@ pub use listener::Listener;
 pub use memory::{Frame, Target};
 pub use options::Options;
 pub use peer::{Incoming, Peer, Received, Sending, Stats, Timings};
-pub use poller::{Poller, Turn};
+pub use poller::{Poller, Signal, Turn};
 pub use treadle_transfer::layout::SMALL;
 pub use treadle_transfer::{Config, Failure, PairEnd};

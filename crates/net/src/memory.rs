@@ -131,9 +131,36 @@ pub(crate) enum Memory {
     Inline(Bytes),
     /// A region, or a part of it.
     Region(std::sync::Arc<Region>),
+    /// Memory that its owner lets be written.
+    Writable(Bytes),
+}
+
+impl From<Bytes> for Frame {
+    /// A frame that can only be read.
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            offset: 0,
+            length: bytes.len(),
+            memory: Memory::Inline(bytes),
+        }
+    }
 }
 
 impl Frame {
+    /// A frame that was taken apart before ([`Frame::into_bytes`]), or whose memory came from
+    /// elsewhere.
+    ///
+    /// # Safety
+    /// The memory must be writable; whoever else reads it must put up with what is written through
+    /// this frame meanwhile.
+    pub unsafe fn writable(bytes: Bytes) -> Self {
+        Self {
+            offset: 0,
+            length: bytes.len(),
+            memory: Memory::Writable(bytes),
+        }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.length
@@ -147,17 +174,18 @@ impl Frame {
     /// Its first byte, to read.
     pub fn as_ptr(&self) -> *const u8 {
         match &self.memory {
-            Memory::Inline(bytes) => bytes[self.offset..].as_ptr(),
+            Memory::Inline(bytes) | Memory::Writable(bytes) => bytes[self.offset..].as_ptr(),
             Memory::Region(region) => region.at(self.offset),
         }
     }
 
-    /// Its first byte, to write; `None` for a frame that came in the object's header and shares its
-    /// memory with the other frames there: copy it, it is small.
+    /// Its first byte, to write; `None` for a frame that can only be read, as one that came in the
+    /// object's header and shares its memory with the other frames there: copy it, it is small.
     pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
         match &self.memory {
             Memory::Inline(_) => None,
             Memory::Region(region) => Some(region.at(self.offset)),
+            Memory::Writable(bytes) => Some(bytes[self.offset..].as_ptr().cast_mut()),
         }
     }
 
@@ -171,7 +199,9 @@ impl Frame {
     /// Its bytes, which keep its memory alive.
     pub fn into_bytes(self) -> Bytes {
         match self.memory {
-            Memory::Inline(bytes) => bytes.slice(self.offset..self.offset + self.length),
+            Memory::Inline(bytes) | Memory::Writable(bytes) => {
+                bytes.slice(self.offset..self.offset + self.length)
+            }
             Memory::Region(_) => Bytes::from_owner(self),
         }
     }

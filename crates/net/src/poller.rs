@@ -68,6 +68,11 @@ impl Poller {
         Self::with(lane.driver())
     }
 
+    /// Something of the application that gets turns as `key` too; none yet.
+    pub fn signal(self: &Arc<Self>, key: usize) -> Signal {
+        Signal(Watch::new(self, key))
+    }
+
     fn with(driver: &Arc<Driver>) -> Arc<Self> {
         Arc::new(Self {
             driver: Arc::clone(driver),
@@ -185,6 +190,17 @@ impl Watch {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queues a key of the application's own in a poller.
+#[derive(Clone, Debug)]
+pub struct Signal(Arc<Watch>);
+
+impl Signal {
+    /// The key gets a turn.
+    pub fn set(&self) {
+        self.0.changed();
     }
 }
 

@@ -15,6 +15,11 @@ pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Seconds on the clock of `time.time`.
+pub(crate) fn wall() -> f64 {
+    read(libc::CLOCK_REALTIME) as f64 * 1e-9
+}
+
 /// Nanoseconds, exact to a few milliseconds only, but five times cheaper to read.
 #[inline]
 pub(crate) fn coarse() -> u64 {

@@ -58,6 +58,22 @@ impl Slot {
             *place.cast::<*mut ffi::PyObject>() = value.into_ptr();
         }
     }
+
+    /// Assigns to a slot.
+    ///
+    /// # Safety
+    /// `object` is an instance of the class that the slot was found in, or of a subclass, and no
+    /// other thread reads or writes the slot meanwhile.
+    pub(crate) unsafe fn replace(self, object: Borrowed<'_, '_, PyAny>, value: Bound<'_, PyAny>) {
+        // SAFETY: by contract the offset is that of a pointer inside the object: to an object that
+        // it owns, or null.
+        let before = unsafe {
+            let place = object.as_ptr().cast::<u8>().offset(self.offset);
+            std::ptr::replace(place.cast::<*mut ffi::PyObject>(), value.into_ptr())
+        };
+        // SAFETY: the slot's own reference, which nobody else has now.
+        drop(unsafe { Bound::from_owned_ptr_or_opt(object.py(), before) });
+    }
 }
 
 /// The head of CPython's member descriptor; `pyo3::ffi` leaves it out.
@@ -70,7 +86,11 @@ struct MemberDescriptor {
     member: *const ffi::PyMemberDef,
 }
 
-fn slot(class: &Bound<'_, PyType>, name: &'static str) -> PyResult<Slot> {
+/// Finds a slot of a class by its name.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn slot(class: &Bound<'_, PyType>, name: &'static str) -> PyResult<Slot> {
     let descriptor = class.getattr(name)?;
     // SAFETY: the type of the descriptor is compared before its fields are read.
     let offset = unsafe {

@@ -1,6 +1,8 @@
 //! `treadle._core`: the engine, as Python sees it.
 
 mod clock;
+#[cfg(target_os = "linux")]
+mod cluster;
 mod dask;
 mod error;
 mod fork;
@@ -11,6 +13,8 @@ mod legacy;
 mod load;
 mod node;
 mod pool;
+#[cfg(target_os = "linux")]
+mod recipe;
 mod shared;
 mod steps;
 mod subgraph;
@@ -146,5 +150,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     transfer::register(module)?;
     #[cfg(target_os = "linux")]
     load::register(module)?;
+    #[cfg(target_os = "linux")]
+    recipe::register(module)?;
+    #[cfg(target_os = "linux")]
+    cluster::register(module)?;
     shared::register(module)
 }

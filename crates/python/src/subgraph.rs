@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use treadle_graph::{Graph, TaskId, order};
 
 /// How to run inner graphs of one shape. Task ids are positions: inputs first, then inner tasks.
-struct Shape {
-    steps: Vec<Step>,
+pub(crate) struct Shape {
+    pub(crate) steps: Vec<Step>,
 }
 
-struct Step {
-    task: TaskId,
+pub(crate) struct Step {
+    pub(crate) task: TaskId,
     /// Values that nobody reads after this step.
     release: Vec<TaskId>,
 }
@@ -31,7 +31,7 @@ struct Step {
 pub(crate) struct Shapes(Mutex<HashMap<Box<[u32]>, Arc<Shape>>>);
 
 impl Shapes {
-    fn get(&self, inner: &Inner<'_>, target: TaskId) -> PyResult<Arc<Shape>> {
+    pub(crate) fn get(&self, inner: &Inner<'_>, target: TaskId) -> PyResult<Arc<Shape>> {
         let signature = inner.signature(target);
         if let Some(shape) = self.lock().get(&signature) {
             return Ok(shape.clone());
@@ -47,17 +47,17 @@ impl Shapes {
 }
 
 /// The inner graph of one fused task.
-struct Inner<'py> {
-    keys: Keys,
-    inputs: usize,
-    nodes: Vec<Bound<'py, PyAny>>,
+pub(crate) struct Inner<'py> {
+    pub(crate) keys: Keys,
+    pub(crate) inputs: usize,
+    pub(crate) nodes: Vec<Bound<'py, PyAny>>,
     /// `reads[offsets[i]..offsets[i + 1]]` are the references of node `i`.
     offsets: Vec<u32>,
     reads: Vec<TaskId>,
 }
 
 impl<'py> Inner<'py> {
-    fn load(
+    pub(crate) fn load(
         spec: &Spec,
         graph: Borrowed<'_, 'py, PyDict>,
         input_keys: Borrowed<'_, 'py, PyTuple>,
@@ -92,7 +92,7 @@ impl<'py> Inner<'py> {
         Ok(inner)
     }
 
-    fn reads(&self, node: usize) -> &[TaskId] {
+    pub(crate) fn reads(&self, node: usize) -> &[TaskId] {
         &self.reads[self.offsets[node] as usize..self.offsets[node + 1] as usize]
     }
 
@@ -142,7 +142,7 @@ impl<'py> Inner<'py> {
     }
 }
 
-fn find(keys: &Keys, key: Borrowed<'_, '_, PyAny>) -> PyResult<TaskId> {
+pub(crate) fn find(keys: &Keys, key: Borrowed<'_, '_, PyAny>) -> PyResult<TaskId> {
     keys.find(key)?.ok_or_else(|| {
         PyRuntimeError::new_err(format!(
             "Not enough arguments provided: missing keys {{{}}}",

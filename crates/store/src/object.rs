@@ -20,6 +20,9 @@ impl fmt::Display for ObjectId {
 ///
 /// No method is called, and no value is dropped, while the store holds a lock.
 pub trait Live: Send + Sync {
+    /// The value as what it is, for the embedder that knows.
+    fn as_any(&self) -> &dyn std::any::Any;
+
     /// The memory that goes when the value is dropped, in bytes. Asked once, when the value comes.
     fn nbytes(&self) -> u64;
 

@@ -3,6 +3,7 @@
 use super::array;
 use super::encode::{ARRAY, BYTEARRAY, BYTES, PICKLE};
 use super::memory::Memory;
+use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,7 +17,39 @@ use treadle_net::{Frame, Received};
 /// # Errors
 /// When it cannot be unpickled here.
 pub(crate) fn decode<'py>(py: Python<'py>, received: Received) -> PyResult<Bound<'py, PyAny>> {
-    let Received { kind, frames, .. } = received;
+    decode_frames(py, received.kind, received.frames)
+}
+
+/// The object that serialised parts make up, which stay in memory as long as it views them. They are
+/// a value of which others may have live objects too, or send it: whoever writes to one of them
+/// writes to all, as with any object that several tasks read.
+///
+/// # Errors
+/// When it cannot be unpickled here.
+pub(crate) fn decode_parts<'py>(
+    py: Python<'py>,
+    kind: u32,
+    parts: &[Bytes],
+) -> PyResult<Bound<'py, PyAny>> {
+    /// Arrays want their memory aligned; small parts may be anywhere in that of others.
+    const ALIGNMENT: usize = 64;
+    let frame = |part: &Bytes| {
+        if part.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+            // SAFETY: parts are received or read into buffers of their own, never into memory that
+            // cannot be written; who else reads it is told above.
+            unsafe { Frame::writable(part.clone()) }
+        } else {
+            Frame::from(part.clone())
+        }
+    };
+    decode_frames(py, kind, parts.iter().map(frame).collect())
+}
+
+fn decode_frames<'py>(
+    py: Python<'py>,
+    kind: u32,
+    frames: Vec<Frame>,
+) -> PyResult<Bound<'py, PyAny>> {
     match kind {
         BYTES => bytes(py, frames.first()).map(Bound::into_any),
         ARRAY => array::decode(py, frames),

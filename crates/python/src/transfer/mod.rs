@@ -29,9 +29,11 @@ mod sending;
 mod timeline;
 mod wait;
 
+pub(crate) use decode::{decode, decode_parts};
+pub(crate) use encode::{Encoded, encode};
 pub(crate) use listener::parse;
 pub(crate) use options::Settings;
-pub(crate) use origin::enter;
+pub(crate) use origin::{Own, enter};
 pub(crate) use wait::{Limit, blocking, failed};
 
 use pyo3::prelude::*;

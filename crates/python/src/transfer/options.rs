@@ -57,6 +57,7 @@ impl Settings {
             }),
             insecure: self.insecure,
             shared_memory: self.shared_memory,
+            lane: None,
             connect_timeout: seconds("connect_timeout", self.connect_timeout)?,
         })
     }

@@ -47,12 +47,12 @@ fn is_main_thread() -> bool {
 ///
 /// # Errors
 /// What was raised, or what `failed` makes of the operation's own error.
-pub(crate) fn blocking<R: Send>(
+pub(crate) fn blocking<R: Send, E: Send>(
     py: Python<'_>,
     limit: Limit,
     look: Option<Look<'_>>,
-    failed: impl FnOnce(NetError) -> PyErr,
-    operation: impl FnOnce(&mut Wait<'_>) -> Result<R, NetError> + Send,
+    failed: impl FnOnce(E) -> PyErr,
+    operation: impl FnOnce(&mut Wait<'_>) -> Result<R, E> + Send,
 ) -> PyResult<R> {
     let (result, raised) = py.detach(|| {
         let mut raised = None;

@@ -81,6 +81,10 @@ impl Value {
 }
 
 impl Live for Value {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
     fn nbytes(&self) -> u64 {
         self.seen.ask();
         self.bytes.len() as u64

@@ -1,0 +1,39 @@
+//! What can go wrong for a client.
+
+use treadle_net::NetError;
+
+use crate::error::NodeError;
+
+/// An error of the native end of a client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The connection to the scheduler.
+    #[error(transparent)]
+    Node(NodeError),
+    /// A wait ended.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The connection is over.
+    #[error("the connection to the scheduler at {address} is over: {reason}")]
+    Ended {
+        /// The scheduler.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// Local ids are not used twice, and there are no more.
+    #[error("this client has named four billion keys: make another one")]
+    Exhausted,
+    /// A key that the client has no future of.
+    #[error("this client has no future of the key")]
+    UnknownKey,
+}
+
+impl From<NodeError> for ClientError {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Net(error) => Self::Net(error),
+            error => Self::Node(error),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The keys that a client has futures of.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use treadle_types::WorkerId;
+
+use super::error::ClientError;
+use crate::message::Standing;
+
+/// What is known of a value.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    /// It is being made.
+    Pending,
+    /// It is here, encoded.
+    Inline(Bytes),
+    /// It is at workers.
+    Remote {
+        /// One of them.
+        holder: Option<WorkerId>,
+        /// Its name.
+        object: u64,
+    },
+    /// There will be none: the task failed or was cancelled, and the application was told.
+    Failed,
+    /// The scheduler does not know the key.
+    Unknown,
+}
+
+/// A key.
+#[derive(Debug)]
+pub(super) struct Entry<T> {
+    key: Arc<[u8]>,
+    /// What the application keeps of it, as long as it has futures.
+    pub(super) owner: Option<T>,
+    /// How many other things need it.
+    holds: u32,
+    pub(super) known: Known,
+}
+
+/// Keys, by their encoding and by their local ids. An id is an index for the length of a
+/// connection, and is not used twice.
+#[derive(Debug)]
+pub(super) struct Keys<T> {
+    by_key: HashMap<Arc<[u8]>, u32>,
+    entries: HashMap<u32, Entry<T>, BuildHasherDefault<Spread>>,
+    /// Further ids of keys, for keys that were named again.
+    aliases: HashMap<u32, u32>,
+    next: u32,
+}
+
+/// What is left of a key that was let go.
+#[derive(Debug)]
+pub(super) struct Released<T> {
+    /// To be dropped without any lock.
+    pub(super) owner: Option<T>,
+    /// The id, if nobody needs the key any more: the scheduler is to be told.
+    pub(super) id: Option<u32>,
+}
+
+impl<T> Keys<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            by_key: HashMap::new(),
+            entries: HashMap::default(),
+            aliases: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<&Entry<T>> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn by_key(&self, key: &[u8]) -> Option<&Entry<T>> {
+        self.entries.get(self.by_key.get(key)?)
+    }
+
+    /// The id of the key that is named next.
+    pub(super) fn next_id(&self) -> u32 {
+        self.next
+    }
+
+    /// Names a key that is not kept.
+    pub(super) fn name(&mut self) -> Result<u32, ClientError> {
+        let id = self.next;
+        self.next = id.checked_add(1).ok_or(ClientError::Exhausted)?;
+        Ok(id)
+    }
+
+    /// Names a key that is here once more: the scheduler says of the new id how it stands.
+    pub(super) fn name_again(&mut self, id: u32) -> Result<u32, ClientError> {
+        let alias = self.name()?;
+        self.aliases.insert(alias, id);
+        Ok(alias)
+    }
+
+    /// The id under which a key is kept that was named with this one.
+    #[inline]
+    pub(super) fn kept_as(&self, id: u32) -> u32 {
+        if self.aliases.is_empty() {
+            return id;
+        }
+        self.aliases.get(&id).copied().unwrap_or(id)
+    }
+
+    /// The further ids of a key that is not here any more: they are not needed either.
+    pub(super) fn take_aliases(&mut self, id: u32) -> Vec<u32> {
+        if self.aliases.is_empty() {
+            return Vec::new();
+        }
+        let aliases = self.aliases.extract_if(|_, kept| *kept == id);
+        aliases.map(|(alias, _)| alias).collect()
+    }
+
+    /// Names a key that is not here, and keeps it.
+    pub(super) fn add(&mut self, key: &[u8], owner: Option<T>) -> Result<u32, ClientError> {
+        let id = self.name()?;
+        let key: Arc<[u8]> = key.into();
+        let entry = Entry {
+            key: Arc::clone(&key),
+            holds: u32::from(owner.is_none()),
+            owner,
+            known: Known::Pending,
+        };
+        self.entries.insert(id, entry);
+        self.by_key.insert(key, id);
+        Ok(id)
+    }
+
+    /// The application has futures of a key that is here. Returns what it kept of it before.
+    pub(super) fn own(&mut self, id: u32, owner: T) -> Option<T> {
+        self.entries.get_mut(&id)?.owner.replace(owner)
+    }
+
+    /// Something else needs the key until [`Keys::let_go`].
+    pub(super) fn hold(&mut self, id: u32) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.holds += 1;
+        }
+    }
+
+    pub(super) fn let_go(&mut self, id: u32) -> Option<u32> {
+        let entry = self.entries.get_mut(&id)?;
+        entry.holds = entry.holds.saturating_sub(1);
+        self.forget_if_unused(id)
+    }
+
+    /// The application has no futures of the key any more.
+    pub(super) fn disown(&mut self, key: &[u8]) -> Option<Released<T>> {
+        let id = self.find(key)?;
+        let owner = self.entries.get_mut(&id)?.owner.take();
+        Some(Released {
+            owner,
+            id: self.forget_if_unused(id),
+        })
+    }
+
+    fn forget_if_unused(&mut self, id: u32) -> Option<u32> {
+        let entry = self.entries.get(&id)?;
+        if entry.owner.is_some() || entry.holds > 0 {
+            return None;
+        }
+        let entry = self.entries.remove(&id)?;
+        self.by_key.remove(&entry.key);
+        Some(id)
+    }
+
+    /// Notes how a task stands. `false`: nobody wants to know any more.
+    #[inline]
+    pub(super) fn note(&mut self, id: u32, standing: &Standing) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return false;
+        };
+        entry.known = match standing {
+            Standing::Finished {
+                inline: Some(value),
+                ..
+            } => Known::Inline(value.clone()),
+            Standing::Finished { holder, object, .. } => Known::Remote {
+                holder: *holder,
+                object: *object,
+            },
+            Standing::Pending => Known::Pending,
+            Standing::Failed(_) | Standing::Cancelled(_) => Known::Failed,
+            Standing::Unknown => Known::Unknown,
+        };
+        true
+    }
+
+    /// Another worker has the value.
+    pub(super) fn moved(&mut self, id: u32, to: WorkerId) {
+        if let Some(Known::Remote { holder, .. }) =
+            self.entries.get_mut(&id).map(|entry| &mut entry.known)
+        {
+            *holder = Some(to);
+        }
+    }
+
+    /// The encoding of a key that is here.
+    pub(super) fn key(&self, id: u32) -> Option<Arc<[u8]>> {
+        Some(Arc::clone(&self.get(id)?.key))
+    }
+}
+
+/// Local ids are consecutive: a multiplication spreads them well enough.
+#[derive(Debug, Default)]
+pub(super) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, value: u32) {
+        let mixed = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}

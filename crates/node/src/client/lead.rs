@@ -1,0 +1,214 @@
+//! The thread that waits, takes what comes and processes it.
+
+use std::time::{Duration, Instant};
+
+use treadle_net::{NetError, Wait};
+
+use super::error::ClientError;
+use super::{Client, Event, Item};
+use crate::lock;
+
+/// Turns of the poller that [`Lead::poll`] takes at most.
+const TURNS: usize = 64;
+/// How long a thread that needs room waits before it looks whether it should lead.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// The role of the thread that leads: it alone takes what has come, so things are processed in
+/// order. Dropping it, on that thread, lets others lead.
+#[derive(Debug)]
+pub struct Lead<'a, T> {
+    client: &'a Client<T>,
+    /// It is not taken within another one.
+    outermost: bool,
+}
+
+impl<T> Client<T> {
+    /// Leads if no other thread does.
+    pub fn try_lead(&self) -> Option<Lead<'_, T>> {
+        let depth = self.role.try_take()?;
+        Some(Lead {
+            client: self,
+            outermost: depth == 1,
+        })
+    }
+
+    /// How often threads have processed something and stopped to lead; see [`Client::lead`].
+    pub fn rounds(&self) -> u64 {
+        self.role.rounds()
+    }
+
+    /// Waits to lead. Nothing: another thread has processed something since there were `seen`
+    /// rounds, so it is time to look again whether there is still something to wait for.
+    ///
+    /// # Errors
+    /// When the wait ends.
+    pub fn lead(&self, seen: u64, wait: &mut Wait<'_>) -> Result<Option<Lead<'_, T>>, NetError> {
+        let depth = self.role.take(seen, wait)?;
+        Ok(depth.map(|depth| Lead {
+            client: self,
+            outermost: depth == 1,
+        }))
+    }
+
+    /// Waits a moment for room, while another thread leads.
+    pub(super) fn wait_briefly(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        let slice = Instant::now() + SLICE;
+        let deadline = wait.deadline.map_or(slice, |deadline| deadline.min(slice));
+        let mut brief = Wait {
+            deadline: Some(deadline),
+            interrupted: &mut *wait.interrupted,
+        };
+        match self.peer.wait_for_room(&mut brief) {
+            Err(NetError::Timeout) if wait.deadline.is_none_or(|limit| Instant::now() < limit) => {
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+}
+
+impl<T> Lead<'_, T> {
+    /// Waits until there is something to process, or somebody called [`Client::wake`].
+    ///
+    /// # Errors
+    /// When the connection is over and everything was processed, or the wait ends.
+    pub fn receive(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        loop {
+            if !lock(&self.client.inbox).is_empty() {
+                return Ok(());
+            }
+            self.client.check()?;
+            self.turn(wait)?;
+            if self.client.is_woken() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until there is room to send.
+    pub(super) fn make_room(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        while !self.client.has_room() {
+            self.client.check()?;
+            self.turn(wait)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for something, and takes it.
+    fn turn(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        let client = self.client;
+        lock(&client.sender).flush();
+        let due = {
+            let mut engine = lock(&client.engine);
+            if engine.workers.mute(true) {
+                client.peer.set_notifier(None);
+            }
+            engine.next_due()
+        };
+        let deadline = match (wait.deadline, due) {
+            (Some(deadline), Some(due)) => Some(deadline.min(due)),
+            (deadline, due) => deadline.or(due),
+        };
+        let mut shorter = Wait {
+            deadline,
+            interrupted: &mut *wait.interrupted,
+        };
+        match client.poller.next(&mut shorter) {
+            Ok(turn) => client.serve(turn),
+            Err(NetError::Timeout) if wait.deadline.is_none_or(|limit| Instant::now() < limit) => {
+                client.on_time();
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Takes what is here, a bounded amount, without waiting.
+    pub fn poll(&self) {
+        let client = self.client;
+        lock(&client.sender).flush();
+        let now = Instant::now();
+        if lock(&client.engine)
+            .next_due()
+            .is_some_and(|due| due <= now)
+        {
+            client.on_time();
+        }
+        for _ in 0..TURNS {
+            let mut none = Wait {
+                deadline: Some(now),
+                interrupted: &mut || false,
+            };
+            match client.poller.next(&mut none) {
+                Ok(turn) => client.serve(turn),
+                Err(_) => return,
+            }
+        }
+        // There may be more.
+        client.bell.ring();
+    }
+
+    /// The next thing to process. `read` gets what the application keeps of the key that it is
+    /// about, under a lock: it must not call out.
+    pub fn next<R>(&self, mut read: impl FnMut(&T) -> R) -> Option<Event<R>> {
+        loop {
+            let item = lock(&self.client.inbox).pop_front()?;
+            return Some(match item {
+                Item::Standing(id, change) => {
+                    let keys = lock(&self.client.keys);
+                    let owner = keys.get(id).and_then(|entry| entry.owner.as_ref());
+                    // Released meanwhile: nobody wants to know.
+                    let Some(owner) = owner else {
+                        continue;
+                    };
+                    Event::Standing {
+                        owner: read(owner),
+                        change,
+                    }
+                }
+                Item::Fetched {
+                    ticket,
+                    index,
+                    outcome,
+                } => Event::Fetched {
+                    ticket,
+                    index,
+                    outcome,
+                },
+                Item::Call(call) => Event::Call(call),
+                Item::Answer(answer) => Event::Answer(answer),
+                Item::Stuck(keys, reason) => Event::Stuck { keys, reason },
+                Item::Restarted => Event::Restarted,
+                Item::Closed(reason) => Event::Closed(reason),
+            });
+        }
+    }
+}
+
+impl<T> Drop for Lead<'_, T> {
+    fn drop(&mut self) {
+        let client = self.client;
+        if self.outermost {
+            let mut engine = lock(&client.engine);
+            let mut left = !lock(&client.inbox).is_empty();
+            if engine.workers.mute(false) {
+                client.peer.set_notifier(Some(client.bell.notifier()));
+                // What came before the notifier was back.
+                left |= client.ended_reason().is_none() && client.peer.has_next();
+                left |= engine.workers.has_something();
+            }
+            let due = engine.next_due();
+            if due != engine.timer {
+                engine.timer = due;
+                let delay = due.map(|due| due.saturating_duration_since(Instant::now()));
+                client.bell.ring_in(delay);
+            }
+            drop(engine);
+            left |= !lock(&client.sender).flush();
+            if left {
+                client.bell.ring();
+            }
+        }
+        client.role.leave();
+    }
+}

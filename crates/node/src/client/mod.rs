@@ -1,0 +1,464 @@
+//! The native end of a client, without Python.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `keys` | the keys that the application has futures of, by encoding and by local id |
+//! | `submission`, `put` | tasks and values for the scheduler |
+//! | `sender` | what goes to the scheduler, in order |
+//! | `role`, `lead` | which thread takes what comes |
+//! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
+//! | `fetch`, `workers`, `link` | values from workers |
+//! | `bell` | a descriptor for event loops |
+//!
+//! Any number of threads may use a client. A thread that waits *leads*: it moves the bytes of the
+//! control connection itself (see `treadle_net`'s lanes), so that an answer meets the thread that
+//! wants it without a hand-over. While nobody waits, the lane's own thread moves them, and the
+//! descriptor becomes readable.
+//!
+//! Locks are taken in the order engine, sender, keys, inbox; each for short, none while the
+//! application is called.
+
+mod bell;
+mod engine;
+mod error;
+mod fetch;
+mod keys;
+mod lead;
+mod link;
+mod put;
+mod role;
+mod sender;
+mod submission;
+mod workers;
+
+pub use error::ClientError;
+pub use fetch::Fetched;
+pub use lead::Lead;
+pub use put::{Contained, Content, Whither};
+pub use submission::{Input, NewTask, Submission};
+pub use treadle_scheduler::Stuck;
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use bytes::Bytes;
+use treadle_net::{Address, Lane, NetError, Options, Peer, Poller, Signal, Wait};
+
+use self::bell::Bell;
+use self::engine::Engine;
+use self::fetch::Fetches;
+use self::keys::{Keys, Known};
+use self::put::Puts;
+use self::role::Role;
+use self::sender::{RELEASES, Sender};
+use self::workers::Workers;
+use crate::error::NodeError;
+use crate::lock;
+use crate::message::{Answer, Call, Failed, FromClient, Hello};
+use crate::wire::{Link, introduce};
+
+/// The control connection in the poller.
+const CONTROL: usize = 0;
+/// Connections that were made, in the poller.
+const SIGNAL: usize = usize::MAX;
+/// The largest message that is taken from the scheduler, in bytes.
+const MOST: u64 = 1 << 30;
+/// Bytes of messages that wait to be sent, above which submitters wait.
+const WAITING: usize = 1 << 20;
+
+/// How a key stands now. The value itself, if it came along, is in [`Client::value`].
+#[derive(Debug)]
+pub enum Change {
+    /// It has a value.
+    Finished {
+        /// The type of a value that is not inline, as workers name it.
+        class: Bytes,
+    },
+    /// It has none.
+    Failed(Box<Failed>),
+    /// It was cancelled; reason and message, an encoded value.
+    Cancelled(Bytes),
+    /// It is being made, again.
+    Pending,
+    /// The scheduler does not know the key, and nobody is making it.
+    Unknown,
+}
+
+/// Something for the application.
+#[derive(Debug)]
+pub enum Event<R> {
+    /// A key stands otherwise.
+    Standing {
+        /// What the application keeps of it.
+        owner: R,
+        /// How.
+        change: Change,
+    },
+    /// A value that was asked for ([`Client::fetch`]).
+    Fetched {
+        /// The number that `fetch` returned.
+        ticket: u64,
+        /// Which of its keys.
+        index: usize,
+        /// What became of it.
+        outcome: Fetched,
+    },
+    /// A question, to be answered with [`Client::answer`].
+    Call(Call),
+    /// An answer to a question of [`Client::call`].
+    Answer(Answer),
+    /// Nothing moves.
+    Stuck {
+        /// Keys of some of the tasks, encoded.
+        keys: Vec<Bytes>,
+        /// Why.
+        reason: Stuck,
+    },
+    /// Everything was cancelled and dropped.
+    Restarted,
+    /// The connection is over; why. What was asked for and has not come will not come.
+    Closed(String),
+}
+
+/// What waits for the application.
+#[derive(Debug)]
+enum Item {
+    Standing(u32, Change),
+    Fetched {
+        ticket: u64,
+        index: usize,
+        outcome: Fetched,
+    },
+    Call(Call),
+    Answer(Answer),
+    Stuck(Vec<Bytes>, Stuck),
+    Restarted,
+    Closed(String),
+}
+
+/// A client of a scheduler. `T` is what the application keeps of each key that it has futures of.
+#[derive(Debug)]
+pub struct Client<T> {
+    address: String,
+    id: u32,
+    info: Bytes,
+    peer: Peer,
+    lane: Lane,
+    poller: std::sync::Arc<Poller>,
+    signal: Signal,
+    bell: Bell,
+    role: Role,
+    engine: Mutex<Engine>,
+    sender: Mutex<Sender>,
+    keys: Mutex<Keys<T>>,
+    inbox: Mutex<VecDeque<Item>>,
+    ended: OnceLock<String>,
+    woken: AtomicBool,
+    numbers: AtomicU64,
+    submissions: AtomicU32,
+}
+
+impl<T> Client<T> {
+    /// Connects to a scheduler. Connections to workers get the same options.
+    ///
+    /// # Errors
+    /// When there is no connection, the scheduler refuses the client, or the wait ends.
+    pub fn connect(
+        address: &Address,
+        options: &Options,
+        hello: &Hello,
+        wait: &mut Wait<'_>,
+    ) -> Result<Self, ClientError> {
+        let lane = Lane::new()?;
+        let options = Options {
+            lane: Some(lane.clone()),
+            ..options.clone()
+        };
+        let control = Options {
+            shared_memory: false,
+            ..options.clone()
+        };
+        let peer = Peer::connect(address, &control, wait)?;
+        let (id, info) = introduce(&peer, hello, wait)?;
+        let bell = Bell::new().map_err(|source| NodeError::System {
+            what: "making a descriptor for event loops",
+            source,
+        })?;
+        let poller = Poller::on(&lane);
+        let signal = poller.signal(SIGNAL);
+        let workers = Workers::new(
+            options,
+            std::sync::Arc::clone(&poller),
+            signal.clone(),
+            bell.notifier(),
+        );
+        peer.set_notifier(Some(bell.notifier()));
+        peer.watch(&poller, CONTROL);
+        Ok(Self {
+            address: address.to_string(),
+            id,
+            info,
+            engine: Mutex::new(Engine {
+                control: Link::new(peer.clone(), MOST),
+                workers,
+                fetches: Fetches::default(),
+                puts: Puts::default(),
+                sweep: None,
+                timer: None,
+            }),
+            sender: Mutex::new(Sender::new(peer.clone())),
+            peer,
+            lane,
+            poller,
+            signal,
+            bell,
+            role: Role::default(),
+            keys: Mutex::new(Keys::new()),
+            inbox: Mutex::default(),
+            ended: OnceLock::new(),
+            woken: AtomicBool::new(false),
+            numbers: AtomicU64::new(0),
+            submissions: AtomicU32::new(0),
+        })
+    }
+
+    /// The scheduler's address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The number that the scheduler gave this client.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What the scheduler says about itself: an encoded value.
+    pub fn info(&self) -> &Bytes {
+        &self.info
+    }
+
+    /// Why the connection is over, if it is.
+    pub fn ended_reason(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    /// A descriptor that is readable while there is something to process and no thread leads.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.descriptor()
+    }
+
+    /// To be called before [`Lead::poll`]: the descriptor becomes readable again with what comes
+    /// from now on.
+    pub fn silence(&self) {
+        self.bell.silence();
+    }
+
+    /// Has the thread that leads come back.
+    pub fn wake(&self) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.signal.set();
+    }
+
+    fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    fn check(&self) -> Result<(), ClientError> {
+        match self.ended_reason() {
+            None => Ok(()),
+            Some(reason) => Err(ClientError::Ended {
+                address: self.address.clone(),
+                reason: reason.to_owned(),
+            }),
+        }
+    }
+
+    /// Whether [`Client::wait_for_room`] would return at once.
+    pub fn has_room(&self) -> bool {
+        self.peer.has_room() && lock(&self.sender).waiting() < WAITING
+    }
+
+    /// Sends messages after everything that was sent before.
+    fn post<const N: usize>(&self, messages: [FromClient; N]) {
+        let sender = &mut *lock(&self.sender);
+        for message in &messages {
+            sender.push(message);
+        }
+        sender.flush();
+    }
+
+    /// A number for a call or a fetch, used once.
+    pub fn new_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends what waits for the next message.
+    pub fn flush_now(&self) {
+        lock(&self.sender).flush();
+    }
+
+    fn next_submission(&self) -> u32 {
+        self.submissions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id is not needed any more. The scheduler is told with the next message, or when the
+    /// descriptor, which becomes readable, is attended to.
+    fn unwanted(&self, id: u32) {
+        let aliases = lock(&self.keys).take_aliases(id);
+        let sender = &mut *lock(&self.sender);
+        for alias in aliases {
+            sender.release(alias);
+        }
+        match sender.release(id) {
+            1 => self.bell.ring(),
+            RELEASES.. => {
+                sender.flush();
+            }
+            _ => {}
+        }
+    }
+
+    fn let_go(&self, id: u32) {
+        let released = lock(&self.keys).let_go(id);
+        if let Some(id) = released {
+            self.unwanted(id);
+        }
+    }
+
+    /// The application has futures of a key that somebody else makes, and keeps `owner`, which is
+    /// told how the key stands. For a key that is here already, returns what was kept before.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn watch(&self, key: &[u8], owner: T) -> Result<Option<T>, ClientError> {
+        self.check()?;
+        let sender = &mut *lock(&self.sender);
+        let mut before = None;
+        let first = {
+            let mut keys = lock(&self.keys);
+            if let Some(id) = keys.find(key) {
+                before = keys.own(id, owner);
+                match keys.get(id).map(|entry| &entry.known) {
+                    Some(Known::Failed | Known::Unknown) => keys.name_again(id)?,
+                    Some(Known::Inline(_) | Known::Remote { .. }) => {
+                        let class = Bytes::new();
+                        let finished = Item::Standing(id, Change::Finished { class });
+                        lock(&self.inbox).push_back(finished);
+                        self.bell.ring();
+                        return Ok(before);
+                    }
+                    Some(Known::Pending) | None => return Ok(before),
+                }
+            } else {
+                keys.add(key, Some(owner))?
+            }
+        };
+        sender.push(&FromClient::Want {
+            first,
+            keys: vec![Bytes::copy_from_slice(key)],
+        });
+        sender.flush();
+        Ok(before)
+    }
+
+    /// The application has no futures of a key any more. Returns what it kept.
+    pub fn release(&self, key: &[u8]) -> Option<T> {
+        let released = lock(&self.keys).disown(key)?;
+        if let Some(id) = released.id {
+            self.unwanted(id);
+        }
+        released.owner
+    }
+
+    /// What the application keeps of a key. `read` is called under a lock, and must not call out.
+    pub fn owner<R>(&self, key: &[u8], read: impl FnOnce(&T) -> R) -> Option<R> {
+        lock(&self.keys).by_key(key)?.owner.as_ref().map(read)
+    }
+
+    /// The keys that the client needs, futures or not.
+    pub fn key_count(&self) -> usize {
+        lock(&self.keys).len()
+    }
+
+    /// The encoded value of a key, if it came from the scheduler.
+    pub fn value(&self, key: &[u8]) -> Option<Bytes> {
+        match &lock(&self.keys).by_key(key)?.known {
+            Known::Inline(value) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    fn ids<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Vec<u32> {
+        let known = lock(&self.keys);
+        keys.filter_map(|key| known.find(key)).collect()
+    }
+
+    /// Cancels keys; those that the client has no futures of are left out. `reason` is an encoded
+    /// value, for other clients.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn cancel<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a [u8]>,
+        force: bool,
+        reason: Bytes,
+    ) -> Result<(), ClientError> {
+        self.check()?;
+        let ids = self.ids(keys);
+        self.post([FromClient::Cancel { ids, force, reason }]);
+        Ok(())
+    }
+
+    /// Runs failed keys again; those that the client has no futures of are left out.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn retry<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), ClientError> {
+        self.check()?;
+        let ids = self.ids(keys);
+        self.post([FromClient::Retry(ids)]);
+        Ok(())
+    }
+
+    /// Asks another node; the answer has the question's number, a [new one](Client::new_number).
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn call(&self, call: Call) -> Result<(), ClientError> {
+        self.check()?;
+        self.post([FromClient::Call(call)]);
+        Ok(())
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn answer(&self, answer: Answer) -> Result<(), ClientError> {
+        self.check()?;
+        self.post([FromClient::Answer(answer)]);
+        Ok(())
+    }
+
+    /// Says goodbye and closes the connection, after what was sent before has left or the wait has
+    /// ended.
+    pub fn close(&self, wait: &mut Wait<'_>) {
+        if self.ended_reason().is_none() {
+            self.post([FromClient::Goodbye]);
+            while !lock(&self.sender).flush() && self.peer.ended().is_none() {
+                if self.peer.wait_for_room(wait).is_err() {
+                    break;
+                }
+            }
+            self.end(&mut lock(&self.engine), "it was closed here");
+        }
+        self.peer.start_close();
+        let peer = &self.peer;
+        let closed = self.lane.wait(&mut || peer.is_closed(), wait);
+        debug_assert!(!matches!(closed, Err(NetError::Ended(_))));
+        self.wake();
+    }
+}

@@ -1,0 +1,322 @@
+//! Values that no task computes: scattered ones, and large constants of graphs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_types::{Cause, WorkerId};
+
+use super::engine::Engine;
+use super::error::ClientError;
+use super::keys::Known;
+use super::workers::{Delivery, Job, Load};
+use super::{Change, Client, Item};
+use crate::lock;
+use crate::message::{Failed, FailedKind, FromClient, LostWorker};
+
+/// How often workers are chosen anew for a value that could not be brought to any.
+const ATTEMPTS: u32 = 5;
+/// The pause before workers are chosen anew.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A value to put.
+#[derive(Debug)]
+pub struct Content {
+    /// Its size, for the scheduler's accounts.
+    pub nbytes: u64,
+    /// Its type, as workers name it.
+    pub class: Bytes,
+    /// The value.
+    pub value: Contained,
+}
+
+/// A value, small or not.
+#[derive(Debug)]
+pub enum Contained {
+    /// Of at most [`INLINE`](treadle_types::INLINE) bytes, encoded: it lives at the scheduler.
+    Inline(Bytes),
+    /// The kind of the serialised value and its frames, which must stay as they are until the value
+    /// is there: they go to workers from where they are.
+    Frames(u32, Vec<Bytes>),
+}
+
+/// Where a value is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Whither {
+    /// Names, addresses or hosts of workers to choose from; empty: any.
+    pub workers: Vec<String>,
+    /// How many workers shall have it; at most as many as there are.
+    pub copies: u32,
+}
+
+/// A value that is not at workers yet.
+#[derive(Debug)]
+struct Pending {
+    load: Load,
+    nbytes: u64,
+    class: Bytes,
+    whither: Whither,
+    /// Workers that have not answered.
+    targets: usize,
+    taken: bool,
+    attempts: u32,
+    /// When to have workers chosen anew.
+    again: Option<Instant>,
+    reason: String,
+}
+
+/// The values that are on their way, by local id.
+#[derive(Debug, Default)]
+pub(super) struct Puts {
+    pending: HashMap<u32, Pending>,
+}
+
+impl Puts {
+    pub(super) fn next_pause(&self) -> Option<Instant> {
+        self.pending.values().filter_map(|put| put.again).min()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+impl<T> Client<T> {
+    /// Puts a value under a key. The application has futures of it from now on, and keeps `owner`;
+    /// notices tell when it is there. Returns what the application kept of it before.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn put(
+        &self,
+        key: &[u8],
+        owner: T,
+        content: Content,
+        whither: &Whither,
+    ) -> Result<Option<T>, ClientError> {
+        self.check()?;
+        let (_, before) = self.put_as(key, Some(owner), content, whither)?;
+        Ok(before)
+    }
+
+    /// Puts a value for tasks of a submission; [`Client::let_go`] ends its need for it.
+    pub(super) fn put_constant(&self, key: &[u8], content: Content) -> Result<u32, ClientError> {
+        let whither = Whither {
+            workers: Vec::new(),
+            copies: 1,
+        };
+        let (id, _) = self.put_as(key, None, content, &whither)?;
+        Ok(id)
+    }
+
+    fn put_as(
+        &self,
+        key: &[u8],
+        owner: Option<T>,
+        content: Content,
+        whither: &Whither,
+    ) -> Result<(u32, Option<T>), ClientError> {
+        let engine = &mut *lock(&self.engine);
+        let sender = &mut *lock(&self.sender);
+        let mut keys = lock(&self.keys);
+        if let Some(id) = keys.find(key) {
+            let there = keys.get(id).map(|entry| &entry.known);
+            let is_coming = engine.puts.pending.contains_key(&id);
+            if is_coming || matches!(there, Some(Known::Inline(_) | Known::Remote { .. })) {
+                let before = match owner {
+                    Some(owner) => keys.own(id, owner),
+                    None => {
+                        keys.hold(id);
+                        None
+                    }
+                };
+                drop(keys);
+                if !is_coming {
+                    let finished = Change::Finished {
+                        class: content.class,
+                    };
+                    lock(&self.inbox).push_back(Item::Standing(id, finished));
+                    self.bell.ring();
+                }
+                return Ok((id, before));
+            }
+        }
+        let mut before = None;
+        let (id, named) = match keys.find(key) {
+            // Known, and without a value.
+            Some(id) => {
+                if let Some(owner) = owner {
+                    before = keys.own(id, owner);
+                } else {
+                    keys.hold(id);
+                }
+                (id, keys.name_again(id)?)
+            }
+            None => {
+                let id = keys.add(key, owner)?;
+                (id, id)
+            }
+        };
+        if matches!(content.value, Contained::Frames(..)) {
+            // Until it is there.
+            keys.hold(id);
+        }
+        drop(keys);
+        let inline = match &content.value {
+            Contained::Inline(value) => Some(value.clone()),
+            Contained::Frames(..) => None,
+        };
+        let message = FromClient::Put {
+            id: named,
+            key: Bytes::copy_from_slice(key),
+            nbytes: content.nbytes,
+            inline,
+            class: content.class.clone(),
+            workers: whither.workers.clone(),
+            copies: whither.copies,
+        };
+        if let Contained::Frames(kind, frames) = content.value {
+            let put = Pending {
+                load: Load {
+                    id,
+                    object: 0,
+                    kind,
+                    frames,
+                },
+                nbytes: content.nbytes,
+                class: content.class,
+                whither: whither.clone(),
+                targets: 0,
+                taken: false,
+                attempts: 0,
+                again: None,
+                reason: String::new(),
+            };
+            engine.puts.pending.insert(id, put);
+        }
+        sender.push(&message);
+        sender.flush();
+        Ok((id, before))
+    }
+
+    /// The scheduler says where to bring a value.
+    pub(super) fn place(&self, engine: &mut Engine, id: u32, object: u64, workers: &[WorkerId]) {
+        let id = lock(&self.keys).kept_as(id);
+        let Some(put) = engine.puts.pending.get_mut(&id) else {
+            return;
+        };
+        put.load.object = object;
+        put.targets = workers.len();
+        if workers.is_empty() {
+            // It is there, which a notice says; or nobody is, and somebody may come.
+            put.again = Some(Instant::now() + PAUSE);
+            return;
+        }
+        put.again = None;
+        let load = put.load.clone();
+        let mut chosen = BTreeSet::new();
+        for worker in workers {
+            engine.workers.push(*worker, Job::Bring(load.clone()));
+            chosen.insert(*worker);
+        }
+        self.send_to(engine, &chosen);
+    }
+
+    /// A worker has taken a value, or not.
+    pub(super) fn delivered(&self, engine: &mut Engine, delivery: Delivery) {
+        let Delivery { id, outcome } = delivery;
+        let Some(put) = engine.puts.pending.get_mut(&id) else {
+            return;
+        };
+        put.targets = put.targets.saturating_sub(1);
+        match outcome {
+            Ok(()) => put.taken = true,
+            Err(reason) => put.reason = reason,
+        }
+        if put.targets > 0 {
+            return;
+        }
+        if put.taken {
+            self.is_put(engine, id);
+            return;
+        }
+        put.attempts += 1;
+        if put.attempts < ATTEMPTS {
+            put.again = Some(Instant::now() + PAUSE);
+            return;
+        }
+        let reason = std::mem::take(&mut put.reason);
+        self.is_put(engine, id);
+        let key = lock(&self.keys).key(id);
+        let failed = Failed {
+            key: key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
+            kind: FailedKind::DataLost(LostWorker {
+                name: String::new(),
+                address: String::new(),
+                cause: Cause::Unreachable,
+                log: format!("the value could not be brought to any worker: {reason}"),
+            }),
+        };
+        let failed = Change::Failed(Box::new(failed));
+        lock(&self.inbox).push_back(Item::Standing(id, failed));
+    }
+
+    /// The value is at the workers, or never will be.
+    pub(super) fn is_put(&self, engine: &mut Engine, id: u32) {
+        if engine.puts.pending.remove(&id).is_some() {
+            self.let_go(id);
+        }
+    }
+
+    /// A value has been heard of: it need not be put any more.
+    pub(super) fn heard_of(&self, engine: &mut Engine, id: u32) {
+        if engine.puts.pending.is_empty() {
+            return;
+        }
+        if engine
+            .puts
+            .pending
+            .get(&id)
+            .is_some_and(|put| put.targets == 0)
+        {
+            self.is_put(engine, id);
+        }
+    }
+
+    /// Has workers chosen anew for what could not be brought to the first.
+    pub(super) fn put_again(&self, engine: &mut Engine, now: Instant) {
+        let is_due = |put: &Pending| put.again.is_some_and(|again| again <= now);
+        let due: Vec<u32> = engine
+            .puts
+            .pending
+            .iter()
+            .filter(|(_, put)| is_due(put))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(put) = engine.puts.pending.get_mut(&id) else {
+                continue;
+            };
+            put.again = None;
+            let sender = &mut *lock(&self.sender);
+            let (named, key) = {
+                let mut keys = lock(&self.keys);
+                (keys.name_again(id), keys.key(id))
+            };
+            let (Ok(named), Some(key)) = (named, key) else {
+                continue;
+            };
+            let message = FromClient::Put {
+                id: named,
+                key: Bytes::copy_from_slice(&key),
+                nbytes: put.nbytes,
+                inline: None,
+                class: put.class.clone(),
+                workers: put.whither.workers.clone(),
+                copies: put.whither.copies,
+            };
+            sender.push(&message);
+            sender.flush();
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Tasks for the scheduler, in batches that leave while later ones are still being encoded.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use treadle_net::Wait;
+
+use super::Client;
+use super::error::ClientError;
+use super::keys::Known;
+use super::put::Content;
+use crate::lock;
+use crate::message::{Batch, Definition, FromClient, TaskOptions};
+
+/// The first batch leaves when it has so many bytes: workers can begin.
+const FIRST: usize = 4 * 1024;
+/// The others.
+const FULL: usize = 32 * 1024;
+/// Or so many tasks.
+const TASKS: usize = 4096;
+
+/// A value that a task reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Of a task of the same submission, by its number there; it was added before.
+    Task(u32),
+    /// Of a key that the client has futures of ([`Client::read`]), or a constant
+    /// ([`Client::constant`]).
+    Known(u32),
+}
+
+/// Set in an entry of `inputs` that is a local id already.
+const KNOWN: u64 = 1 << 32;
+
+/// A task.
+#[derive(Debug)]
+pub struct NewTask<'a> {
+    /// Its key, encoded.
+    pub key: &'a [u8],
+    /// What to run.
+    pub recipe: &'a [u8],
+    /// What it reads, in the order of the recipe, each once.
+    pub inputs: &'a [Input],
+    /// The definitions that the recipe uses, its function first.
+    pub definitions: &'a [u32],
+    /// How many tasks of the submission read it.
+    pub readers: u32,
+    /// An index of [`Submission::options`].
+    pub options: u32,
+}
+
+/// A submission in the making. Tasks are added in the planned order, each after those that it reads,
+/// and numbered from 0.
+///
+/// [`Submission::flush`] is to be called whenever [`Submission::is_full`], [`Submission::finish`] at
+/// the end; nothing here calls out, so an encoder may hold the interpreter's lock around
+/// [`Submission::add`] and let it go around the others.
+#[derive(Debug)]
+pub struct Submission<T> {
+    number: u32,
+    /// By number of the task: its local id, once its batch has left.
+    ids: Vec<u32>,
+    /// The number of the batch's first task.
+    first: usize,
+    option_sets: Vec<TaskOptions>,
+    /// Ids that are needed until the submission is over.
+    held: Vec<u32>,
+    /// The keys, and the recipes, of the batch.
+    keys: Vec<u8>,
+    key_ends: Vec<usize>,
+    recipes: Vec<u8>,
+    recipe_ends: Vec<usize>,
+    offsets: Vec<u32>,
+    inputs: Vec<u64>,
+    definition_offsets: Vec<u32>,
+    definitions: Vec<u32>,
+    readers: Vec<u32>,
+    options: Vec<u32>,
+    /// Numbers of wanted tasks of the batch, with what the application keeps of them.
+    wanted: Vec<(u32, T)>,
+    sent_any: bool,
+}
+
+impl<T> Submission<T> {
+    /// Options that tasks have; the index to say so with.
+    pub fn options(&mut self, options: TaskOptions) -> u32 {
+        self.option_sets.push(options);
+        (self.option_sets.len() - 1) as u32
+    }
+
+    /// Adds a task; `owner` is there if the application has futures of it. Returns its number.
+    pub fn add(&mut self, task: &NewTask<'_>, owner: Option<T>) -> u32 {
+        let number = (self.first + self.key_ends.len()) as u32;
+        self.keys.extend_from_slice(task.key);
+        self.key_ends.push(self.keys.len());
+        self.recipes.extend_from_slice(task.recipe);
+        self.recipe_ends.push(self.recipes.len());
+        self.inputs
+            .extend(task.inputs.iter().map(|input| match *input {
+                Input::Task(number) => u64::from(number),
+                Input::Known(id) => u64::from(id) | KNOWN,
+            }));
+        self.offsets.push(self.inputs.len() as u32);
+        self.definitions.extend_from_slice(task.definitions);
+        self.definition_offsets.push(self.definitions.len() as u32);
+        self.readers.push(task.readers);
+        self.options.push(task.options);
+        if let Some(owner) = owner {
+            self.wanted.push((number, owner));
+        }
+        number
+    }
+
+    /// Whether it is time to send.
+    pub fn is_full(&self) -> bool {
+        let bytes = self.keys.len()
+            + self.recipes.len()
+            + 4 * (self.inputs.len() + self.definitions.len())
+            + 8 * self.key_ends.len();
+        let limit = if self.sent_any { FULL } else { FIRST };
+        bytes >= limit || self.key_ends.len() >= TASKS
+    }
+
+    /// Names the keys, and makes the message. Called under the locks that it needs.
+    fn seal(
+        &mut self,
+        last: bool,
+        keys: &mut super::keys::Keys<T>,
+        garbage: &mut Vec<T>,
+    ) -> Result<Batch, ClientError> {
+        let count = self.key_ends.len();
+        let encoded = Bytes::from(std::mem::take(&mut self.keys));
+        let recipes = Bytes::from(std::mem::take(&mut self.recipes));
+        let first = keys.next_id();
+        let mut new = Vec::with_capacity(count);
+        let mut owners = self.wanted.drain(..).peekable();
+        let mut wanted = Vec::with_capacity(owners.len());
+        for (index, range) in ranges(&self.key_ends).enumerate() {
+            let number = (self.first + index) as u32;
+            let owner = owners.next_if(|(owned, _)| *owned == number);
+            let key = &encoded[range.clone()];
+            let id = match (keys.find(key), owner) {
+                (Some(id), owner) => {
+                    if let Some((_, owner)) = owner {
+                        garbage.extend(keys.own(id, owner));
+                        wanted.push(id);
+                    }
+                    id
+                }
+                (None, owner) => {
+                    new.push(encoded.slice(range));
+                    match owner {
+                        Some((_, owner)) => {
+                            let id = keys.add(key, Some(owner))?;
+                            wanted.push(id);
+                            id
+                        }
+                        None => keys.name()?,
+                    }
+                }
+            };
+            self.ids.push(id);
+        }
+        drop(owners);
+        let ids = &self.ids;
+        let inputs = self.inputs.iter().map(|input| {
+            if input & KNOWN != 0 {
+                *input as u32
+            } else {
+                ids[*input as usize]
+            }
+        });
+        let inputs = inputs.collect();
+        let ranks = (self.first as u32..(self.first + count) as u32).collect();
+        let with_zero = |ends: &mut Vec<u32>| {
+            let mut offsets = Vec::with_capacity(ends.len() + 1);
+            offsets.push(0);
+            offsets.append(ends);
+            offsets
+        };
+        let (options, option_sets) = self.options_of_batch();
+        let batch = Batch {
+            number: self.number,
+            last,
+            first,
+            keys: new,
+            tasks: self.ids[self.first..].to_vec(),
+            offsets: with_zero(&mut self.offsets),
+            inputs,
+            readers: std::mem::take(&mut self.readers),
+            ranks,
+            definition_offsets: with_zero(&mut self.definition_offsets),
+            definitions: std::mem::take(&mut self.definitions),
+            recipes: ranges(&self.recipe_ends)
+                .map(|range| recipes.slice(range))
+                .collect(),
+            options,
+            option_sets,
+            wanted,
+        };
+        self.first += count;
+        self.key_ends.clear();
+        self.recipe_ends.clear();
+        self.inputs.clear();
+        self.sent_any = true;
+        Ok(batch)
+    }
+}
+
+impl<T> Submission<T> {
+    /// The options of the batch's tasks, and those that occur there.
+    fn options_of_batch(&mut self) -> (Vec<u16>, Vec<TaskOptions>) {
+        let mut sets = Vec::new();
+        let mut indices: Vec<(u32, u16)> = Vec::new();
+        let mut options = Vec::with_capacity(self.options.len());
+        for index in self.options.drain(..) {
+            let known = indices.binary_search_by_key(&index, |(index, _)| *index);
+            let known = known.unwrap_or_else(|place| {
+                indices.insert(place, (index, sets.len() as u16));
+                sets.push(self.option_sets[index as usize].clone());
+                place
+            });
+            options.push(indices[known].1);
+        }
+        (options, sets)
+    }
+}
+
+fn ranges(ends: &[usize]) -> impl Iterator<Item = Range<usize>> + '_ {
+    ends.iter().scan(0, |start, end| {
+        let range = *start..*end;
+        *start = *end;
+        Some(range)
+    })
+}
+
+impl<T> Client<T> {
+    /// Begins a submission.
+    pub fn submission(&self) -> Submission<T> {
+        Submission {
+            number: self.next_submission(),
+            ids: Vec::new(),
+            first: 0,
+            option_sets: Vec::new(),
+            held: Vec::new(),
+            keys: Vec::new(),
+            key_ends: Vec::new(),
+            recipes: Vec::new(),
+            recipe_ends: Vec::new(),
+            offsets: Vec::new(),
+            inputs: Vec::new(),
+            definition_offsets: Vec::new(),
+            definitions: Vec::new(),
+            readers: Vec::new(),
+            options: Vec::new(),
+            wanted: Vec::new(),
+            sent_any: false,
+        }
+    }
+
+    /// A key that the tasks that follow read, and that is needed until the submission is over; nothing
+    /// where the client does not know it.
+    pub fn read(&self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
+        let mut keys = lock(&self.keys);
+        let id = keys.find(key)?;
+        keys.hold(id);
+        submission.held.push(id);
+        Some(Input::Known(id))
+    }
+
+    /// Whether a key has a value, or is about to get one.
+    pub fn is_coming(&self, key: &[u8]) -> bool {
+        let keys = lock(&self.keys);
+        let entry = keys.by_key(key);
+        entry.is_some_and(|entry| !matches!(entry.known, Known::Failed | Known::Unknown))
+    }
+
+    /// A large constant that the tasks that follow read, under a key made of its content. It is sent
+    /// once, and needed until the submission is finished or dropped by
+    /// [`Client::abandon`].
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn constant(
+        &self,
+        submission: &mut Submission<T>,
+        key: &[u8],
+        content: Content,
+    ) -> Result<Input, ClientError> {
+        let id = self.put_constant(key, content)?;
+        submission.held.push(id);
+        Ok(Input::Known(id))
+    }
+
+    /// Sends the batch, without waiting. Returns what the application kept of keys that have new
+    /// owners, to be dropped.
+    ///
+    /// `definitions` gives the definitions that have not been sent, which go ahead. It is called
+    /// under the lock that puts messages in order, so that another thread's batch may use them too:
+    /// it must not wait for anything.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn flush(
+        &self,
+        submission: &mut Submission<T>,
+        definitions: impl FnOnce() -> Vec<Definition>,
+    ) -> Result<Vec<T>, ClientError> {
+        self.send_batch(submission, false, definitions)
+    }
+
+    /// Sends the rest.
+    ///
+    /// # Errors
+    /// As for [`Client::flush`].
+    pub fn finish(
+        &self,
+        mut submission: Submission<T>,
+        definitions: impl FnOnce() -> Vec<Definition>,
+    ) -> Result<Vec<T>, ClientError> {
+        let garbage = self.send_batch(&mut submission, true, definitions);
+        for id in std::mem::take(&mut submission.held) {
+            self.let_go(id);
+        }
+        garbage
+    }
+
+    /// Gives a submission up. What was sent of it runs if somebody wants it.
+    ///
+    /// # Errors
+    /// As for [`Client::flush`].
+    pub fn abandon(&self, mut submission: Submission<T>) -> Result<Vec<T>, ClientError> {
+        let mut garbage: Vec<T> = submission
+            .wanted
+            .drain(..)
+            .map(|(_, owner)| owner)
+            .collect();
+        let rest = Submission {
+            number: submission.number,
+            sent_any: submission.sent_any,
+            held: std::mem::take(&mut submission.held),
+            ..self.submission()
+        };
+        if rest.sent_any {
+            garbage.extend(self.finish(rest, Vec::new)?);
+        } else {
+            for id in rest.held {
+                self.let_go(id);
+            }
+        }
+        Ok(garbage)
+    }
+
+    fn send_batch(
+        &self,
+        submission: &mut Submission<T>,
+        last: bool,
+        definitions: impl FnOnce() -> Vec<Definition>,
+    ) -> Result<Vec<T>, ClientError> {
+        self.check()?;
+        let mut garbage = Vec::new();
+        let mut sender = lock(&self.sender);
+        for definition in definitions() {
+            sender.push(&FromClient::Define(definition));
+        }
+        let batch = submission.seal(last, &mut lock(&self.keys), &mut garbage)?;
+        sender.push(&FromClient::Submit(batch));
+        sender.flush();
+        let failed = sender.failed();
+        drop(sender);
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(garbage),
+        }
+    }
+
+    /// Waits while more waits to be sent than should. What comes meanwhile is taken, so that the
+    /// scheduler is not kept waiting by this client, and processed later.
+    ///
+    /// # Errors
+    /// When the connection or the wait ends.
+    pub fn wait_for_room(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        while !self.has_room() {
+            self.check()?;
+            if let Some(lead) = self.try_lead() {
+                lead.make_room(wait)?;
+            } else {
+                // The leader takes what comes.
+                self.wait_briefly(wait)?;
+            }
+        }
+        Ok(())
+    }
+}

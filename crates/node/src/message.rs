@@ -1,0 +1,391 @@
+//! What nodes say to each other, one thing each; [`wire`](crate::wire) packs many of them into one
+//! message, in order.
+
+use bytes::Bytes;
+use treadle_scheduler::Stuck;
+use treadle_types::{Cause, ClientId, Command, Report, WorkerId};
+
+/// A shared object of a client's recipes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Definition {
+    /// Whose.
+    pub client: ClientId,
+    /// The client's number for it, never used twice.
+    pub number: u32,
+    /// A name for people: of a function, as Dask's `funcname` gives it.
+    pub name: String,
+    /// The object, pickled.
+    pub pickle: Bytes,
+}
+
+/// A question to another node, routed by the scheduler; see `docs/cluster.md`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Call {
+    /// The asker's number for it, which the answer carries.
+    pub id: u64,
+    /// Whom to ask: `""` the scheduler itself, `"sidecar"` its Python side, the address or the name
+    /// of a worker, `"client-…"` a client by its name. In a call that arrives: who asks.
+    pub node: String,
+    /// What to do.
+    pub operation: String,
+    /// With what: an encoded [`Value`](treadle_types::Value).
+    pub argument: Bytes,
+}
+
+/// An answer to a [`Call`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// The asker's number.
+    pub id: u64,
+    /// An encoded value; or, an error: one too, which the Python side turns into an exception.
+    pub result: Result<Bytes, Bytes>,
+}
+
+/// The first words of a node.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Hello {
+    /// What it is.
+    pub role: Role,
+    /// Its name: unique among workers; for clients the `id` that distributed gives them.
+    pub name: String,
+    /// `major.minor` of its Python: functions travel as pickles, so all must have the same.
+    pub python: String,
+    /// Treadle's version.
+    pub version: String,
+    /// What else is known of it (versions of packages, process id, …): an encoded value.
+    pub info: Bytes,
+}
+
+/// What a node is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Role {
+    /// A client.
+    Client,
+    /// The scheduler's Python side. It is a client too: it can hold futures.
+    Sidecar,
+    /// A worker.
+    Worker {
+        /// Where its values are to be had: an address of its listener.
+        address: String,
+        /// The machine: nodes of one host share memory.
+        host: String,
+        /// How many tasks it runs at once.
+        threads: u32,
+        /// Bytes of memory for values; 0: no limit.
+        memory: u64,
+        /// Abstract resources.
+        resources: Vec<(String, f64)>,
+    },
+}
+
+/// What the scheduler answers to a [`Hello`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Welcome {
+    /// The node's number: a [`WorkerId`] or [`ClientId`], and the scheduler's own information, an
+    /// encoded value.
+    Accepted {
+        /// The number.
+        id: u32,
+        /// About the scheduler.
+        info: Bytes,
+    },
+    /// Why it may not take part.
+    Refused(String),
+}
+
+/// Scheduler to worker.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToWorker {
+    /// Something to do.
+    Command(Command),
+    /// A definition, before the first task that uses it.
+    Define(Definition),
+    /// A client is gone, with its definitions.
+    Undefine(ClientId),
+    /// Where a worker is, before the first command that names it.
+    Peer {
+        /// The worker.
+        worker: WorkerId,
+        /// The address of its listener.
+        address: String,
+    },
+    /// A worker is gone: requests to it shall fail at once.
+    PeerLost(WorkerId),
+    /// A question for its Python side.
+    Call(Call),
+    /// An answer to its own question.
+    Answer(Answer),
+    /// End, now: it was drained, or is not wanted any more; the reason.
+    Leave(String),
+}
+
+/// Worker to scheduler.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FromWorker {
+    /// What happened.
+    Report(Report),
+    /// Let me go: my values have to move away first. Answered by [`ToWorker::Leave`].
+    Drain,
+    /// A question.
+    Call(Call),
+    /// An answer.
+    Answer(Answer),
+    /// The last word: why it ends, and the last lines of its log.
+    Goodbye {
+        /// Why.
+        cause: Cause,
+        /// Lines.
+        log: String,
+    },
+}
+
+/// A batch of a client's tasks, as columns of local ids; see
+/// [`Submission`](treadle_scheduler::Submission), whose columns these become.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Batch {
+    /// The client's number of the submission.
+    pub number: u32,
+    /// Whether the submission ends here.
+    pub last: bool,
+    /// The local id of the first of `keys`; the others follow.
+    pub first: u32,
+    /// Keys that the client has not mentioned before, encoded.
+    pub keys: Vec<Bytes>,
+    /// Local ids.
+    pub tasks: Vec<u32>,
+    /// Into `inputs`; one more than there are tasks.
+    pub offsets: Vec<u32>,
+    /// Local ids.
+    pub inputs: Vec<u32>,
+    /// Readers within the submission.
+    pub readers: Vec<u32>,
+    /// Positions in the planned order.
+    pub ranks: Vec<u32>,
+    /// The definitions that each recipe uses: into `definitions`; one more than there are tasks.
+    /// The first one of a task is its function.
+    pub definition_offsets: Vec<u32>,
+    /// Numbers of definitions.
+    pub definitions: Vec<u32>,
+    /// What to run: the length of the key, the key, and the recipe proper. Workers learn a task's key
+    /// from it.
+    pub recipes: Vec<Bytes>,
+    /// Indices into `option_sets`.
+    pub options: Vec<u16>,
+    /// The options that occur.
+    pub option_sets: Vec<TaskOptions>,
+    /// Local ids of the tasks that the client has futures of.
+    pub wanted: Vec<u32>,
+}
+
+/// How tasks want to be run, with names.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TaskOptions {
+    /// Higher runs earlier.
+    pub priority: i32,
+    /// How often a task that raised is run again.
+    pub retries: u32,
+    /// Names, addresses or hosts of workers; empty: any.
+    pub workers: Vec<String>,
+    /// Whether others will do if none of these is there.
+    pub allow_other: bool,
+    /// Abstract resources.
+    pub resources: Vec<(String, f64)>,
+    /// The values are actors.
+    pub actor: bool,
+}
+
+/// Client to scheduler.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FromClient {
+    /// A definition, before the first batch that uses it. Its `client` is set by the scheduler.
+    Define(Definition),
+    /// Tasks.
+    Submit(Batch),
+    /// A value that no task computes. A small one comes with the message. For another the answer is
+    /// [`ToClient::Place`]: the client brings it to these workers, each of which reports it to the
+    /// scheduler.
+    Put {
+        /// Its local id, new.
+        id: u32,
+        /// Its key, encoded.
+        key: Bytes,
+        /// Its size.
+        nbytes: u64,
+        /// The value, where it is small.
+        inline: Option<Bytes>,
+        /// Its type, as workers name it.
+        class: Bytes,
+        /// Names, addresses or hosts of workers to choose from; empty: any.
+        workers: Vec<String>,
+        /// How many workers shall have it; at most as many as there are.
+        copies: u32,
+    },
+    /// The client has futures of keys that others made.
+    Want {
+        /// The local id of the first of `keys`, all new; the others follow.
+        first: u32,
+        /// The keys, encoded.
+        keys: Vec<Bytes>,
+    },
+    /// It has no futures of these any more; it will not mention the ids again.
+    Release(Vec<u32>),
+    /// Cancel.
+    Cancel {
+        /// Local ids.
+        ids: Vec<u32>,
+        /// Also where other clients want them.
+        force: bool,
+        /// For the other clients: reason and message, an encoded value.
+        reason: Bytes,
+    },
+    /// Run again what failed.
+    Retry(Vec<u32>),
+    /// A question.
+    Call(Call),
+    /// An answer.
+    Answer(Answer),
+    /// The connection ends as it should.
+    Goodbye,
+}
+
+/// How a task stands; see [`treadle_scheduler::Notice`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Standing {
+    /// It has a value.
+    Finished {
+        /// Its size.
+        nbytes: u64,
+        /// The value, where it is small.
+        inline: Option<Bytes>,
+        /// The type of a value that is not inline.
+        class: Bytes,
+        /// A worker that has it.
+        holder: Option<WorkerId>,
+        /// The value's attempt, to ask the holder for it.
+        object: u64,
+    },
+    /// It has none.
+    Failed(Failed),
+    /// It was cancelled; reason and message, an encoded value.
+    Cancelled(Bytes),
+    /// Wait for the next notice.
+    Pending,
+    /// The key is unknown to the scheduler, and nobody is making it.
+    Unknown,
+}
+
+/// A failure, with keys and names; see [`treadle_types::Failure`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Failed {
+    /// The key of the task at fault, encoded.
+    pub key: Bytes,
+    /// Why.
+    pub kind: FailedKind,
+}
+
+/// Why a task failed.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FailedKind {
+    /// It raised: what the worker's Python side made of the exception.
+    Raised(Bytes),
+    /// Workers were lost while they ran it: for each its name and address, the cause and the last
+    /// lines of its log.
+    WorkersLost(Vec<LostWorker>),
+    /// Its value cannot be computed again, and is gone with this worker.
+    DataLost(LostWorker),
+    /// An input could not be got: its key, encoded.
+    Unavailable(Bytes),
+}
+
+/// A worker that was lost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LostWorker {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Why.
+    pub cause: Cause,
+    /// The last lines of its log, as far as they are known.
+    pub log: String,
+}
+
+/// Scheduler to client.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToClient {
+    /// How a task stands that the client wants.
+    Notice {
+        /// The local id.
+        id: u32,
+        /// How it stands.
+        standing: Standing,
+    },
+    /// Where to bring a value that was [`Put`](FromClient::Put).
+    Place {
+        /// The local id.
+        id: u32,
+        /// Its name, as [`ObjectId::to_u64`](treadle_types::ObjectId::to_u64).
+        object: u64,
+        /// To whom. Empty: the value is there already, or no worker is; a notice says which.
+        workers: Vec<WorkerId>,
+    },
+    /// Where a worker is, before the first notice that names it.
+    Peer {
+        /// The worker.
+        worker: WorkerId,
+        /// The address of its listener.
+        address: String,
+    },
+    /// A worker is gone.
+    PeerLost(WorkerId),
+    /// A question.
+    Call(Call),
+    /// An answer.
+    Answer(Answer),
+    /// Nothing moves.
+    Stuck {
+        /// Keys of some of the tasks, encoded.
+        keys: Vec<Bytes>,
+        /// Why.
+        reason: Stuck,
+    },
+    /// Everything was cancelled and dropped.
+    Restarted,
+}
+
+/// Between workers, and from clients to workers: on connections of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// Send me a value. The answer is an object of kind [`Data::VALUE`] or [`Data::NO_VALUE`], whose
+    /// first frame is this request's `request`.
+    Get {
+        /// The asker's number for it.
+        request: u64,
+        /// The worker that is meant: another incarnation refuses.
+        worker: WorkerId,
+        /// The value, as [`ObjectId::to_u64`](treadle_types::ObjectId::to_u64).
+        object: u64,
+    },
+}
+
+impl Data {
+    /// The kind of a request.
+    pub const GET: u32 = 1;
+    /// The kind of an answer with a value: the request's number in eight bytes, the serialised
+    /// value's kind in four, then its frames.
+    pub const VALUE: u32 = 2;
+    /// The kind of an answer without: the request's number, and the reason as text.
+    pub const NO_VALUE: u32 = 3;
+    /// The kind of an answer about a value that cannot be serialised: the request's number, and the
+    /// error, as that of a task.
+    pub const UNSERIALISABLE: u32 = 6;
+    /// The kind of a value that a client brings: the value's name in eight bytes, the serialised
+    /// value's kind in four, the worker that is meant in four, then its frames. The worker stores it
+    /// and reports it to the scheduler.
+    pub const PUT: u32 = 4;
+    /// The serialised kind of a value that is small: one frame, encoded by
+    /// [`treadle_types::value`].
+    pub const SMALL: u32 = u32::MAX;
+    /// The kind of the answer to a [`Data::PUT`]: the name, then nothing or the reason as text.
+    pub const TAKEN: u32 = 5;
+}

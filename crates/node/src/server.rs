@@ -1,0 +1,162 @@
+//! The scheduler's process, without Python.
+//!
+//! One thread holds everything: it waits for any of the connections, takes what has arrived on them,
+//! hands it to the core, and sends what follows when nothing more is there. Nothing waits for a timer.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `reactor` | the thread |
+//! | `hub` | what it holds, and what it does with what arrives |
+//! | `admission`, `nodes`, `liveness` | who takes part, and who is gone |
+//! | `keys`, `locals`, `symbols`, `definitions` | names of things |
+//! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
+//! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
+//! | `stream`, `metrics`, `http`, `mailbox` | what can be watched |
+
+mod admission;
+mod calls;
+mod definitions;
+mod effects;
+mod http;
+mod hub;
+mod keys;
+mod liveness;
+mod locals;
+mod mailbox;
+mod metrics;
+mod nodes;
+mod operations;
+mod reactor;
+mod stream;
+mod submit;
+mod symbols;
+mod waiting;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use treadle_net::Address;
+use treadle_scheduler::Config;
+
+use crate::error::NodeError;
+use crate::lock;
+use http::Http;
+use mailbox::Mailbox;
+
+/// Settings of a scheduler.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen; port 0 takes a free one.
+    pub address: Address,
+    /// Security and limits of the connections.
+    pub net: treadle_net::Options,
+    /// Where to serve pages over HTTP; `None`: nowhere.
+    pub http: Option<SocketAddr>,
+    /// The core's settings.
+    pub scheduler: Config,
+    /// `major.minor` of the cluster's Python; `None`: that of the first node.
+    pub python: Option<String>,
+    /// For how long a worker may say nothing. They say something every second.
+    pub worker_timeout: Duration,
+    /// The longest message that is taken from a node, in bytes.
+    pub largest_message: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Self {
+            address: Address {
+                tls: false,
+                host: loopback.to_string(),
+                port: 0,
+            },
+            net: treadle_net::Options::default(),
+            http: Some(SocketAddr::new(loopback, 0)),
+            scheduler: Config::default(),
+            python: None,
+            worker_timeout: Duration::from_secs(10),
+            largest_message: 256 << 20,
+        }
+    }
+}
+
+/// Takes a line for the log, without a line break.
+pub type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
+
+/// Says that the thread has ended, however it did.
+#[derive(Debug, Default)]
+struct End {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// A scheduler. Dropping it closes it.
+#[derive(Debug)]
+pub struct Server {
+    address: Address,
+    http: Option<Http>,
+    mailbox: Arc<Mailbox>,
+    end: Arc<End>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When an address or the options are at fault, or a port is taken.
+    pub fn start(options: Options, log: Log) -> Result<Self, NodeError> {
+        reactor::start(options, log)
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Where it serves pages.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(Http::address)
+    }
+
+    /// Tells workers and clients that it ends, and ends. What was sent before reaches them, if they
+    /// read it soon.
+    pub fn close(&self) {
+        self.mailbox.end();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // A panic was printed by itself.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits until it has ended: it was closed, or a client told it to. `false`: the time is over.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut is_over = lock(&self.end.is_over);
+        while !*is_over {
+            let Some(until) = until else {
+                let waited = self.end.changed.wait(is_over);
+                is_over = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.end.changed.wait_timeout(is_over, left);
+            is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,203 @@
+//! The first words of a node, and whether it may take part.
+
+use treadle_net::Peer;
+use treadle_scheduler::{Event, WorkerProfile};
+use treadle_types::{ClientId, Value, WorkerId};
+
+use super::definitions::Bits;
+use super::hub::{Connection, Hub};
+use super::locals::Locals;
+use super::nodes::{ClientNode, Node, WorkerNode};
+use crate::message::{Hello, Role, Welcome};
+use crate::wire::{Link, WELCOME, decode_hello, encode_welcome};
+
+impl Hub {
+    /// A node has introduced itself.
+    pub(super) fn greet(&mut self, key: usize, peer: &Peer, words: &[u8]) {
+        let outcome = decode_hello(words)
+            .map_err(|error| error.to_string())
+            .and_then(|hello| self.admit(key, peer, hello));
+        let welcome = match outcome {
+            Ok((node, id)) => {
+                let info = self.about().to_bytes().into();
+                self.connections.insert(key, Connection::Node(node));
+                Welcome::Accepted { id, info }
+            }
+            Err(reason) => {
+                self.log(format_args!("{} was refused: {reason}", peer.address()));
+                self.connections.remove(&key);
+                Welcome::Refused(reason)
+            }
+        };
+        let is_refused = matches!(welcome, Welcome::Refused(_));
+        // Fails where the connection ended, which is noticed elsewhere.
+        let _ = peer.send(WELCOME, &[encode_welcome(&welcome).into()]);
+        if is_refused {
+            peer.start_close();
+            self.graves.push(peer.clone());
+        } else {
+            self.announce(key);
+        }
+    }
+
+    fn admit(&mut self, key: usize, peer: &Peer, hello: Hello) -> Result<(Node, u32), String> {
+        let ours = self.settings.python.get_or_insert_with(|| hello.python.clone());
+        if *ours != hello.python {
+            return Err(format!(
+                "{} runs Python {}, and this cluster Python {ours}: functions travel as pickles, so \
+                 all must run the same minor version",
+                described(&hello),
+                hello.python
+            ));
+        }
+        if hello.name.is_empty() {
+            return Err("a node must have a name".to_owned());
+        }
+        let info = Value::from_bytes(&hello.info).unwrap_or(Value::None);
+        match hello.role {
+            Role::Worker {
+                address,
+                host,
+                threads,
+                memory,
+                resources,
+            } => {
+                let name = hello.name;
+                if let Some(before) = self.workers.find(&name) {
+                    let is_broken = self
+                        .workers
+                        .get(before)
+                        .is_some_and(|node| node.link.peer().ended().is_some());
+                    if !is_broken {
+                        return Err(format!(
+                            "a worker called {name:?} is connected already: start this one with \
+                             another --name"
+                        ));
+                    }
+                    // The one before it is gone, and nobody has said why.
+                    self.losing
+                        .push((before, treadle_types::Cause::Unreachable, String::new()));
+                    self.lose_workers();
+                }
+                let id = self.workers.next_id();
+                let most = self.settings.largest_message;
+                self.workers.add(WorkerNode {
+                    id,
+                    key,
+                    symbol: self.symbols.intern(&name),
+                    name,
+                    address,
+                    host,
+                    threads,
+                    memory,
+                    resources,
+                    info,
+                    link: Link::new(peer.clone(), most),
+                    knows: Bits::default(),
+                    defined: Bits::default(),
+                    heard: self.now,
+                    dirty: false,
+                    broken: None,
+                    goodbye: None,
+                    promised: 0,
+                });
+                Ok((Node::Worker(id), id.0))
+            }
+            Role::Client | Role::Sidecar => {
+                let is_sidecar = hello.role == Role::Sidecar;
+                if is_sidecar && self.clients.sidecar.is_some() {
+                    return Err("the scheduler has a Python side already".to_owned());
+                }
+                if self.clients.find(&hello.name).is_some() {
+                    return Err(format!(
+                        "a client called {:?} is connected already",
+                        hello.name
+                    ));
+                }
+                let id = self.clients.allocate();
+                let most = self.settings.largest_message;
+                self.clients.add(ClientNode {
+                    id,
+                    key,
+                    name: hello.name,
+                    is_sidecar,
+                    link: Link::new(peer.clone(), most),
+                    locals: Locals::new(),
+                    submissions: std::collections::HashMap::new(),
+                    knows: Bits::default(),
+                    dirty: false,
+                    streams: false,
+                });
+                self.definitions.join(id);
+                Ok((Node::Client(id), id.0))
+            }
+        }
+    }
+
+    /// The core learns of a node once the node has been told that it is one.
+    fn announce(&mut self, key: usize) {
+        match self.connections.get(&key) {
+            Some(Connection::Node(Node::Worker(worker))) => self.announce_worker(*worker),
+            Some(Connection::Node(Node::Client(client))) => self.announce_client(*client),
+            _ => {}
+        }
+    }
+
+    fn announce_worker(&mut self, worker: WorkerId) {
+        let Some(node) = self.workers.get(worker) else {
+            return;
+        };
+        let names = [&node.name, &node.address, &node.host];
+        let profile = WorkerProfile {
+            name: node.symbol,
+            host: self.symbols.intern(&node.host),
+            aliases: names.map(|name| self.symbols.intern(name)).to_vec(),
+            threads: node.threads,
+            memory: node.memory,
+            resources: node
+                .resources
+                .iter()
+                .map(|(name, amount)| (self.symbols.intern(name), *amount))
+                .collect(),
+        };
+        let about = vec![
+            (Value::str("address"), Value::Str(node.address.clone())),
+            (Value::str("name"), Value::Str(node.name.clone())),
+        ];
+        self.feed_own(Event::WorkerJoined { worker, profile });
+        self.inform_sidecar("worker-joined", Value::Dict(about));
+    }
+
+    fn announce_client(&mut self, client: ClientId) {
+        self.feed_own(Event::ClientJoined(client));
+        let Some(node) = self.clients.get(client) else {
+            return;
+        };
+        if !node.is_sidecar {
+            let about = vec![(Value::str("client"), Value::Str(node.name.clone()))];
+            self.inform_sidecar("client-joined", Value::Dict(about));
+        }
+    }
+
+    /// What the scheduler says about itself.
+    fn about(&self) -> Value {
+        Value::Dict(vec![
+            (Value::str("type"), Value::str("Scheduler")),
+            (Value::str("id"), Value::Str(self.settings.id.clone())),
+            (Value::str("address"), Value::Str(self.settings.address.clone())),
+            (Value::str("version"), Value::str(env!("CARGO_PKG_VERSION"))),
+            (
+                Value::str("http"),
+                self.settings.http.clone().map_or(Value::None, Value::Str),
+            ),
+        ])
+    }
+}
+
+fn described(hello: &Hello) -> String {
+    match hello.role {
+        Role::Worker { .. } => format!("worker {:?}", hello.name),
+        Role::Client => format!("client {:?}", hello.name),
+        Role::Sidecar => "the scheduler's Python side".to_owned(),
+    }
+}

@@ -1,0 +1,447 @@
+//! What the scheduler's thread holds, and what it does with what arrives.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use treadle_net::Peer;
+use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
+use treadle_types::{Cause, ClientId, Report, WorkerId};
+
+use super::calls::Calls;
+use super::definitions::{Defined, Definitions};
+use super::keys::Keys;
+use super::metrics::Counters;
+use super::nodes::{Clients, Node, Workers};
+use super::stream::Stream;
+use super::symbols::Symbols;
+use super::waiting::Waiting;
+use crate::NodeError;
+use crate::message::{Definition, FromClient, FromWorker};
+use crate::wire::{HELLO, Link, Packet};
+
+/// Packets taken from one node in a turn, before the others have theirs.
+const TURN: usize = 16;
+/// Bytes that may wait to be sent to one node.
+const MOST_WAITING: usize = 256 << 20;
+/// How long a node may take for its first words.
+const GREETING: Duration = Duration::from_secs(10);
+/// The longest first words.
+const LONGEST_HELLO: u64 = 1 << 16;
+
+/// What the hub needs to know of its surroundings.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) id: String,
+    pub(super) address: String,
+    pub(super) http: Option<String>,
+    /// `major.minor`; of the first node, if it was not given.
+    pub(super) python: Option<String>,
+    pub(super) worker_timeout: Duration,
+    pub(super) largest_message: u64,
+    pub(super) started: SystemTime,
+}
+
+/// What a connection of the poller is.
+#[derive(Debug)]
+pub(super) enum Connection {
+    /// It has not said who it is.
+    Stranger(Box<Link<FromClient, crate::message::ToClient>>, Duration),
+    Node(Node),
+}
+
+/// A node broke the protocol: it is thrown out.
+#[derive(Debug)]
+pub(super) struct Broken(pub(super) String);
+
+impl Broken {
+    pub(super) fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl From<SchedulerError> for Broken {
+    fn from(error: SchedulerError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<crate::wire::WireError> for Broken {
+    fn from(error: crate::wire::WireError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<NodeError> for Broken {
+    fn from(error: NodeError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Takes a line for the log.
+pub(super) type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
+
+/// All that the scheduler's thread holds.
+pub(super) struct Hub {
+    pub(super) settings: Settings,
+    pub(super) core: Scheduler,
+    pub(super) effects: Effects,
+    /// Events that follow from effects.
+    pub(super) later: VecDeque<Event>,
+    epoch: Instant,
+    /// Since the server started.
+    pub(super) now: Duration,
+    pub(super) keys: Keys,
+    pub(super) symbols: Symbols,
+    pub(super) definitions: Definitions,
+    pub(super) workers: Workers,
+    pub(super) clients: Clients,
+    pub(super) calls: Calls,
+    /// By their keys in the poller.
+    pub(super) connections: HashMap<usize, Connection>,
+    /// Nodes to which something is to be sent.
+    pub(super) dirty: Vec<Node>,
+    /// Workers that were found to be gone.
+    pub(super) losing: Vec<(WorkerId, Cause, String)>,
+    /// Connections that are being closed.
+    pub(super) graves: Vec<Peer>,
+    /// Of the cancellation at hand.
+    pub(super) reason: Bytes,
+    /// Counts values that were placed.
+    pub(super) turn: u32,
+    pub(super) waiting: Waiting,
+    pub(super) stream: Stream,
+    pub(super) counters: Counters,
+    pub(super) is_ending: bool,
+    log: Log,
+    packets: Vec<Packet>,
+}
+
+impl Hub {
+    pub(super) fn new(settings: Settings, core: Scheduler, log: Log) -> Self {
+        Self {
+            settings,
+            core,
+            effects: Effects::default(),
+            later: VecDeque::new(),
+            epoch: Instant::now(),
+            now: Duration::ZERO,
+            keys: Keys::default(),
+            symbols: Symbols::new(),
+            definitions: Definitions::default(),
+            workers: Workers::default(),
+            clients: Clients::default(),
+            calls: Calls::default(),
+            connections: HashMap::new(),
+            dirty: Vec::new(),
+            losing: Vec::new(),
+            graves: Vec::new(),
+            reason: Bytes::new(),
+            turn: 0,
+            waiting: Waiting::default(),
+            stream: Stream::default(),
+            counters: Counters::default(),
+            is_ending: false,
+            log,
+            packets: Vec::new(),
+        }
+    }
+
+    pub(super) fn log(&mut self, line: fmt::Arguments<'_>) {
+        (self.log)(line);
+    }
+
+    pub(super) fn look_at_clock(&mut self) {
+        self.now = self.epoch.elapsed();
+    }
+
+    /// Whether a worker gets tasks.
+    pub(super) fn is_running(&self, worker: WorkerId) -> bool {
+        let worker = self.core.worker(worker);
+        worker.is_some_and(|worker| worker.status() == treadle_scheduler::WorkerStatus::Running)
+    }
+
+    /// Somebody connected.
+    pub(super) fn accept(&mut self, key: usize, peer: Peer) {
+        let link = Box::new(Link::new(peer, LONGEST_HELLO));
+        self.connections
+            .insert(key, Connection::Stranger(link, self.now));
+    }
+
+    /// Something happened on a connection. Returns whether there may be more.
+    pub(super) fn turn(&mut self, key: usize) -> bool {
+        let more = match self.connections.get_mut(&key) {
+            None => false,
+            Some(Connection::Stranger(..)) => self.turn_of_stranger(key),
+            Some(Connection::Node(Node::Worker(worker))) => {
+                let worker = *worker;
+                self.turn_of_worker(worker)
+            }
+            Some(Connection::Node(Node::Client(client))) => {
+                let client = *client;
+                self.turn_of_client(client)
+            }
+        };
+        self.lose_workers();
+        more
+    }
+
+    fn turn_of_stranger(&mut self, key: usize) -> bool {
+        let mut packets = std::mem::take(&mut self.packets);
+        let Some(Connection::Stranger(link, _)) = self.connections.get_mut(&key) else {
+            return false;
+        };
+        let outcome = link.receive(1, &mut packets);
+        let peer = link.peer().clone();
+        if let Some(packet) = packets.pop() {
+            if packet.kind == HELLO {
+                self.greet(key, &peer, &packet.bytes);
+            } else {
+                self.drop_stranger(key);
+            }
+        } else if outcome.is_err() {
+            self.drop_stranger(key);
+        }
+        packets.clear();
+        self.packets = packets;
+        // What it said after that is read by its own link.
+        true
+    }
+
+    fn drop_stranger(&mut self, key: usize) {
+        if let Some(Connection::Stranger(link, _)) = self.connections.remove(&key) {
+            link.peer().start_close();
+            self.graves.push(link.peer().clone());
+        }
+    }
+
+    fn turn_of_worker(&mut self, worker: WorkerId) -> bool {
+        let mut packets = std::mem::take(&mut self.packets);
+        let now = self.now;
+        let Some(node) = self.workers.get_mut(worker) else {
+            return false;
+        };
+        let received = node.link.flush().and_then(|_| node.link.receive(TURN, &mut packets));
+        if !packets.is_empty() {
+            node.heard = now;
+        }
+        let mut outcome = Ok(());
+        for packet in packets.drain(..) {
+            if outcome.is_ok() {
+                outcome = self.packet_of_worker(worker, packet);
+            }
+        }
+        self.packets = packets;
+        if let Err(Broken(reason)) = outcome {
+            self.losing.push((worker, Cause::Misbehaved(reason), String::new()));
+            return false;
+        }
+        match received {
+            Ok(more) => more,
+            Err(NodeError::Net(_)) => {
+                self.worker_broke(worker);
+                false
+            }
+            Err(error) => {
+                let cause = Cause::Misbehaved(error.to_string());
+                self.losing.push((worker, cause, String::new()));
+                false
+            }
+        }
+    }
+
+    fn packet_of_worker(&mut self, worker: WorkerId, packet: Packet) -> Result<(), Broken> {
+        for message in Link::<FromWorker, crate::message::ToWorker>::decode(packet)? {
+            match message? {
+                FromWorker::Report(report) => self.report(worker, report),
+                FromWorker::Drain => self.feed_own(Event::Drain(worker)),
+                FromWorker::Call(call) => self.call(Node::Worker(worker), call),
+                FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
+                FromWorker::Goodbye { cause, log } => {
+                    if let Some(node) = self.workers.get_mut(worker) {
+                        node.goodbye = Some((cause, log));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn report(&mut self, worker: WorkerId, report: Report) {
+        self.counters.reports += 1;
+        if self.stream.is_on() {
+            self.stream_report(worker, &report);
+        }
+        if let Report::Health { .. } = report
+            && let Some(node) = self.workers.get_mut(worker)
+        {
+            node.promised = 0;
+        }
+        self.feed_own(Event::Report { worker, report });
+    }
+
+    fn turn_of_client(&mut self, client: ClientId) -> bool {
+        let mut packets = std::mem::take(&mut self.packets);
+        let Some(node) = self.clients.get_mut(client) else {
+            return false;
+        };
+        let received = match node.link.flush() {
+            // It does not read what it is told: nothing more is taken from it until it does.
+            Ok(false) => Ok(false),
+            Ok(true) => node.link.receive(TURN, &mut packets),
+            Err(error) => Err(error),
+        };
+        let mut outcome = Ok(());
+        for packet in packets.drain(..) {
+            if outcome.is_ok() {
+                outcome = self.packet_of_client(client, packet);
+            }
+        }
+        self.packets = packets;
+        let outcome = outcome.and_then(|()| match received {
+            Ok(more) => Ok(more),
+            Err(NodeError::Net(_)) => {
+                self.lose_client(client);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        });
+        outcome.unwrap_or_else(|Broken(reason)| {
+            self.throw_out(client, &reason);
+            false
+        })
+    }
+
+    fn throw_out(&mut self, client: ClientId, reason: &str) {
+        let name = self.called(Node::Client(client));
+        self.log(format_args!("client {name} is thrown out: {reason}"));
+        self.lose_client(client);
+    }
+
+    fn packet_of_client(&mut self, client: ClientId, packet: Packet) -> Result<(), Broken> {
+        for message in Link::<FromClient, crate::message::ToClient>::decode(packet)? {
+            self.message_of_client(client, message?)?;
+            self.lose_workers();
+        }
+        Ok(())
+    }
+
+    fn message_of_client(&mut self, client: ClientId, message: FromClient) -> Result<(), Broken> {
+        match message {
+            FromClient::Define(definition) => self.define(client, definition)?,
+            FromClient::Submit(batch) => self.submit(client, batch)?,
+            FromClient::Put {
+                id,
+                key,
+                nbytes,
+                inline,
+                class,
+                workers,
+                copies,
+            } => self.put(client, id, &key, nbytes, inline, class, &workers, copies)?,
+            FromClient::Want { first, keys } => self.want(client, first, &keys)?,
+            FromClient::Release(ids) => self.release(client, &ids)?,
+            FromClient::Cancel { ids, force, reason } => {
+                let tasks = self.meant(client, &ids)?;
+                self.reason = reason;
+                let fed = self.feed(Event::Cancel {
+                    client,
+                    tasks,
+                    force,
+                });
+                self.reason = Bytes::new();
+                fed?;
+            }
+            FromClient::Retry(ids) => {
+                let tasks = self.meant(client, &ids)?;
+                self.feed(Event::Retry { client, tasks })?;
+            }
+            FromClient::Call(call) => self.call(Node::Client(client), call),
+            FromClient::Answer(answer) => self.answered(Node::Client(client), answer),
+            // Its connection ends by itself.
+            FromClient::Goodbye => {}
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, client: ClientId, definition: Definition) -> Result<(), Broken> {
+        let Definition {
+            number,
+            name,
+            pickle,
+            ..
+        } = definition;
+        let name = self.symbols.intern(&name);
+        let defined = Defined {
+            client,
+            number,
+            name,
+            pickle,
+        };
+        if self.definitions.define(defined) {
+            Ok(())
+        } else {
+            Err(Broken::new(format!("definition {number} was sent twice")))
+        }
+    }
+
+    /// Sends what was pushed.
+    pub(super) fn flush(&mut self) {
+        self.lose_workers();
+        while let Some(node) = self.dirty.pop() {
+            let (flushed, waiting) = match node {
+                Node::Worker(worker) => match self.workers.get_mut(worker) {
+                    Some(node) => {
+                        node.dirty = false;
+                        (node.link.flush(), node.link.waiting())
+                    }
+                    None => continue,
+                },
+                Node::Client(client) => match self.clients.get_mut(client) {
+                    Some(node) => {
+                        node.dirty = false;
+                        (node.link.flush(), node.link.waiting())
+                    }
+                    None => continue,
+                },
+            };
+            let reason = match flushed {
+                Err(error) => error.to_string(),
+                Ok(_) if waiting > MOST_WAITING => {
+                    format!("it does not read: {waiting} bytes wait to be sent to it")
+                }
+                Ok(_) => continue,
+            };
+            match node {
+                Node::Worker(worker) => {
+                    self.losing.push((worker, Cause::Misbehaved(reason), String::new()));
+                    self.lose_workers();
+                }
+                Node::Client(client) => self.throw_out(client, &reason),
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self) {
+        self.feed_own(Event::Tick);
+        self.look_after_workers();
+        self.lose_workers();
+        self.look_after_waiting();
+        let now = self.now;
+        let silent: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| {
+                matches!(connection, Connection::Stranger(_, since) if now >= *since + GREETING)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in silent {
+            self.drop_stranger(key);
+        }
+        self.graves.retain(|peer| !peer.is_closed());
+    }
+}

@@ -1,0 +1,316 @@
+//! The keys of tasks: from bytes to numbers, and back.
+//!
+//! The bytes of keys that came together lie together, a few KiB to an allocation, and the index holds
+//! numbers and hashes only: a task costs its key's bytes and some forty more here. Hashes are seeded
+//! at random, so that nobody outside can choose keys that collide.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use treadle_types::{ClientId, Symbol, TaskId};
+
+/// Bytes of keys that share an allocation.
+const BLOCK: usize = 4096;
+/// The place of a key that has a block to itself.
+const WHOLE: u16 = u16::MAX;
+
+/// Keys that lie together.
+#[derive(Debug, Default)]
+struct Block {
+    bytes: Vec<u8>,
+    live: u32,
+}
+
+/// What the server knows of a task.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    block: u32,
+    start: u16,
+    length: u16,
+    /// Changes when the number is given to another task.
+    pub(super) generation: u32,
+    /// Whose definitions the recipe refers to.
+    pub(super) owner: ClientId,
+    /// Which of them.
+    pub(super) definitions: u32,
+    /// The function.
+    pub(super) function: Symbol,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u32,
+    task: TaskId,
+}
+
+/// All keys.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    entries: Vec<Entry>,
+    index: HashTable<Slot>,
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    /// The block that is being filled.
+    open: Option<u32>,
+    hasher: RandomState,
+    bytes: usize,
+}
+
+/// No definitions.
+pub(super) const NO_DEFINITIONS: u32 = u32::MAX;
+
+impl Keys {
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    fn bytes_of<'a>(entries: &[Entry], blocks: &'a [Block], task: TaskId) -> &'a [u8] {
+        let Some(entry) = entries.get(task.0 as usize) else {
+            return &[];
+        };
+        let Some(block) = blocks.get(entry.block as usize) else {
+            return &[];
+        };
+        if entry.length == WHOLE {
+            &block.bytes
+        } else {
+            &block.bytes[usize::from(entry.start)..][..usize::from(entry.length)]
+        }
+    }
+
+    /// The key of a task; empty for one that has none.
+    pub(super) fn key(&self, task: TaskId) -> &[u8] {
+        Self::bytes_of(&self.entries, &self.blocks, task)
+    }
+
+    /// The task of a key.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Option<TaskId> {
+        let hash = self.hash(key);
+        let is_it = |slot: &Slot| {
+            slot.hash == hash as u32
+                && Self::bytes_of(&self.entries, &self.blocks, slot.task) == key
+        };
+        self.index.find(hash, is_it).map(|slot| slot.task)
+    }
+
+    /// The task of a key; one that `allocate` gives, and `true`, if it has none.
+    #[inline]
+    pub(super) fn find_or_add(
+        &mut self,
+        key: &[u8],
+        allocate: impl FnOnce() -> TaskId,
+    ) -> (TaskId, bool) {
+        if let Some(task) = self.find(key) {
+            return (task, false);
+        }
+        let task = allocate();
+        self.add(key, task);
+        (task, true)
+    }
+
+    fn add(&mut self, key: &[u8], task: TaskId) {
+        let hash = self.hash(key);
+        let (block, start, length) = self.store(key);
+        let place = task.0 as usize;
+        if place >= self.entries.len() {
+            let vacant = Entry {
+                block: u32::MAX,
+                start: 0,
+                length: 0,
+                generation: 0,
+                owner: ClientId(0),
+                definitions: NO_DEFINITIONS,
+                function: Symbol(0),
+            };
+            self.entries.resize(place + 1, vacant);
+        }
+        let entry = &mut self.entries[place];
+        *entry = Entry {
+            block,
+            start,
+            length,
+            generation: entry.generation,
+            owner: ClientId(0),
+            definitions: NO_DEFINITIONS,
+            function: Symbol(0),
+        };
+        let slot = Slot {
+            hash: hash as u32,
+            task,
+        };
+        let (entries, blocks, hasher) = (&self.entries, &self.blocks, &self.hasher);
+        self.index.insert_unique(hash, slot, |slot| {
+            hasher.hash_one(Self::bytes_of(entries, blocks, slot.task))
+        });
+    }
+
+    fn store(&mut self, key: &[u8]) -> (u32, u16, u16) {
+        self.bytes += key.len();
+        if key.len() > BLOCK / 4 {
+            let block = self.block(Block {
+                bytes: key.to_vec(),
+                live: 1,
+            });
+            return (block, 0, WHOLE);
+        }
+        let full = |block: &Block| block.bytes.len() + key.len() > BLOCK;
+        let open = match self.open {
+            Some(open) if !full(&self.blocks[open as usize]) => open,
+            before => {
+                let open = self.block(Block {
+                    bytes: Vec::with_capacity(BLOCK),
+                    live: 0,
+                });
+                self.open = Some(open);
+                if let Some(before) = before {
+                    self.blocks[before as usize].bytes.shrink_to_fit();
+                    self.drop_if_empty(before);
+                }
+                open
+            }
+        };
+        let block = &mut self.blocks[open as usize];
+        let start = block.bytes.len() as u16;
+        block.bytes.extend_from_slice(key);
+        block.live += 1;
+        (open, start, key.len() as u16)
+    }
+
+    fn block(&mut self, block: Block) -> u32 {
+        match self.vacant.pop() {
+            Some(place) => {
+                self.blocks[place as usize] = block;
+                place
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        }
+    }
+
+    fn drop_if_empty(&mut self, place: u32) {
+        if self.open != Some(place) && self.blocks[place as usize].live == 0 {
+            self.blocks[place as usize] = Block::default();
+            self.vacant.push(place);
+        }
+    }
+
+    /// Forgets a task. Returns what was known of it.
+    pub(super) fn remove(&mut self, task: TaskId) -> Option<Entry> {
+        let entry = *self.entries.get(task.0 as usize)?;
+        if entry.block == u32::MAX {
+            return None;
+        }
+        let key = Self::bytes_of(&self.entries, &self.blocks, task);
+        self.bytes -= key.len();
+        let hash = self.hasher.hash_one(key);
+        if let Ok(found) = self.index.find_entry(hash, |slot| slot.task == task) {
+            found.remove();
+        }
+        let vacant = &mut self.entries[task.0 as usize];
+        vacant.generation = vacant.generation.wrapping_add(1);
+        vacant.block = u32::MAX;
+        self.blocks[entry.block as usize].live -= 1;
+        self.drop_if_empty(entry.block);
+        Some(entry)
+    }
+
+    /// What is known of a task.
+    #[inline]
+    pub(super) fn get(&self, task: TaskId) -> Option<&Entry> {
+        self.entries.get(task.0 as usize)
+    }
+
+    /// As [`Keys::get`], to change it.
+    #[inline]
+    pub(super) fn get_mut(&mut self, task: TaskId) -> Option<&mut Entry> {
+        self.entries.get_mut(task.0 as usize)
+    }
+
+    /// Which use of its number this task is.
+    #[inline]
+    pub(super) fn generation(&self, task: TaskId) -> u32 {
+        self.get(task).map_or(0, |entry| entry.generation)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// All tasks that have a key.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.index.iter().map(|slot| slot.task)
+    }
+
+    /// Bytes of memory, about.
+    pub(super) fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.index.capacity() * (size_of::<Slot>() + 1)
+            + self.blocks.capacity() * size_of::<Block>()
+            + self.blocks.iter().map(|block| block.bytes.capacity()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keys_are_found_until_they_are_removed(
+            steps in prop::collection::vec((any::<bool>(), 0..40u8, 0..3u8), 1..200)
+        ) {
+            let mut keys = Keys::default();
+            let mut model: HashMap<Vec<u8>, TaskId> = HashMap::new();
+            let mut vacant = Vec::new();
+            let mut next = 0;
+            for (adds, name, size) in steps {
+                let key = vec![name; [3, 700, 5000][usize::from(size)]];
+                if adds {
+                    let (task, new) = keys.find_or_add(&key, || vacant.pop().unwrap_or_else(|| {
+                        next += 1;
+                        TaskId(next - 1)
+                    }));
+                    prop_assert_eq!(new, !model.contains_key(&key));
+                    prop_assert_eq!(*model.entry(key).or_insert(task), task);
+                } else if let Some(task) = model.remove(&key) {
+                    let before = keys.generation(task);
+                    prop_assert!(keys.remove(task).is_some());
+                    prop_assert!(keys.remove(task).is_none());
+                    prop_assert_ne!(keys.generation(task), before);
+                    vacant.push(task);
+                }
+                prop_assert_eq!(keys.len(), model.len());
+                for (key, task) in &model {
+                    prop_assert_eq!(keys.find(key), Some(*task));
+                    prop_assert_eq!(keys.key(*task), &key[..]);
+                }
+            }
+            let bytes: usize = model.keys().map(Vec::len).sum();
+            prop_assert_eq!(keys.bytes, bytes);
+        }
+    }
+
+    #[test]
+    fn memory_of_removed_keys_is_given_back() {
+        let mut keys = Keys::default();
+        for task in 0..10_000 {
+            keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), || TaskId(task));
+        }
+        let full: usize = keys.blocks.iter().map(|block| block.bytes.capacity()).sum();
+        for task in 0..10_000 {
+            keys.remove(TaskId(task));
+        }
+        let left: usize = keys.blocks.iter().map(|block| block.bytes.capacity()).sum();
+        assert!(full > 250_000, "{full}");
+        assert!(left <= BLOCK, "{left}");
+    }
+}

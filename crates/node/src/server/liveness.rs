@@ -1,0 +1,186 @@
+//! Who is gone, and why.
+
+use std::time::Duration;
+
+use treadle_net::Peer;
+use treadle_scheduler::Event;
+use treadle_types::{Cause, ClientId, Value, WorkerId};
+
+use super::hub::Hub;
+use super::nodes::Node;
+use crate::message::{ToClient, ToWorker};
+
+/// How long the one that started a worker has to say why its connection broke.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// How a cause reads.
+pub(super) fn words(cause: &Cause) -> String {
+    match cause {
+        Cause::OutOfMemory => "it ran out of memory".to_owned(),
+        Cause::Signal(signal) => format!("signal {signal} ended it"),
+        Cause::Exited(code) => format!("it exited with code {code}"),
+        Cause::Unreachable => "it is unreachable".to_owned(),
+        Cause::Drained => "it was drained".to_owned(),
+        Cause::Misbehaved(reason) => reason.clone(),
+    }
+}
+
+impl Hub {
+    /// The connection of a worker broke.
+    pub(super) fn worker_broke(&mut self, worker: WorkerId) {
+        let Some(node) = self.workers.get(worker) else {
+            return;
+        };
+        let is_supervised = self.workers.supervised.contains(&node.name)
+            || matches!(node.info.get("supervised"), Some(Value::Bool(true)));
+        let now = self.now;
+        let Some(node) = self.workers.get_mut(worker) else {
+            return;
+        };
+        if let Some((cause, log)) = node.goodbye.take() {
+            self.losing.push((worker, cause, log));
+        } else if is_supervised {
+            node.broken.get_or_insert(now);
+        } else {
+            self.losing.push((worker, Cause::Unreachable, String::new()));
+        }
+    }
+
+    /// Whoever started a worker says how its process ended.
+    pub(super) fn worker_exited(
+        &mut self,
+        name: &str,
+        pid: Option<i64>,
+        cause: Cause,
+        log: String,
+    ) -> bool {
+        self.workers.supervised.insert(name.to_owned());
+        let Some(worker) = self.workers.find(name) else {
+            return false;
+        };
+        let Some(node) = self.workers.get(worker) else {
+            return false;
+        };
+        if let (Some(its), Some(pid)) = (node.pid(), pid)
+            && its != pid
+        {
+            // Another process has taken its place.
+            return false;
+        }
+        self.losing.push((worker, cause, log));
+        true
+    }
+
+    /// Looks after those who say nothing.
+    pub(super) fn look_after_workers(&mut self) {
+        let (now, timeout) = (self.now, self.settings.worker_timeout);
+        for node in self.workers.iter_mut() {
+            let is_late = node.broken.is_some_and(|since| now >= since + GRACE);
+            let is_silent = now >= node.heard + timeout;
+            if is_late || is_silent {
+                self.losing
+                    .push((node.id, Cause::Unreachable, String::new()));
+            }
+        }
+    }
+
+    /// Drops the workers that were found to be gone.
+    pub(super) fn lose_workers(&mut self) {
+        while let Some((worker, cause, log)) = self.losing.pop() {
+            self.lose_worker(worker, cause, log);
+        }
+    }
+
+    fn lose_worker(&mut self, worker: WorkerId, cause: Cause, log: String) {
+        let Some(mut node) = self.workers.remove(worker) else {
+            return;
+        };
+        // What it was told last shall still reach it, if anything does.
+        let _ = node.link.flush();
+        node.link.peer().start_close();
+        self.connections.remove(&node.key);
+        if cause != Cause::Drained {
+            self.log(format_args!(
+                "worker {} at {} is lost: {}",
+                node.name,
+                node.address,
+                words(&cause)
+            ));
+        }
+        let log = if log.is_empty() {
+            node.goodbye.take().map_or(log, |(_, log)| log)
+        } else {
+            log
+        };
+        self.workers
+            .remember(node.symbol, node.lost(cause.clone(), log));
+        for other in self.workers.ids() {
+            if self.workers.get(other).is_some_and(|other| other.knows.has(worker.0)) {
+                self.tell_worker(other, &ToWorker::PeerLost(worker));
+            }
+        }
+        for client in self.clients.ids() {
+            if self.clients.get(client).is_some_and(|client| client.knows.has(worker.0)) {
+                self.tell_client(client, &ToClient::PeerLost(worker));
+            }
+        }
+        self.drop_calls(Node::Worker(worker), &format!("worker {}", node.address));
+        self.inform_sidecar(
+            "worker-lost",
+            Value::Dict(vec![
+                (Value::str("address"), Value::Str(node.address.clone())),
+                (Value::str("name"), Value::Str(node.name.clone())),
+                (Value::str("cause"), Value::Str(words(&cause))),
+            ]),
+        );
+        self.retired(worker);
+        self.feed_own(Event::WorkerLost { worker, cause });
+        self.graves.push(node.link.peer().clone());
+    }
+
+    /// A client is gone.
+    pub(super) fn lose_client(&mut self, client: ClientId) {
+        let Some(mut node) = self.clients.remove(client) else {
+            return;
+        };
+        let _ = node.link.flush();
+        node.link.peer().start_close();
+        self.connections.remove(&node.key);
+        self.drop_calls(Node::Client(client), &format!("client {}", node.name));
+        self.unwait(Node::Client(client));
+        if node.streams {
+            self.stream.subscribe(false);
+        }
+        self.inform_sidecar(
+            "client-left",
+            Value::Dict(vec![(Value::str("client"), Value::Str(node.name.clone()))]),
+        );
+        self.feed_own(Event::ClientLeft(client));
+        if let Some(places) = self.definitions.leave(client) {
+            self.undefine(client, &places);
+        }
+        self.graves.push(node.link.peer().clone());
+    }
+
+    /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
+    pub(super) fn farewell(&mut self) -> Vec<Peer> {
+        let leave = ToWorker::Leave("the scheduler ends".into());
+        for worker in self.workers.ids() {
+            self.tell_worker(worker, &leave);
+        }
+        self.flush();
+        let mut peers = std::mem::take(&mut self.graves);
+        for node in self.workers.iter() {
+            peers.push(node.link.peer().clone());
+        }
+        for client in self.clients.ids() {
+            if let Some(node) = self.clients.get(client) {
+                peers.push(node.link.peer().clone());
+            }
+        }
+        for peer in &peers {
+            peer.start_close();
+        }
+        peers
+    }
+}

@@ -1,0 +1,159 @@
+//! A client's numbers of keys.
+
+use treadle_types::TaskId;
+
+/// Numbers of a page.
+const PAGE: usize = 256;
+
+/// Numbers by number, in pages: what is not used takes no memory to speak of.
+#[derive(Debug)]
+struct Pages<T> {
+    pages: Vec<Option<Box<Page<T>>>>,
+}
+
+#[derive(Debug)]
+struct Page<T> {
+    live: usize,
+    entries: [Option<T>; PAGE],
+}
+
+impl<T: Copy> Pages<T> {
+    fn get(&self, at: u32) -> Option<T> {
+        let page = self.pages.get(at as usize / PAGE)?.as_ref()?;
+        page.entries[at as usize % PAGE]
+    }
+
+    fn set(&mut self, at: u32, value: T) {
+        let place = at as usize / PAGE;
+        if place >= self.pages.len() {
+            self.pages.resize_with(place + 1, || None);
+        }
+        let page = self.pages[place].get_or_insert_with(|| {
+            Box::new(Page {
+                live: 0,
+                entries: [None; PAGE],
+            })
+        });
+        let before = page.entries[at as usize % PAGE].replace(value);
+        page.live += usize::from(before.is_none());
+    }
+
+    fn clear(&mut self, at: u32) -> Option<T> {
+        let slot = self.pages.get_mut(at as usize / PAGE)?;
+        let page = slot.as_mut()?;
+        let value = page.entries[at as usize % PAGE].take()?;
+        page.live -= 1;
+        if page.live == 0 {
+            *slot = None;
+        }
+        Some(value)
+    }
+}
+
+/// What a local id means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Local {
+    pub(super) task: TaskId,
+    /// Which use of the task's number is meant.
+    pub(super) generation: u32,
+}
+
+/// The local ids of a client. Those of tasks that it wants live until it releases them, others until
+/// their submission ends.
+#[derive(Debug)]
+pub(super) struct Locals {
+    forward: Pages<Local>,
+    /// By task: the id under which it is wanted.
+    wanted: Pages<u32>,
+    /// The first id that was never mentioned.
+    next: u32,
+}
+
+impl Locals {
+    pub(super) fn new() -> Self {
+        Self {
+            forward: Pages { pages: Vec::new() },
+            wanted: Pages { pages: Vec::new() },
+            next: 0,
+        }
+    }
+
+    /// Names keys from `first` on, so many of them. `false`: ids were used before, or so many were
+    /// left out that memory would be wasted.
+    pub(super) fn name(&mut self, first: u32, count: usize) -> bool {
+        /// Ids that a client may skip at a time.
+        const SKIPPED: u32 = 1 << 20;
+        let end = u64::from(first) + count as u64;
+        if first < self.next || first - self.next > SKIPPED || end > u64::from(u32::MAX) {
+            return false;
+        }
+        self.next = end as u32;
+        true
+    }
+
+    /// Whether an id was mentioned, now or before.
+    pub(super) fn was_named(&self, id: u32) -> bool {
+        id < self.next
+    }
+
+    pub(super) fn set(&mut self, id: u32, local: Local) {
+        self.forward.set(id, local);
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: u32) -> Option<Local> {
+        self.forward.get(id)
+    }
+
+    pub(super) fn clear(&mut self, id: u32) -> Option<Local> {
+        self.forward.clear(id)
+    }
+
+    /// Notices of the task carry this id.
+    pub(super) fn want(&mut self, task: TaskId, id: u32) {
+        self.wanted.set(task.0, id);
+    }
+
+    pub(super) fn unwant(&mut self, task: TaskId) {
+        self.wanted.clear(task.0);
+    }
+
+    /// The id under which a task is wanted.
+    #[inline]
+    pub(super) fn wanted(&self, task: TaskId) -> Option<u32> {
+        self.wanted.get(task.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_named_once_and_in_order() {
+        let mut locals = Locals::new();
+        assert!(locals.name(0, 10));
+        assert!(!locals.name(5, 1), "used before");
+        assert!(locals.name(12, 1), "some were left out");
+        assert!(!locals.name(u32::MAX, 1), "too many were left out");
+        assert!(locals.was_named(11) && locals.was_named(12) && !locals.was_named(13));
+    }
+
+    #[test]
+    fn what_is_cleared_takes_no_memory() {
+        let mut locals = Locals::new();
+        let local = Local {
+            task: TaskId(7),
+            generation: 1,
+        };
+        locals.set(100_000, local);
+        assert_eq!(locals.get(100_000), Some(local));
+        assert_eq!(locals.clear(100_000), Some(local));
+        assert_eq!(locals.clear(100_000), None);
+        assert!(locals.forward.pages.iter().all(Option::is_none));
+        locals.want(TaskId(9), 3);
+        assert_eq!(locals.wanted(TaskId(9)), Some(3));
+        locals.unwant(TaskId(9));
+        assert_eq!(locals.wanted(TaskId(9)), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! How tasks stand.
+
+use std::collections::{BTreeMap, HashSet};
+
+use treadle_scheduler::{Event, State};
+use treadle_types::{Symbol, TaskId, Value};
+
+use super::super::hub::Hub;
+use super::super::nodes::Node;
+use super::identity::seconds;
+use super::{Answered, Arguments, dict, int};
+
+impl Hub {
+    /// What is remembered of keys: a list of dictionaries, the oldest first.
+    pub(super) fn story(&self, arguments: &Arguments) -> Answered {
+        let mut steps = Vec::new();
+        for key in arguments.keys().unwrap_or_default() {
+            let Some(task) = self.task_of(key) else {
+                continue;
+            };
+            for step in self.core.story(task) {
+                steps.push((step, key));
+            }
+        }
+        steps.sort_by_key(|(step, _)| (step.time, step.cause));
+        let step = |(step, key): (treadle_scheduler::Transition, &Value)| {
+            let worker = step.worker.and_then(|worker| self.core.worker_name(worker));
+            let worker = worker.map(|name| Value::Str(self.symbols.text(name).to_owned()));
+            dict([
+                ("key", key.clone()),
+                ("state", Value::str(step.state.name())),
+                ("worker", worker.unwrap_or(Value::None)),
+                (
+                    "time",
+                    Value::Float(seconds(self.settings.started + step.time)),
+                ),
+                ("cause", int(step.cause)),
+            ])
+        };
+        Ok(Some(Value::List(steps.into_iter().map(step).collect())))
+    }
+
+    /// How many tasks of each function are in each state: of all tasks, or of keys and what they
+    /// are computed from.
+    pub(super) fn progress(&mut self, arguments: &Arguments) -> Answered {
+        let mut counts: BTreeMap<Symbol, [u64; State::ALL.len()]> = BTreeMap::new();
+        let mut count = |function, state: State| {
+            counts.entry(function).or_default()[state as usize] += 1;
+        };
+        match arguments.keys() {
+            None => {
+                for task in self.core.tasks() {
+                    count(task.function(), task.state());
+                }
+            }
+            Some(keys) => {
+                let mut seen: HashSet<TaskId> = HashSet::new();
+                let mut left: Vec<TaskId> =
+                    keys.iter().filter_map(|key| self.task_of(key)).collect();
+                while let Some(task) = left.pop() {
+                    if !seen.insert(task) {
+                        continue;
+                    }
+                    if let Some(view) = self.core.task(task) {
+                        count(view.function(), view.state());
+                        left.extend(view.inputs());
+                    }
+                }
+            }
+        }
+        let entries = counts.into_iter().map(|(function, counts)| {
+            let states = State::ALL.into_iter().zip(counts);
+            let states = states.filter(|(_, count)| *count > 0);
+            let states = states.map(|(state, count)| (Value::str(state.name()), int(count)));
+            let name = self.symbols.text(function).to_owned();
+            (Value::Str(name), Value::Dict(states.collect()))
+        });
+        Ok(Some(Value::Dict(entries.collect())))
+    }
+
+    /// The stream of what tasks did; see the stream's module.
+    pub(super) fn task_events(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+        let is_on = !matches!(arguments.get("stop"), Some(Value::Bool(true)));
+        if let Node::Client(client) = asker
+            && let Some(node) = self.clients.get_mut(client)
+            && node.streams != is_on
+        {
+            node.streams = is_on;
+            self.stream.subscribe(is_on);
+        }
+        let since = arguments.integer("since");
+        let since = since.and_then(|since| u64::try_from(since).ok());
+        Ok(Some(self.stream_since(since)))
+    }
+
+    /// Somebody who is not connected wants keys, or wants them no more.
+    pub(super) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
+        let Some(name) = arguments.text("client") else {
+            return Err("desire: in whose name? client=…".to_owned());
+        };
+        let keys = arguments.keys().unwrap_or_default();
+        let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
+        let client = match self.clients.stand_ins.get(name) {
+            Some(client) => *client,
+            None if !is_wanted => return Ok(Some(Value::None)),
+            None => {
+                let client = self.clients.allocate();
+                self.clients.stand_ins.insert(name.to_owned(), client);
+                self.feed_own(Event::ClientJoined(client));
+                client
+            }
+        };
+        let event = if is_wanted {
+            Event::Want { client, tasks }
+        } else {
+            Event::Unwant { client, tasks }
+        };
+        self.feed(event).map_err(|error| error.to_string())?;
+        Ok(Some(Value::None))
+    }
+
+    /// Values of finished tasks are gone, says whoever keeps them.
+    pub(super) fn invalidate(&mut self, arguments: &Arguments) -> Answered {
+        let keys = arguments.keys().unwrap_or_default();
+        let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
+        self.feed(Event::Invalidate(tasks))
+            .map_err(|error| error.to_string())?;
+        Ok(Some(Value::None))
+    }
+}

@@ -1,0 +1,133 @@
+//! Questions that are answered when something has come about.
+
+use std::time::Duration;
+
+use treadle_scheduler::State;
+use treadle_types::{TaskId, Value, WorkerId};
+
+use super::calls::error;
+use super::hub::Hub;
+use super::nodes::Node;
+
+/// How many may wait.
+const MOST: usize = 4096;
+/// For how long values may move. Workers that retire take as long as their tasks.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is waited for.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// These workers are gone.
+    Gone(Vec<WorkerId>),
+    /// These values, by task and generation, are at so many workers, of those if there are any.
+    Copies(Vec<(TaskId, u32)>, usize, Vec<WorkerId>),
+    /// These values have left those workers.
+    Moved(Vec<(TaskId, u32, WorkerId)>),
+}
+
+#[derive(Debug)]
+struct Question {
+    asker: Node,
+    id: u64,
+    since: Duration,
+    wanted: Wanted,
+    answer: Value,
+}
+
+/// The questions that wait.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Vec<Question>);
+
+impl Waiting {
+    /// `false`: there are too many already.
+    pub(super) fn add(
+        &mut self,
+        since: Duration,
+        asker: Node,
+        id: u64,
+        wanted: Wanted,
+        answer: Value,
+    ) -> bool {
+        if self.0.len() >= MOST {
+            return false;
+        }
+        self.0.push(Question {
+            asker,
+            id,
+            since,
+            wanted,
+            answer,
+        });
+        true
+    }
+
+    /// A worker is gone.
+    pub(super) fn gone(&mut self, worker: WorkerId) {
+        for question in &mut self.0 {
+            if let Wanted::Gone(workers) = &mut question.wanted {
+                workers.retain(|other| *other != worker);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Hub {
+    /// A node needs no answers any more.
+    pub(super) fn unwait(&mut self, asker: Node) {
+        self.waiting.0.retain(|question| question.asker != asker);
+    }
+
+    /// Answers what has come about, or takes too long.
+    pub(super) fn look_after_waiting(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut place = 0;
+        while place < self.waiting.0.len() {
+            let question = &self.waiting.0[place];
+            let is_late = self.now >= question.since + PATIENCE
+                && !matches!(question.wanted, Wanted::Gone(_));
+            if self.has_come_about(&question.wanted) {
+                let question = self.waiting.0.swap_remove(place);
+                let answer = question.answer.to_bytes().into();
+                self.answer(question.asker, question.id, Ok(answer));
+            } else if is_late {
+                let question = self.waiting.0.swap_remove(place);
+                let text = format!("the values have not moved within {PATIENCE:?}");
+                self.answer(question.asker, question.id, Err(error(text)));
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    fn has_come_about(&self, wanted: &Wanted) -> bool {
+        let there = |task: TaskId, generation: u32| {
+            let view = self.core.task(task)?;
+            let is_it = self.keys.generation(task) == generation;
+            (is_it && view.state() == State::Memory).then_some(view)
+        };
+        match wanted {
+            Wanted::Gone(workers) => workers.is_empty(),
+            Wanted::Copies(tasks, copies, among) => tasks.iter().all(|&(task, generation)| {
+                // One that is gone, or lives here, is not copied.
+                let Some(view) = there(task, generation) else {
+                    return true;
+                };
+                let counts = |worker: &WorkerId| among.is_empty() || among.contains(worker);
+                let most = self.workers.iter().filter(|node| counts(&node.id)).count();
+                view.inline().is_some()
+                    || view.is_actor()
+                    || view.holders().filter(counts).count() >= (*copies).min(most)
+            }),
+            Wanted::Moved(moves) => moves.iter().all(|&(task, generation, from)| {
+                let view = there(task, generation);
+                view.is_none_or(|view| view.holders().all(|holder| holder != from))
+            }),
+        }
+    }
+}

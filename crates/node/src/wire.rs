@@ -1,0 +1,54 @@
+//! Messages as bytes: the schema is `proto/cluster.proto`.
+//!
+//! An [`Encoder`] packs the messages of one direction, in order, and a [`Decoder`] takes a packet
+//! apart. A [`Link`] does both for a [`Peer`](treadle_net::Peer).
+
+mod batch;
+mod cold;
+mod column;
+mod commands;
+mod decoder;
+mod direction;
+mod encoder;
+mod error;
+mod family;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod hello;
+mod keep;
+mod link;
+mod notices;
+mod releases;
+mod reports;
+
+pub use batch::MOST;
+pub use decoder::Decoder;
+pub use direction::Message;
+pub use encoder::Encoder;
+pub use error::WireError;
+pub use hello::{
+    decode_data, decode_hello, decode_welcome, encode_data, encode_hello, encode_hello_of,
+    encode_welcome,
+};
+pub use link::{Link, Packet, introduce};
+
+/// The generated types.
+#[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]
+pub(crate) mod proto {
+    include!(concat!(env!("OUT_DIR"), "/treadle.cluster.rs"));
+}
+
+/// The version of the protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// The kind of the object with which a node introduces itself.
+pub const HELLO: u32 = 16;
+/// The kind of the scheduler's answer.
+pub const WELCOME: u32 = 17;
+/// The kind of every object after that.
+pub const MESSAGES: u32 = 18;
+
+/// Packets are closed at this length, so that they stay below [`treadle_net::SMALL`] and travel on
+/// the control connection.
+const PACKET: usize = treadle_net::SMALL as usize - 1024;

@@ -1,0 +1,40 @@
+//! What the fuzz targets call: any bytes, in each direction.
+
+use bytes::Bytes;
+
+use super::{Decoder, Encoder, Message};
+use crate::message::{FromClient, FromWorker, ToClient, ToWorker};
+
+/// Takes a packet apart in every direction, and packs what it held again.
+///
+/// # Panics
+/// When a decoder breaks its word.
+pub fn packet(bytes: &[u8]) {
+    direction::<ToWorker>(bytes);
+    direction::<FromWorker>(bytes);
+    direction::<ToClient>(bytes);
+    direction::<FromClient>(bytes);
+    let _ = super::decode_hello(bytes);
+    let _ = super::decode_welcome(bytes);
+    let _ = super::decode_data(bytes);
+}
+
+fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
+    let mut encoder = Encoder::default();
+    let mut messages = Vec::new();
+    for message in Decoder::<M>::new(Bytes::copy_from_slice(bytes)) {
+        let Ok(message) = message else {
+            break;
+        };
+        encoder.push(&message);
+        messages.push(format!("{message:?}"));
+    }
+    let mut again = Vec::new();
+    while let Some(packet) = encoder.take() {
+        for message in Decoder::<M>::new(packet.into()) {
+            again.push(format!("{:?}", message.expect("this side packed it")));
+        }
+    }
+    // Long lists come in pieces.
+    assert!(again == messages || again.len() > messages.len());
+}

@@ -1,0 +1,184 @@
+//! Packets over a connection.
+
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use treadle_net::{Incoming, Peer, Received, SMALL, Wait};
+
+use super::{Decoder, Encoder, HELLO, MESSAGES, Message, WELCOME, decode_welcome, encode_hello};
+use crate::error::NodeError;
+use crate::message::{Hello, Welcome};
+
+/// Packets written at a time.
+const BATCH: usize = 4;
+
+/// One end of a control connection: messages of one direction out, of the other in. It never waits.
+#[derive(Debug)]
+pub struct Link<In: Message, Out: Message> {
+    peer: Peer,
+    out: Encoder<Out>,
+    /// A large packet that is on its way in; what follows it waits for it.
+    arriving: Option<Incoming>,
+    received: Vec<Received>,
+    most: u64,
+    direction: PhantomData<fn() -> In>,
+}
+
+/// An object of a control connection.
+#[derive(Debug)]
+pub struct Packet {
+    /// Its kind.
+    pub kind: u32,
+    /// Its contents.
+    pub bytes: Bytes,
+}
+
+impl<In: Message, Out: Message> Link<In, Out> {
+    /// Over this peer, which nobody else sends on or receives from. An object of more than `most`
+    /// bytes is refused.
+    pub fn new(peer: Peer, most: u64) -> Self {
+        Self {
+            peer,
+            out: Encoder::default(),
+            arriving: None,
+            received: Vec::new(),
+            most,
+            direction: PhantomData,
+        }
+    }
+
+    /// The peer.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Appends a message to what the next [`Link::flush`] sends.
+    #[inline]
+    pub fn push(&mut self, message: &Out) {
+        self.out.push(message);
+    }
+
+    /// Bytes that were pushed and not sent, about.
+    pub fn waiting(&self) -> usize {
+        self.out.waiting()
+    }
+
+    /// Sends what was pushed, as far as the connection has room; returns whether that was all.
+    ///
+    /// # Errors
+    /// For a packet that is too large for any object.
+    pub fn flush(&mut self) -> Result<bool, NodeError> {
+        while !self.out.is_empty() {
+            if !self.peer.has_room() {
+                return Ok(false);
+            }
+            let mut batch: [Vec<u8>; BATCH] = Default::default();
+            let mut count = 0;
+            let mut large = None;
+            while count < BATCH
+                && large.is_none()
+                && let Some(packet) = self.out.take()
+            {
+                if (packet.len() as u64) < SMALL {
+                    batch[count] = packet;
+                    count += 1;
+                } else {
+                    large = Some(packet);
+                }
+            }
+            let mut small = batch[..count].iter().map(|packet| (MESSAGES, &packet[..]));
+            while small.len() > 0 {
+                self.peer.send_batch(&mut small);
+            }
+            if let Some(packet) = large {
+                self.peer.send(MESSAGES, &[packet.into()])?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Appends what has arrived, at most `most` packets; returns whether there may be more.
+    ///
+    /// # Errors
+    /// When the connection ended and everything was received, or for an object that is no packet.
+    pub fn receive(&mut self, most: usize, into: &mut Vec<Packet>) -> Result<bool, NodeError> {
+        let end = into.len() + most;
+        while into.len() < end {
+            if let Some(arriving) = self.arriving.take() {
+                if !arriving.is_done() {
+                    self.arriving = Some(arriving);
+                    return Ok(false);
+                }
+                into.push(packet(arriving.take()?)?);
+                continue;
+            }
+            self.peer.take_small(end - into.len(), &mut self.received);
+            if !self.received.is_empty() {
+                for received in self.received.drain(..) {
+                    into.push(packet(received)?);
+                }
+                continue;
+            }
+            let Some(incoming) = self.peer.try_next()? else {
+                return Ok(false);
+            };
+            let bytes = incoming.header().1.iter().sum();
+            if bytes > self.most {
+                return Err(NodeError::TooLarge {
+                    bytes,
+                    most: self.most,
+                });
+            }
+            incoming.accept(Vec::new())?;
+            self.arriving = Some(incoming);
+        }
+        Ok(true)
+    }
+
+    /// The messages of a packet.
+    ///
+    /// # Errors
+    /// For an object that holds none.
+    pub fn decode(packet: Packet) -> Result<Decoder<In>, NodeError> {
+        match packet.kind {
+            MESSAGES => Ok(Decoder::new(packet.bytes)),
+            kind => Err(NodeError::Kind(kind)),
+        }
+    }
+}
+
+fn packet(received: Received) -> Result<Packet, NodeError> {
+    let kind = received.kind;
+    let mut frames = received.frames.into_iter();
+    match (frames.next(), frames.next()) {
+        (Some(frame), None) => Ok(Packet {
+            kind,
+            bytes: frame.into_bytes(),
+        }),
+        _ => Err(NodeError::Kind(kind)),
+    }
+}
+
+/// Introduces a node to the scheduler. Returns the node's number, and what the scheduler says about
+/// itself.
+///
+/// # Errors
+/// When the scheduler refuses it, or the connection or the wait ends.
+pub fn introduce(
+    peer: &Peer,
+    hello: &Hello,
+    wait: &mut Wait<'_>,
+) -> Result<(u32, Bytes), NodeError> {
+    peer.send(HELLO, &[encode_hello(hello).into()])?;
+    let incoming = peer.next(wait)?;
+    incoming.accept(Vec::new())?;
+    incoming.wait(wait)?;
+    let answer = packet(incoming.take()?)?;
+    if answer.kind != WELCOME {
+        return Err(NodeError::Kind(answer.kind));
+    }
+    match decode_welcome(&answer.bytes)? {
+        Welcome::Accepted { id, info } => Ok((id, info)),
+        Welcome::Refused(reason) => Err(NodeError::Refused(reason)),
+    }
+}

@@ -1,0 +1,401 @@
+//! A worker's process, without Python: its machine, its values, its connections.
+//!
+//! | thread | what it does |
+//! | --- | --- |
+//! | executors, of the embedder | run tasks; the one that has none waits at the scheduler's connection, moves what comes there, and takes the first task without a hand-over |
+//! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
+//! | `treadle-fetch` | gets values from other workers |
+//! | `treadle-accept`, `treadle-serve` | values for others |
+//!
+//! None of them runs Python, except that serialising a value that others ask for does.
+
+mod health;
+mod inner;
+mod peers;
+mod runs;
+mod serving;
+mod values;
+
+pub use health::Health;
+pub use runs::Task;
+pub use values::{Unserialisable, Value};
+
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_net::{Address, Lane, Listener, Peer, Poller, Wait};
+use treadle_store::{Live, PutError, Store, StoreError};
+use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
+use treadle_worker::{Effects, Event, Outcome};
+
+use crate::error::NodeError;
+use crate::lock;
+use crate::message::{Answer, Call, FromWorker, Hello, Role};
+use crate::wire;
+use inner::{Inner, Link, Machine, Sender, control};
+use peers::{Fetching, Requests};
+use runs::Input;
+use serving::Visitors;
+use values::Values;
+
+/// The longest message that is taken from the scheduler, in bytes.
+const LARGEST: u64 = 1 << 30;
+/// How long saying goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Threads that answer requests for values.
+const SERVERS: usize = 2;
+
+/// Settings of a worker.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the scheduler is.
+    pub scheduler: Address,
+    /// Where to listen for those who want values.
+    pub listen: Address,
+    /// Security and limits of all connections.
+    pub net: treadle_net::Options,
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// The machine's name.
+    pub host: String,
+    /// `major.minor` of its Python.
+    pub python: String,
+    /// How many tasks run at once.
+    pub threads: u32,
+    /// Bytes of memory that the process may take; 0: no limit.
+    pub memory: u64,
+    /// Abstract resources.
+    pub resources: Vec<(String, f64)>,
+    /// What else is to be known of it: an encoded value.
+    pub info: Bytes,
+    /// Where its values are kept.
+    pub store: treadle_store::Options,
+}
+
+/// The code around the Python calls.
+pub trait Host: Send + Sync + 'static {
+    /// More tasks are ready than threads wait for them: start a thread that calls
+    /// [`Worker::next`] until that has no more.
+    fn spawn(&self);
+    /// Another node asks something.
+    fn call(&self, call: Call);
+    /// Another node has answered.
+    fn answer(&self, answer: Answer);
+    /// A client is gone, and its definitions with it.
+    fn undefine(&self, client: ClientId);
+    /// The value of an actor was released.
+    fn dropped(&self, object: ObjectId);
+}
+
+/// Takes a line for the log, without a line break.
+pub type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
+
+/// A worker. Clones are the same one.
+#[derive(Clone)]
+pub struct Worker(Arc<Inner>);
+
+impl Worker {
+    /// Registers at the scheduler, and starts the native threads. No task runs before
+    /// [`Worker::start`].
+    ///
+    /// # Errors
+    /// When the scheduler cannot be reached or refuses, the port is taken, or the directory for files
+    /// cannot be made.
+    pub fn connect(options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
+        let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
+        let listener = Listener::bind(&options.listen, &options.net)?;
+        let store = Store::open(options.store.clone())?;
+        let net = treadle_net::Options {
+            lane: Some(control_lane.clone()),
+            ..options.net.clone()
+        };
+        let scheduler = Peer::connect(&options.scheduler, &net, wait)?;
+        let hello = Hello {
+            role: Role::Worker {
+                address: listener.address().to_string(),
+                host: options.host.clone(),
+                threads: options.threads,
+                memory: options.memory,
+                resources: options.resources.clone(),
+            },
+            name: options.name.clone(),
+            python: options.python.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            info: options.info.clone(),
+        };
+        let (id, info) = wire::introduce(&scheduler, &hello, wait)?;
+        let core = treadle_worker::Worker::new(treadle_worker::Config {
+            threads: options.threads,
+            ..treadle_worker::Config::default()
+        });
+        let requests = Arc::new(Requests::new(&data_lane));
+        let inner = Arc::new(Inner {
+            id: WorkerId(id),
+            info,
+            address: listener.address().to_string(),
+            control_lane,
+            machine: Mutex::new(Machine {
+                core,
+                effects: Effects::default(),
+                outbox: Vec::new(),
+                paused: false,
+            }),
+            inbox: Mutex::new(Link::new(scheduler.clone(), LARGEST)),
+            sender: Mutex::new(Sender {
+                link: Link::new(scheduler.clone(), LARGEST),
+                left: Instant::now(),
+            }),
+            runs: Mutex::default(),
+            resumed: Condvar::new(),
+            values: Values::new(store),
+            requests,
+            visitors: Visitors::new(Poller::new()?),
+            definitions: Mutex::default(),
+            host: OnceLock::new(),
+            over: AtomicBool::new(false),
+            end: Mutex::new(None),
+            ended: Condvar::new(),
+            log: Mutex::new(log),
+            data_lane,
+            scheduler,
+            options,
+        });
+        let worker = Self(inner);
+        worker.start_serving(listener)?;
+        Ok(worker)
+    }
+
+    fn start_serving(&self, listener: Listener) -> Result<(), NodeError> {
+        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.into());
+            let spawned = thread.spawn(body).map(drop);
+            spawned.map_err(|source| NodeError::System {
+                what: "starting a thread",
+                source,
+            })
+        };
+        let weak = Arc::downgrade(&self.0);
+        start(
+            "treadle-accept",
+            Box::new(move || serving::accept(&weak, &listener)),
+        )?;
+        for _ in 0..SERVERS {
+            let weak = Arc::downgrade(&self.0);
+            let poller = Arc::clone(self.0.visitors.poller());
+            start(
+                "treadle-serve",
+                Box::new(move || serving::serve(&weak, &poller)),
+            )?;
+        }
+        let weak = Arc::downgrade(&self.0);
+        let poller = Arc::clone(self.0.requests.poller());
+        start(
+            "treadle-fetch",
+            Box::new(move || Fetching::new().run(&weak, &poller)),
+        )?;
+        let weak = Arc::downgrade(&self.0);
+        start("treadle-control", Box::new(move || control(&weak)))
+    }
+
+    /// Begins to take in what the scheduler says.
+    pub fn start(&self, host: Arc<dyn Host>) {
+        let _ = self.0.host.set(host);
+        self.0.drain();
+    }
+
+    /// Its registration.
+    pub fn id(&self) -> WorkerId {
+        self.0.id
+    }
+
+    /// What the scheduler says about itself: an encoded value.
+    pub fn scheduler_info(&self) -> &Bytes {
+        &self.0.info
+    }
+
+    /// The address of its listener.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// Its settings.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// How many threads to start beforehand, so that one is there when the first task comes.
+    pub fn staff(&self) -> usize {
+        lock(&self.0.runs).staff(self.0.options.threads as usize)
+    }
+
+    /// The next task for the calling thread, which was asked for by [`Host::spawn`] if `first`.
+    /// `None`: the thread is not needed any more.
+    pub fn next(&self, first: bool) -> Option<Task> {
+        self.0.next(first)
+    }
+
+    /// The next task, if one is ready: for a thread that has just done one, and stays.
+    pub fn try_next(&self) -> Option<Task> {
+        if self.0.is_over() {
+            return None;
+        }
+        lock(&self.0.runs).queue.pop_front()
+    }
+
+    /// A definition.
+    pub fn definition(&self, client: ClientId, number: u32) -> Option<Bytes> {
+        lock(&self.0.definitions).get(&(client, number)).cloned()
+    }
+
+    /// The inputs of a task, in the order of its recipe. Reads back what is on disk.
+    ///
+    /// # Errors
+    /// The input, and why it cannot be read: the task's outcome is then [`Outcome::Missing`].
+    pub fn inputs(&self, task: &Task) -> Result<Vec<Value>, (ObjectId, StoreError)> {
+        let read = |input: &Input| match input {
+            Input::Inline(bytes) => Ok(Value::Small(bytes.clone())),
+            Input::Held(object, held) => self.0.values.read(held).map_err(|error| (*object, error)),
+            Input::Missing(object) => {
+                let id = treadle_store::ObjectId(object.to_u64());
+                Err((*object, StoreError::Unknown { id }))
+            }
+        };
+        task.inputs.iter().map(read).collect()
+    }
+
+    /// Keeps a value as it is encoded.
+    pub fn keep_small(&self, object: ObjectId, value: Bytes) {
+        self.0.values.keep_small(object, value);
+    }
+
+    /// Keeps a value. Waits for room; the caller must not hold the interpreter's lock.
+    ///
+    /// # Errors
+    /// When there is no room, or the disk that is to make some fails.
+    pub fn keep(
+        &self,
+        object: ObjectId,
+        live: Arc<dyn Live>,
+        timeout: Duration,
+    ) -> Result<(), PutError> {
+        self.0.values.put_live(object, live, timeout)
+    }
+
+    /// A value that is here.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] and others.
+    pub fn value(&self, object: ObjectId) -> Result<Value, StoreError> {
+        self.0.values.get(object)
+    }
+
+    /// The calling thread has run a task. Whether [`Worker::flush`] should be called, without the
+    /// interpreter's lock.
+    pub fn done(&self, task: &Task, outcome: Outcome, duration: Duration) -> bool {
+        self.0.done(task, outcome, duration)
+    }
+
+    /// Sends what there is to be sent.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// A running task gives its slot away.
+    pub fn secede(&self, object: ObjectId) {
+        self.0.handle(Event::Seceded(object));
+        self.0.flush();
+    }
+
+    /// A running task that gave its slot away wants one again: waits until it has.
+    pub fn rejoin(&self, object: ObjectId) {
+        self.0.handle(Event::Rejoining(object));
+        self.0.flush();
+        let mut runs = lock(&self.0.runs);
+        while !runs.resumed.remove(&object) && !self.0.is_over() {
+            let waited = self
+                .0
+                .resumed
+                .wait_timeout(runs, Duration::from_millis(250));
+            runs = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether a running task was cancelled.
+    pub fn is_interrupted(&self, object: ObjectId) -> bool {
+        lock(&self.0.runs).interrupted.contains(&object)
+    }
+
+    /// Asks another node.
+    pub fn call(&self, call: Call) {
+        self.0.say(FromWorker::Call(call));
+    }
+
+    /// Answers another node.
+    pub fn answer(&self, answer: Answer) {
+        self.0.say(FromWorker::Answer(answer));
+    }
+
+    /// Asks the scheduler to let it go, with its values moved elsewhere; then it ends.
+    pub fn drain(&self) {
+        self.0.say(FromWorker::Drain);
+    }
+
+    /// Ends, after telling the scheduler why.
+    pub fn close(&self, reason: &str, cause: Cause, log: String) {
+        if !self.0.is_over() {
+            self.0.say(FromWorker::Goodbye { cause, log });
+            self.0.scheduler.start_close();
+            let deadline = Instant::now() + FAREWELL;
+            let mut closed = || self.0.scheduler.is_closed();
+            let _ = self.0.control_lane.wait(
+                &mut closed,
+                &mut Wait {
+                    deadline: Some(deadline),
+                    interrupted: &mut || false,
+                },
+            );
+        }
+        self.0.end(reason);
+    }
+
+    /// Why it ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        lock(&self.0.end).clone()
+    }
+
+    /// Waits until it has ended, for at most `timeout`; why.
+    pub fn wait(&self, timeout: Duration) -> Option<String> {
+        let end = lock(&self.0.end);
+        let wait = self
+            .0
+            .ended
+            .wait_timeout_while(end, timeout, |end| end.is_none());
+        wait.unwrap_or_else(std::sync::PoisonError::into_inner)
+            .0
+            .clone()
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        Health::of(&self.0)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The threads hold weak references: with the last worker they end.
+        self.0.requests.wake();
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("id", &self.0.id)
+            .field("name", &self.0.options.name)
+            .finish_non_exhaustive()
+    }
+}

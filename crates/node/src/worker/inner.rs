@@ -1,0 +1,382 @@
+//! What the threads of a worker do together.
+//!
+//! Three locks, in this order: who takes in what the scheduler says, who sends, and the machine. No
+//! Python runs and nothing waits under any of them, but for sending, which does not wait either.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_net::{Lane, Peer, Wait};
+use treadle_types::{ClientId, Command, ObjectId, WorkerId};
+use treadle_worker::{Effect, Effects, Event, Outcome};
+
+use super::peers::{Request, Requests};
+use super::runs::{Input, Runs, Task};
+use super::serving::Visitors;
+use super::values::Values;
+use super::{Host, Log, Options, health};
+use crate::error::NodeError;
+use crate::lock;
+use crate::message::{FromWorker, ToWorker};
+use crate::wire::{self, Packet};
+
+/// Reports leave at the latest when so much time has passed since the last ones left and another
+/// task is about to run.
+const REPORT_EVERY: Duration = Duration::from_micros(50);
+/// How often the control thread looks after the connection while executors are busy.
+const LOOK_BUSY: Duration = Duration::from_millis(1);
+/// The same while they wait there themselves.
+const LOOK_IDLE: Duration = Duration::from_millis(20);
+/// A thread that is one too many ends when it has waited so long.
+const SURPLUS: Duration = Duration::from_secs(5);
+/// Packets taken in at a time.
+const PACKETS: usize = 64;
+
+/// A worker.
+pub(super) struct Inner {
+    pub(super) options: Options,
+    pub(super) id: WorkerId,
+    pub(super) info: Bytes,
+    pub(super) address: String,
+    pub(super) scheduler: Peer,
+    pub(super) control_lane: Lane,
+    pub(super) data_lane: Lane,
+    pub(super) machine: Mutex<Machine>,
+    /// Who holds this takes in what the scheduler says; taken before `machine`.
+    pub(super) inbox: Mutex<Link>,
+    /// Who holds this sends; taken before `machine`.
+    pub(super) sender: Mutex<Sender>,
+    pub(super) runs: Mutex<Runs>,
+    /// A task got its slot back, or the worker is over.
+    pub(super) resumed: Condvar,
+    pub(super) values: Values,
+    pub(super) requests: Arc<Requests>,
+    pub(super) visitors: Visitors,
+    pub(super) definitions: Mutex<HashMap<(ClientId, u32), Bytes>>,
+    pub(super) host: OnceLock<Arc<dyn Host>>,
+    pub(super) over: AtomicBool,
+    pub(super) end: Mutex<Option<String>>,
+    pub(super) ended: Condvar,
+    pub(super) log: Mutex<Log>,
+}
+
+/// The connection to the scheduler: one for each direction, over the same peer.
+pub(super) type Link = wire::Link<ToWorker, FromWorker>;
+
+/// What is decided under one lock.
+pub(super) struct Machine {
+    pub(super) core: treadle_worker::Worker,
+    pub(super) effects: Effects,
+    pub(super) outbox: Vec<FromWorker>,
+    pub(super) paused: bool,
+}
+
+/// The sending side of the connection.
+pub(super) struct Sender {
+    pub(super) link: Link,
+    /// When the last reports left.
+    pub(super) left: Instant,
+}
+
+impl Inner {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn log(&self, line: fmt::Arguments<'_>) {
+        (lock(&self.log))(line);
+    }
+
+    pub(super) fn end(&self, reason: &str) {
+        lock(&self.end).get_or_insert_with(|| reason.to_owned());
+        self.over.store(true, Ordering::Release);
+        self.ended.notify_all();
+        self.resumed.notify_all();
+        self.control_lane.notify();
+        self.requests.wake();
+    }
+
+    pub(super) fn next(&self, first: bool) -> Option<Task> {
+        let since = Instant::now();
+        let mut runs = lock(&self.runs);
+        if first {
+            runs.coming = runs.coming.saturating_sub(1);
+            runs.threads += 1;
+        }
+        loop {
+            if self.is_over() {
+                runs.threads -= 1;
+                return None;
+            }
+            if let Some(task) = runs.queue.pop_front() {
+                return Some(task);
+            }
+            let surplus = runs.threads > self.options.threads as usize;
+            if surplus && since.elapsed() > SURPLUS {
+                runs.threads -= 1;
+                return None;
+            }
+            runs.idle += 1;
+            drop(runs);
+            self.flush();
+            let mut done = || {
+                self.is_over() || !lock(&self.runs).queue.is_empty() || self.scheduler.has_next()
+            };
+            let waited = self.control_lane.wait(
+                &mut done,
+                &mut Wait {
+                    deadline: Some(Instant::now() + SURPLUS),
+                    interrupted: &mut || false,
+                },
+            );
+            lock(&self.runs).idle -= 1;
+            if waited.is_ok() {
+                self.drain();
+            }
+            runs = lock(&self.runs);
+        }
+    }
+
+    /// Takes in what the scheduler has said.
+    pub(super) fn drain(&self) {
+        let Some(host) = self.host.get() else {
+            return;
+        };
+        let mut others = Vec::new();
+        let outcome = {
+            let mut inbox = lock(&self.inbox);
+            let mut packets = Vec::new();
+            let mut outcome = Ok(true);
+            while matches!(outcome, Ok(true)) {
+                outcome = inbox.receive(PACKETS, &mut packets);
+                for packet in packets.drain(..) {
+                    if let Err(error) = self.take_in(packet, &mut others) {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            outcome
+        };
+        for message in others {
+            match message {
+                ToWorker::Call(call) => host.call(call),
+                ToWorker::Answer(answer) => host.answer(answer),
+                ToWorker::Undefine(client) => host.undefine(client),
+                ToWorker::Leave(reason) => self.end(&reason),
+                _ => {}
+            }
+        }
+        if let Err(error) = outcome {
+            self.end(&format!("the connection to the scheduler ended: {error}"));
+        }
+    }
+
+    fn take_in(&self, packet: Packet, others: &mut Vec<ToWorker>) -> Result<(), NodeError> {
+        let mut machine = lock(&self.machine);
+        for message in Link::decode(packet)? {
+            self.heed(message?, &mut machine, others);
+        }
+        self.carry_out(machine);
+        Ok(())
+    }
+
+    /// Takes in one message; what goes to the embedder is put aside, for when no lock is held.
+    fn heed(&self, message: ToWorker, machine: &mut Machine, others: &mut Vec<ToWorker>) {
+        match message {
+            ToWorker::Command(command) => self.command(command, machine),
+            ToWorker::Define(definition) => {
+                let name = (definition.client, definition.number);
+                lock(&self.definitions).insert(name, definition.pickle);
+            }
+            ToWorker::Peer { worker, address } => self.requests.met(worker, address),
+            ToWorker::PeerLost(worker) => self.requests.lost(worker),
+            ToWorker::Undefine(client) => {
+                lock(&self.definitions).retain(|(whose, _), _| *whose != client);
+                others.push(message);
+            }
+            ToWorker::Call(_) | ToWorker::Answer(_) | ToWorker::Leave(_) => others.push(message),
+        }
+    }
+
+    fn command(&self, command: Command, machine: &mut Machine) {
+        let event = Event::Command(command);
+        if let Err(error) = machine.core.handle(event, &mut machine.effects) {
+            self.log(format_args!(
+                "the scheduler's command makes no sense: {error}"
+            ));
+        }
+    }
+
+    /// Hands the machine an event.
+    pub(super) fn handle(&self, event: Event) {
+        let mut machine = lock(&self.machine);
+        let machine_ = &mut *machine;
+        if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
+            self.log(format_args!("{error}"));
+        }
+        self.carry_out(machine);
+    }
+
+    /// A client has brought a value.
+    pub(super) fn brought(&self, object: ObjectId, nbytes: u64) {
+        self.handle(Event::Put { object, nbytes });
+        self.flush();
+    }
+
+    /// Does what the machine says, and lets go of it. What may take long is left to other threads.
+    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>) {
+        let machine_ = &mut *machine;
+        let mut ready = 0;
+        let mut dropped = Vec::new();
+        for effect in machine_.effects.0.drain(..) {
+            match effect {
+                Effect::Run(run) => {
+                    let input = |(object, inline): (ObjectId, Option<Bytes>)| match inline {
+                        Some(bytes) => Input::Inline(bytes),
+                        None => match self.values.hold(object) {
+                            Some(held) => Input::Held(object, held),
+                            None => Input::Missing(object),
+                        },
+                    };
+                    let task = Task {
+                        object: run.object,
+                        client: run.client,
+                        recipe: run.recipe,
+                        keep: run.keep,
+                        actor: run.actor,
+                        inputs: run.inputs.into_iter().map(input).collect(),
+                    };
+                    lock(&self.runs).queue.push_back(task);
+                    ready += 1;
+                }
+                Effect::Resume(object) => {
+                    lock(&self.runs).resumed.insert(object);
+                    self.resumed.notify_all();
+                }
+                Effect::Interrupt(object) => {
+                    lock(&self.runs).interrupted.insert(object);
+                }
+                Effect::Fetch { object, from, .. } => {
+                    self.requests.push(Request { object, from });
+                }
+                Effect::Drop(object) => {
+                    self.values.drop_value(object);
+                    dropped.push(object);
+                }
+                Effect::Report(report) => machine_.outbox.push(FromWorker::Report(report)),
+            }
+        }
+        drop(machine);
+        if ready > 0 {
+            self.recruit();
+        }
+        if let Some(host) = self.host.get() {
+            for object in dropped {
+                host.dropped(object);
+            }
+        }
+    }
+
+    /// Sees to it that somebody runs what is ready. The calling thread may take one itself.
+    fn recruit(&self) {
+        let mut runs = lock(&self.runs);
+        let missing = runs.recruit();
+        let idle = runs.idle;
+        drop(runs);
+        if idle > 0 {
+            self.control_lane.notify();
+        }
+        if let Some(host) = self.host.get() {
+            for _ in 0..missing {
+                host.spawn();
+            }
+        }
+    }
+
+    pub(super) fn done(&self, task: &Task, outcome: Outcome, duration: Duration) -> bool {
+        for input in &task.inputs {
+            if let Input::Held(_, held) = input {
+                self.values.let_go(held);
+            }
+        }
+        let long = duration > REPORT_EVERY;
+        let mut machine = lock(&self.machine);
+        let machine_ = &mut *machine;
+        let event = Event::Ran {
+            object: task.object,
+            outcome,
+            duration,
+        };
+        if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
+            self.log(format_args!("{error}"));
+        }
+        let waiting = machine_.outbox.len();
+        self.carry_out(machine);
+        let mut runs = lock(&self.runs);
+        if !runs.interrupted.is_empty() {
+            runs.interrupted.remove(&task.object);
+        }
+        let last = runs.queue.is_empty();
+        drop(runs);
+        last || long || waiting > 512 || {
+            let sender = self.sender.try_lock();
+            sender.is_ok_and(|sender| sender.left.elapsed() > REPORT_EVERY)
+        }
+    }
+
+    /// Says something to the scheduler, at once.
+    pub(super) fn say(&self, message: FromWorker) {
+        lock(&self.machine).outbox.push(message);
+        self.flush();
+    }
+
+    pub(super) fn flush(&self) {
+        let mut sender = lock(&self.sender);
+        let outbox = std::mem::take(&mut lock(&self.machine).outbox);
+        if outbox.is_empty() && sender.link.waiting() == 0 {
+            return;
+        }
+        for message in &outbox {
+            sender.link.push(message);
+        }
+        // Without room, the control thread tries again.
+        let sent = sender.link.flush();
+        sender.left = Instant::now();
+        drop(sender);
+        if let Err(error) = sent {
+            self.end(&format!("the connection to the scheduler ended: {error}"));
+        }
+    }
+}
+
+/// Looks after a worker until it is over.
+pub(super) fn control(inner: &Weak<Inner>) {
+    let mut told = Instant::now();
+    loop {
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        if inner.is_over() {
+            return;
+        }
+        let busy = {
+            let runs = lock(&inner.runs);
+            runs.idle == 0 && runs.threads > 0
+        };
+        if inner.scheduler.has_next() {
+            inner.drain();
+        }
+        if told.elapsed() > health::EVERY {
+            told = Instant::now();
+            health::tell(&inner);
+        }
+        inner.flush();
+        drop(inner);
+        std::thread::sleep(if busy { LOOK_BUSY } else { LOOK_IDLE });
+    }
+}

@@ -1,0 +1,216 @@
+//! Values for other workers and clients, and values that clients bring.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Wait};
+use treadle_store::{Frames, StoreError};
+use treadle_types::{ObjectId, WorkerId};
+
+use super::Inner;
+use super::values::{Unserialisable, Value};
+use crate::lock;
+use crate::message::Data;
+use crate::wire;
+
+/// How long a value that a client brings may wait for room in memory.
+const ROOM: Duration = Duration::from_secs(30);
+/// How often the threads look whether the worker is over.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Who is connected.
+pub(super) struct Visitors {
+    connections: Mutex<HashMap<usize, Arc<Mutex<Visitor>>>>,
+    poller: Arc<Poller>,
+}
+
+struct Visitor {
+    peer: Peer,
+    /// Objects whose bytes are on their way, oldest first.
+    coming: VecDeque<Incoming>,
+}
+
+impl Visitors {
+    pub(super) fn new(poller: Arc<Poller>) -> Self {
+        Self {
+            connections: Mutex::default(),
+            poller,
+        }
+    }
+
+    pub(super) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+}
+
+/// Lets connections in until the worker ends.
+pub(super) fn accept(inner: &Weak<Inner>, listener: &Listener) {
+    let mut next = 0;
+    loop {
+        let accepted = listener.accept(&mut Wait {
+            deadline: Some(Instant::now() + LOOK),
+            interrupted: &mut || false,
+        });
+        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
+            return;
+        };
+        match accepted {
+            Ok(peer) => {
+                let visitors = &inner.visitors;
+                let visitor = Visitor {
+                    peer: peer.clone(),
+                    coming: VecDeque::new(),
+                };
+                lock(&visitors.connections).insert(next, Arc::new(Mutex::new(visitor)));
+                peer.watch(&visitors.poller, next);
+                next += 1;
+            }
+            Err(NetError::Timeout) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Answers whoever asks until the worker ends.
+pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
+    loop {
+        let turn = poller.next(&mut Wait {
+            deadline: Some(Instant::now() + LOOK),
+            interrupted: &mut || false,
+        });
+        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
+            return;
+        };
+        let Ok(turn) = turn else {
+            continue;
+        };
+        let key = turn.key();
+        let visitor = lock(&inner.visitors.connections).get(&key).cloned();
+        let Some(visitor) = visitor else {
+            continue;
+        };
+        if lock(&visitor).answer(&inner).is_err() {
+            let gone = lock(&inner.visitors.connections).remove(&key);
+            drop(gone);
+        }
+    }
+}
+
+impl Visitor {
+    /// Answers what has come.
+    fn answer(&mut self, inner: &Inner) -> Result<(), NetError> {
+        while let Some(incoming) = self.peer.try_next()? {
+            let (kind, sizes) = incoming.header();
+            let bytes: u64 = sizes.iter().sum();
+            let limit = inner.options.store.limit;
+            if kind == Data::PUT && bytes > limit {
+                incoming.refuse(&format!(
+                    "{bytes} bytes are more than the memory limit of the worker, {limit} bytes"
+                ));
+                continue;
+            }
+            incoming.accept(Vec::new())?;
+            self.coming.push_back(incoming);
+        }
+        while self.coming.front().is_some_and(Incoming::is_done) {
+            let incoming = self.coming.pop_front().expect("just looked");
+            let received = incoming.take()?;
+            match received.kind {
+                Data::GET => self.get(inner, &received)?,
+                Data::PUT => self.put(inner, received)?,
+                _ => self.peer.start_close(),
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {
+        let frame = received
+            .frames
+            .first()
+            .map_or(&[][..], |frame| frame.as_slice());
+        let Ok(Data::Get {
+            request,
+            worker,
+            object,
+        }) = wire::decode_data(frame)
+        else {
+            self.peer.start_close();
+            return Ok(());
+        };
+        let refuse = |reason: String| {
+            let answer = [&request.to_le_bytes()[..], reason.as_bytes()].concat();
+            self.peer.send(Data::NO_VALUE, &[answer.into()]).map(drop)
+        };
+        if worker != inner.id {
+            return refuse(format!("{worker:?} is gone, this is {:?}", inner.id));
+        }
+        let frames = match inner.values.get(ObjectId::from_u64(object)) {
+            Ok(Value::Small(bytes)) => Ok(Arc::new(Frames::new(Data::SMALL, vec![bytes]))),
+            Ok(Value::Stored(mut pinned)) => pinned.frames(),
+            Err(error) => Err(error),
+        };
+        match frames {
+            Ok(frames) => {
+                let mut head = request.to_le_bytes().to_vec();
+                head.extend_from_slice(&frames.kind().to_le_bytes());
+                let mut all = Vec::with_capacity(1 + frames.parts().len());
+                all.push(Bytes::from(head));
+                all.extend_from_slice(frames.parts());
+                self.peer.send(Data::VALUE, &all).map(drop)
+            }
+            Err(error) => match unserialisable(&error) {
+                Some(why) => {
+                    let answer = [&request.to_le_bytes()[..], &why.error].concat();
+                    self.peer
+                        .send(Data::UNSERIALISABLE, &[answer.into()])
+                        .map(drop)
+                }
+                None => refuse(error.to_string()),
+            },
+        }
+    }
+
+    fn put(&self, inner: &Inner, received: Received) -> Result<(), NetError> {
+        let mut frames = received.frames.into_iter();
+        let head = frames.next();
+        let head = head.as_ref().map_or(&[][..], |frame| frame.as_slice());
+        let Ok(head) = <[u8; 16]>::try_from(head) else {
+            self.peer.start_close();
+            return Ok(());
+        };
+        let name = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
+        let kind = u32::from_le_bytes(head[8..12].try_into().expect("four bytes"));
+        let worker = u32::from_le_bytes(head[12..].try_into().expect("four bytes"));
+        let object = ObjectId::from_u64(name);
+        let outcome = if WorkerId(worker) == inner.id {
+            let parts = frames.map(treadle_net::Frame::into_bytes).collect();
+            let frames = Frames::new(kind, parts);
+            let nbytes = frames.nbytes();
+            let put = inner.values.put_frames(object, frames, ROOM);
+            put.map(|()| nbytes)
+                .map_err(|error| error.error.to_string())
+        } else {
+            Err(format!(
+                "{:?} is gone, this is {:?}",
+                WorkerId(worker),
+                inner.id
+            ))
+        };
+        let mut answer = name.to_le_bytes().to_vec();
+        match outcome {
+            Ok(nbytes) => inner.brought(object, nbytes),
+            Err(reason) => answer.extend_from_slice(reason.as_bytes()),
+        }
+        self.peer.send(Data::TAKEN, &[answer.into()]).map(drop)
+    }
+}
+
+fn unserialisable(error: &StoreError) -> Option<&Unserialisable> {
+    match error {
+        StoreError::Serialise { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
+}

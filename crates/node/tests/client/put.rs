@@ -1,0 +1,156 @@
+//! Values that clients bring.
+
+use bytes::Bytes;
+use treadle_node::client::{Change, Contained, Content, Event, Whither};
+use treadle_node::message::{FromClient, ToClient};
+use treadle_types::WorkerId;
+
+use crate::support::{Scheduler, Worker, finished, inline, next, next_finished, notice, start};
+
+fn large(bytes: usize) -> Content {
+    Content {
+        nbytes: bytes as u64,
+        class: Bytes::from_static(b"bytes"),
+        value: Contained::Frames(1, vec![Bytes::from(vec![1; bytes])]),
+    }
+}
+
+fn two() -> Whither {
+    Whither {
+        workers: vec!["here".into()],
+        copies: 2,
+    }
+}
+
+fn put(scheduler: &mut Scheduler) -> u32 {
+    let FromClient::Put {
+        id,
+        key,
+        nbytes: 1_000_000,
+        inline: None,
+        class,
+        workers,
+        copies: 2,
+    } = scheduler.hear()
+    else {
+        panic!("not this put");
+    };
+    assert_eq!((&key[..], &class[..]), (&b"x"[..], &b"bytes"[..]));
+    assert_eq!(workers, ["here"]);
+    id
+}
+
+#[test]
+fn a_small_value_goes_with_the_message() {
+    let (mut scheduler, client) = start();
+    let content = Content {
+        nbytes: 5,
+        class: Bytes::new(),
+        value: Contained::Inline(Bytes::from_static(b"small")),
+    };
+    client.put(b"x", "x", content, &Whither::default()).unwrap();
+    let FromClient::Put {
+        id,
+        inline: Some(value),
+        ..
+    } = scheduler.hear()
+    else {
+        panic!("not a Put");
+    };
+    assert_eq!(value, "small");
+    scheduler.say([notice(id, inline(b"small"))]);
+    assert_eq!(next_finished(&client), "x");
+    assert_eq!(client.value(b"x").unwrap(), "small");
+}
+
+#[test]
+fn a_large_value_is_brought_to_each_place() {
+    let (mut scheduler, client) = start();
+    let mut workers = [Worker::new(1), Worker::new(2)];
+    client.put(b"x", "x", large(1_000_000), &two()).unwrap();
+    let id = put(&mut scheduler);
+    scheduler.say([
+        workers[0].introduction(),
+        workers[1].introduction(),
+        ToClient::Place {
+            id,
+            object: 77,
+            workers: vec![WorkerId(1), WorkerId(2)],
+        },
+    ]);
+    std::thread::scope(|scope| {
+        let client = &client;
+        scope.spawn(|| {
+            for worker in &mut workers {
+                let (object, kind, frames) = worker.brought();
+                assert_eq!((object, kind), (77, 1));
+                assert!(frames.len() == 1 && frames[0].len() == 1_000_000);
+                worker.take(object, "");
+            }
+            scheduler.say([notice(id, finished(1, 77))]);
+        });
+        assert_eq!(next_finished(client), "x");
+    });
+}
+
+#[test]
+fn workers_are_chosen_anew_where_none_has_taken_it() {
+    let (mut scheduler, client) = start();
+    let (mut first, mut second) = (Worker::new(1), Worker::new(2));
+    client.put(b"x", "x", large(1_000_000), &two()).unwrap();
+    let place = |id, worker| ToClient::Place {
+        id,
+        object: 77,
+        workers: vec![worker],
+    };
+    std::thread::scope(|scope| {
+        let client = &client;
+        let script = scope.spawn(move || {
+            let id = put(&mut scheduler);
+            scheduler.say([first.introduction(), place(id, first.id)]);
+            first.refuse();
+            // Under another id, as ids are for one use.
+            let again = put(&mut scheduler);
+            assert_ne!(again, id);
+            scheduler.say([second.introduction(), place(again, second.id)]);
+            let (object, ..) = second.brought();
+            second.take(object, "");
+            scheduler.say([notice(again, finished(2, 77))]);
+            (scheduler, vec![again, id])
+        });
+        assert_eq!(next_finished(client), "x");
+        let (mut scheduler, ids) = script.join().unwrap();
+        client.release(b"x");
+        client.silence();
+        client.try_lead().unwrap().poll();
+        assert_eq!(scheduler.hear(), FromClient::Release(ids));
+    });
+}
+
+#[test]
+fn a_value_that_is_there_already_stays_where_it_is() {
+    let (mut scheduler, client) = start();
+    client.put(b"x", "x", large(1_000_000), &two()).unwrap();
+    let id = put(&mut scheduler);
+    scheduler.say([
+        ToClient::Place {
+            id,
+            object: 77,
+            workers: vec![],
+        },
+        notice(id, finished(1, 77)),
+    ]);
+    assert_eq!(next_finished(&client), "x");
+    // The second time the client knows by itself.
+    let before = client.put(b"x", "again", large(1_000_000), &two()).unwrap();
+    assert_eq!(before, Some("x"));
+    let Event::Standing {
+        owner: "again",
+        change: Change::Finished { class },
+    } = next(&client)
+    else {
+        panic!("it is there");
+    };
+    assert_eq!(class, "bytes");
+    assert!(scheduler.has_heard_nothing());
+}

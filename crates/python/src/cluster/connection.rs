@@ -1,0 +1,565 @@
+//! `treadle._core.Connection`: the native end of a client.
+
+mod deliver;
+mod graph;
+mod options;
+mod states;
+mod submit;
+mod values;
+
+use super::error::{ended, raised};
+use super::security::Credentials;
+use super::worker::plain;
+use crate::recipe::{self, Encoder, FunctionTokens};
+use crate::transfer::{Limit, Own, blocking, enter, parse};
+use bytes::Bytes;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use states::States;
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use treadle_net::{NetError, Wait};
+use treadle_node::client::{ClientError, Lead};
+use treadle_node::message::{Answer, Call, Hello, Role};
+use values::Fetch;
+
+/// A client whose states are Python's.
+type Client = treadle_node::client::Client<Py<PyAny>>;
+
+/// Things that one call of `process` applies at most.
+const MOST: usize = 4096;
+
+/// The native end of a client. Any number of threads may use it; nothing holds the interpreter's
+/// lock while it waits.
+#[pyclass(frozen, weakref, module = "treadle._core")]
+pub(crate) struct Connection {
+    client: Own<Client>,
+    address: String,
+    encoder: Encoder,
+    tokens: FunctionTokens,
+    states: States,
+    /// Locked for short, never while Python runs.
+    python: Mutex<Held>,
+}
+
+/// Objects of Python that are called when something comes.
+#[derive(Default)]
+struct Held {
+    handlers: Option<Py<PyAny>>,
+    /// By number of the question.
+    calls: HashMap<u64, Py<PyAny>>,
+    /// By ticket.
+    fetches: HashMap<u64, Fetch>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An encoded key.
+fn encoded(key: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(64);
+    recipe::encode_key(key.as_borrowed(), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Encoded keys, one behind the other.
+struct EncodedKeys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl EncodedKeys {
+    fn new(keys: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut all = Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        };
+        for key in keys.try_iter()? {
+            recipe::encode_key(key?.as_borrowed(), &mut all.bytes)?;
+            all.ends.push(all.bytes.len());
+        }
+        Ok(all)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.ends.iter().scan(0, |start, end| {
+            let key = &self.bytes[*start..*end];
+            *start = *end;
+            Some(key)
+        })
+    }
+}
+
+impl Connection {
+    fn client(&self) -> PyResult<&Client> {
+        self.client.get()
+    }
+
+    fn failed(&self) -> impl Fn(ClientError) -> PyErr {
+        let doing = format!("talking to the scheduler at {}", self.address);
+        move |error| client_error(error, &doing)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        lock(&self.python)
+    }
+}
+
+/// The exception for an error of the client; `doing` says what failed.
+fn client_error(error: ClientError, doing: &str) -> PyErr {
+    match error {
+        ClientError::Node(error) => raised(error, doing),
+        ClientError::Net(error) => crate::transfer::failed(doing)(error),
+        ClientError::Ended { .. } => ended(error.to_string()),
+        ClientError::Exhausted => PyRuntimeError::new_err(error.to_string()),
+        ClientError::UnknownKey => PyKeyError::new_err(error.to_string()),
+    }
+}
+
+/// How a round of waiting went.
+enum Round<'a> {
+    /// This thread leads, and something has come.
+    Mine(Lead<'a, Py<PyAny>>),
+    /// Another thread has processed something.
+    Others,
+    TimedOut,
+}
+
+fn round<'a>(client: &'a Client, seen: u64, wait: &mut Wait<'_>) -> Result<Round<'a>, ClientError> {
+    let led = client
+        .lead(seen, wait)
+        .map_err(ClientError::from)
+        .and_then(|lead| match lead {
+            Some(lead) => lead.receive(wait).map(|()| Round::Mine(lead)),
+            None => Ok(Round::Others),
+        });
+    match led {
+        Err(ClientError::Net(NetError::Timeout)) => Ok(Round::TimedOut),
+        led => led,
+    }
+}
+
+#[pymethods]
+impl Connection {
+    /// Connects to the scheduler at `address` as `name`.
+    #[new]
+    #[pyo3(signature = (address, name, handlers, *, role="client", secret=None, certificates=None,
+                        insecure=false, timeout=10.0, info=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        name: String,
+        handlers: Py<PyAny>,
+        role: &str,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        timeout: f64,
+        info: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        enter()?;
+        let role = match role {
+            "client" => Role::Client,
+            "sidecar" => Role::Sidecar,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "role={other:?}: write \"client\" or \"sidecar\""
+                )));
+            }
+        };
+        let python = py.version_info();
+        let hello = Hello {
+            role,
+            name,
+            python: format!("{}.{}", python.major, python.minor),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            info: info.map(plain).transpose()?.unwrap_or_default(),
+        };
+        let address = parse(address)?;
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+        };
+        let in_time = Duration::try_from_secs_f64(timeout)
+            .map_err(|_| PyValueError::new_err(format!("timeout={timeout}: give seconds")))?;
+        let options = credentials.options(in_time)?;
+        let doing = format!("connecting to the scheduler at {address}");
+        let limit = Limit::new(Some(timeout))?;
+        let failed = |error| client_error(error, &doing);
+        let client = blocking(py, limit, None, failed, |wait| {
+            Client::connect(&address, &options, &hello, wait)
+        })?;
+        Ok(Self {
+            address: client.address().to_owned(),
+            client: Own::new(client),
+            encoder: Encoder::new(),
+            tokens: FunctionTokens::default(),
+            states: States::default(),
+            python: Mutex::new(Held {
+                handlers: Some(handlers),
+                ..Held::default()
+            }),
+        })
+    }
+
+    /// The scheduler's.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The number that the scheduler gave this client.
+    #[getter]
+    fn id(&self) -> PyResult<u32> {
+        Ok(self.client()?.id())
+    }
+
+    /// What the scheduler says about itself.
+    #[getter]
+    fn info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.client()?.info() {
+            nothing if nothing.is_empty() => Ok(py.None()),
+            info => recipe::decode_value(py, info),
+        }
+    }
+
+    /// Why the connection is over, if it is.
+    #[getter]
+    fn closed(&self) -> Option<&str> {
+        match self.client.peek() {
+            Some(client) => client.ended_reason(),
+            None => Some("it belongs to the parent process"),
+        }
+    }
+
+    /// A descriptor that is readable while there is something for `process`, and no thread waits.
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.client()?.descriptor().as_raw_fd())
+    }
+
+    /// Applies what has come, without waiting. Returns how many things were applied; where that is
+    /// much, some are left, and the descriptor stays readable.
+    fn process(&self, py: Python<'_>) -> PyResult<usize> {
+        let client = self.client()?;
+        let lead = py.detach(|| {
+            client.silence();
+            let lead = client.try_lead();
+            match &lead {
+                Some(lead) => lead.poll(),
+                // Another thread takes what comes.
+                None => client.flush_now(),
+            }
+            lead
+        });
+        let Some(lead) = lead else {
+            return Ok(0);
+        };
+        let delivered = self.deliver(py, &lead, MOST);
+        py.detach(|| drop(lead));
+        delivered
+    }
+
+    /// Waits until `done()`, which is asked after each round of processing; `False`: it is not so
+    /// within `timeout` seconds.
+    ///
+    /// Raises
+    /// ------
+    /// ConnectionError
+    ///     The connection is over, everything was processed, and it is not so.
+    #[pyo3(signature = (done, timeout=None))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        done: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
+        /// `done` is asked this often where nothing comes: something else may make it so.
+        const LOOK: Duration = Duration::from_millis(500);
+        let client = self.client()?;
+        let limit = Limit::new(timeout)?;
+        loop {
+            let seen = client.rounds();
+            if done.call0()?.is_truthy()? {
+                return Ok(true);
+            }
+            let look = Instant::now() + LOOK;
+            let slice = Limit {
+                deadline: Some(limit.deadline.map_or(look, |deadline| deadline.min(look))),
+            };
+            let round = blocking(py, slice, None, self.failed(), |wait| {
+                round(client, seen, wait)
+            })?;
+            match round {
+                Round::Mine(lead) => {
+                    let delivered = self.deliver(py, &lead, MOST);
+                    py.detach(|| drop(lead));
+                    delivered?;
+                }
+                Round::Others => {}
+                Round::TimedOut => {
+                    let late = |deadline| Instant::now() >= deadline;
+                    if limit.deadline.is_some_and(late) {
+                        return done.call0()?.is_truthy();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The client has futures of a key that somebody else makes.
+    fn watch(&self, py: Python<'_>, key: &Bound<'_, PyAny>, state: Py<PyAny>) -> PyResult<()> {
+        let key = encoded(key)?;
+        let client = self.client()?;
+        let before = py.detach(|| client.watch(&key, state));
+        before.map(drop).map_err(self.failed())
+    }
+
+    /// The client has no futures of these keys any more.
+    fn release(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let client = self.client()?;
+        for key in EncodedKeys::new(keys)?.iter() {
+            drop(client.release(key));
+        }
+        Ok(())
+    }
+
+    /// The state of a key that the client has futures of.
+    fn state(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        let key = encoded(key)?;
+        Ok(self.client()?.owner(&key, |state| state.clone_ref(py)))
+    }
+
+    /// Cancels keys; with `force`, also where other clients want them.
+    fn cancel(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        force: bool,
+        reason: Option<&str>,
+        message: Option<&str>,
+    ) -> PyResult<()> {
+        let keys = EncodedKeys::new(keys)?;
+        let client = self.client()?;
+        let why = plain((reason, message).into_pyobject(py)?.as_any())?;
+        py.detach(|| client.cancel(keys.iter(), force, why))
+            .map_err(self.failed())
+    }
+
+    /// Runs failed keys again.
+    fn retry(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let keys = EncodedKeys::new(keys)?;
+        let client = self.client()?;
+        py.detach(|| client.retry(keys.iter()))
+            .map_err(self.failed())
+    }
+
+    /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
+    #[pyo3(signature = (graph, wanted, states, options=None, options_of=None))]
+    fn submit(
+        &self,
+        graph: &Bound<'_, PyAny>,
+        wanted: &Bound<'_, PyAny>,
+        states: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyAny>>,
+        options_of: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.submit_graph(graph, wanted, states, options, options_of)
+    }
+
+    /// Submits one call.
+    #[pyo3(signature = (key, state, function, args, kwargs, options=None))]
+    #[expect(clippy::too_many_arguments, reason = "of a call")]
+    fn submit_call(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        state: Py<PyAny>,
+        function: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.submit_one(py, key, state, function, args, kwargs, options)
+    }
+
+    /// Submits calls of one function.
+    #[pyo3(signature = (keys, states, function, arguments, kwargs, options=None))]
+    #[expect(clippy::too_many_arguments, reason = "of calls")]
+    fn submit_calls(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        states: &Bound<'_, PyAny>,
+        function: &Bound<'_, PyAny>,
+        arguments: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.submit_many(py, keys, states, function, arguments, kwargs, options)
+    }
+
+    /// The key of a call that has the same value each time.
+    #[pyo3(signature = (function, args, kwargs=None))]
+    fn call_key<'py>(
+        &self,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyAny>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.key_of_call(function, args, kwargs)
+    }
+
+    /// The keys of such calls.
+    #[pyo3(signature = (function, arguments, kwargs=None))]
+    fn call_keys<'py>(
+        &self,
+        function: &Bound<'py, PyAny>,
+        arguments: &Bound<'py, PyAny>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.keys_of_calls(function, arguments, kwargs)
+    }
+
+    /// Brings values to workers; the states are told when they are there.
+    #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Bound<'_, PyAny>>,
+        states: Vec<Py<PyAny>>,
+        values: Vec<Bound<'_, PyAny>>,
+        workers: Vec<String>,
+        copies: u32,
+    ) -> PyResult<()> {
+        self.bring(py, keys, states, values, workers, copies)
+    }
+
+    /// The value of a finished key that came along with the notice: a new object each time.
+    fn value(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let encoded = encoded(key)?;
+        match self.client()?.value(&encoded) {
+            Some(value) => recipe::decode_value(py, &value),
+            None => Err(PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    /// Whether `value` has it.
+    fn is_inline(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.client()?.value(&encoded(key)?).is_some())
+    }
+
+    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries.
+    fn fetch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
+        self.get(py, keys, done)
+    }
+
+    /// Asks another node; `done(answer, error)` is called when it has answered.
+    fn call(
+        &self,
+        py: Python<'_>,
+        node: String,
+        operation: String,
+        argument: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let argument = plain(argument)?;
+        let id = client.new_number();
+        // First: another thread may process the answer at once.
+        self.held().calls.insert(id, done);
+        let call = Call {
+            id,
+            node,
+            operation,
+            argument,
+        };
+        let called = py.detach(|| client.call(call));
+        called.map_err(|error| {
+            drop(self.held().calls.remove(&id));
+            self.failed()(error)
+        })
+    }
+
+    /// Answers a question that `on_call` was called with.
+    #[pyo3(signature = (id, result, error=None))]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        id: u64,
+        result: &Bound<'_, PyAny>,
+        error: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let result: Result<Bytes, Bytes> = match error {
+            None => Ok(plain(result)?),
+            Some(error) => Err(plain(error)?),
+        };
+        py.detach(|| client.answer(Answer { id, result }))
+            .map_err(self.failed())
+    }
+
+    /// Says goodbye, and closes the connection when what was sent before has left, or after
+    /// `timeout` seconds.
+    #[pyo3(signature = (timeout=5.0))]
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let Some(client) = self.client.peek() else {
+            return Ok(());
+        };
+        let limit = Limit::new(Some(timeout))?;
+        blocking(py, limit, None, self.failed(), |wait| {
+            client.close(wait);
+            Ok(())
+        })?;
+        // What was asked for will not come: everybody is told.
+        if let Some(lead) = client.try_lead() {
+            let delivered = self.deliver(py, &lead, usize::MAX);
+            py.detach(|| drop(lead));
+            delivered?;
+        }
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match self.closed() {
+            None => "open",
+            Some(_) => "closed",
+        };
+        format!("<treadle._core.Connection to {}, {state}>", self.address)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Where another thread has it, it is in use.
+        let Ok(held) = self.python.try_lock() else {
+            return Ok(());
+        };
+        visit.call(&held.handlers)?;
+        for done in held.calls.values() {
+            visit.call(done)?;
+        }
+        for fetch in held.fetches.values() {
+            fetch.traverse(&visit)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let held = match self.python.try_lock() {
+            Ok(mut held) => std::mem::take(&mut *held),
+            Err(_) => return,
+        };
+        drop(held);
+    }
+}
+
+/// `None` and an empty mapping are the same.
+fn non_empty<'a, 'py>(kwargs: Option<&'a Bound<'py, PyDict>>) -> Option<&'a Bound<'py, PyDict>> {
+    kwargs.filter(|kwargs| !kwargs.is_empty())
+}

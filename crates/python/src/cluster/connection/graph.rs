@@ -1,0 +1,149 @@
+//! A graph of Dask, before it is submitted: who reads whom, and in which order.
+
+use crate::dask::{Kind, Spec};
+use crate::error;
+use crate::keys::Keys;
+use crate::legacy::Converter;
+use crate::node::references;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use treadle_graph::{Graph, TaskId, order};
+
+/// The nodes of a graph by task, and their dependencies within it.
+pub(super) struct Loaded {
+    pub(super) spec: &'static Spec,
+    pub(super) keys: Keys,
+    nodes: Vec<Py<PyAny>>,
+    graph: Graph,
+}
+
+/// The tasks to send.
+pub(super) struct Plan {
+    /// Each after those that it reads.
+    pub(super) sequence: Vec<TaskId>,
+    /// By task: how many of these read it.
+    pub(super) readers: Vec<u32>,
+}
+
+impl Loaded {
+    /// Reads a graph. What it reads of other graphs is left out.
+    ///
+    /// # Errors
+    /// For keys that cannot be hashed; what Python raises while keys are compared.
+    pub(super) fn new(graph: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = graph.py();
+        let graph = match graph.cast::<PyDict>() {
+            Ok(dict) => dict.clone(),
+            Err(_) => py.get_type::<PyDict>().call1((graph,))?.cast_into()?,
+        };
+        let spec = Spec::get(py)?;
+        let mut loaded = Self {
+            spec,
+            keys: Keys::with_capacity(graph.len()),
+            nodes: Vec::with_capacity(graph.len()),
+            graph: Graph::with_capacity(0, 0),
+        };
+        let mut converter = None;
+        for (key, node) in graph.iter() {
+            let node = match spec.kind(node.as_borrowed()) {
+                Kind::Value | Kind::Reference => {
+                    let all_keys = || graph.clone().into_any();
+                    let converter =
+                        converter.get_or_insert_with(|| Converter::new(spec, all_keys()));
+                    converter.entry(&key, &node)?
+                }
+                _ => node,
+            };
+            if loaded.is_elsewhere(&key, &node)? {
+                continue;
+            }
+            loaded.keys.push(key.as_borrowed())?;
+            loaded.nodes.push(node.unbind());
+        }
+        loaded.connect(py)?;
+        Ok(loaded)
+    }
+
+    /// A key that stands for itself says that its value comes from elsewhere.
+    fn is_elsewhere(&self, key: &Bound<'_, PyAny>, node: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let node = node.as_borrowed();
+        // SAFETY: the slots belong to the classes.
+        let target = unsafe {
+            match self.spec.kind(node) {
+                Kind::Alias => self.spec.alias_target.get(node)?,
+                Kind::Reference => self.spec.reference_key.get(node)?,
+                _ => return Ok(false),
+            }
+        };
+        target.eq(key)
+    }
+
+    fn connect(&mut self, py: Python<'_>) -> PyResult<()> {
+        let mut graph = Graph::with_capacity(self.keys.len(), 2 * self.keys.len());
+        let mut batch = graph.add(self.keys.len()).map_err(error::graph)?;
+        for node in &self.nodes {
+            references(self.spec, node.bind_borrowed(py), &mut |key| {
+                let found = self.keys.find(key).map_err(|error| {
+                    let reader = self.keys.get(batch.current()).bind_borrowed(py);
+                    unhashable(error, key, reader)
+                })?;
+                match found {
+                    Some(task) => batch.depend(task).map_err(error::graph),
+                    None => Ok(()),
+                }
+            })?;
+            batch.next();
+        }
+        batch.finish();
+        self.graph = graph;
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn node<'py>(&self, py: Python<'py>, task: TaskId) -> &Bound<'py, PyAny> {
+        self.nodes[task.index()].bind(py)
+    }
+
+    /// What is to be sent for the targets, up to tasks whose values need not be made (`known`, by
+    /// task). Takes a while: call it detached.
+    ///
+    /// # Errors
+    /// When tasks wait for each other.
+    pub(super) fn plan(&self, targets: &[TaskId], known: &[bool]) -> PyResult<Plan> {
+        let sequence = order(&self.graph, targets, |task| known[task.index()])
+            .map_err(|failure| error::unorderable(failure, &self.keys))?;
+        let mut readers = vec![0; self.len()];
+        let mut seen = vec![u32::MAX; self.len()];
+        for task in &sequence {
+            for input in self.graph.dependencies(*task) {
+                if std::mem::replace(&mut seen[input.index()], task.0) != task.0 {
+                    readers[input.index()] += 1;
+                }
+            }
+        }
+        Ok(Plan { sequence, readers })
+    }
+}
+
+/// Names the key that cannot be hashed, and who reads it.
+fn unhashable(
+    error: PyErr,
+    key: Borrowed<'_, '_, PyAny>,
+    reader: Borrowed<'_, '_, PyAny>,
+) -> PyErr {
+    let py = key.py();
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return error;
+    }
+    let named = PyTypeError::new_err(format!(
+        "{} names a key that cannot be hashed: {}",
+        error::repr(reader),
+        error::repr(key)
+    ));
+    named.set_cause(py, Some(error));
+    named
+}

@@ -1,0 +1,426 @@
+//! From graphs and calls to batches of tasks.
+
+use super::graph::Loaded;
+use super::options::OptionSets;
+use super::{Client, Connection, non_empty};
+use crate::error;
+use crate::recipe::{self, NewDefinition};
+use crate::transfer::{Limit, blocking};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use treadle_graph::TaskId;
+use treadle_node::client::{Contained, Content, Input, NewTask, Submission};
+use treadle_node::message::Definition;
+
+/// A submission and what its tasks were encoded with.
+struct Sending<'a, 'py> {
+    py: Python<'py>,
+    connection: &'a Connection,
+    client: &'a Client,
+    recipes: recipe::Submission<'a, 'py>,
+    submission: Submission<Py<PyAny>>,
+    /// By number of the constant.
+    constants: Vec<Option<Input>>,
+    /// Keys of other submissions, by their encoding.
+    foreign: HashMap<Vec<u8>, Input>,
+    key: Vec<u8>,
+    recipe: Vec<u8>,
+}
+
+/// What a task reads, before it is known how it is called there.
+enum Read<'py> {
+    Key(Bound<'py, PyAny>),
+    Constant(u32),
+}
+
+type Reads<'py> = SmallVec<[Read<'py>; 8]>;
+
+impl<'a, 'py> Sending<'a, 'py> {
+    fn begin(py: Python<'py>, connection: &'a Connection) -> PyResult<Self> {
+        let client = connection.client()?;
+        Ok(Self {
+            py,
+            connection,
+            client,
+            recipes: recipe::Submission::new(py, &connection.encoder)?,
+            submission: client.submission(),
+            constants: Vec::new(),
+            foreign: HashMap::new(),
+            key: Vec::with_capacity(64),
+            recipe: Vec::with_capacity(256),
+        })
+    }
+
+    /// A key that no task of the submission makes.
+    fn foreign(&mut self, key: &Bound<'py, PyAny>, reader: &Bound<'py, PyAny>) -> PyResult<Input> {
+        let encoded = super::encoded(key)?;
+        if let Some(input) = self.foreign.get(&encoded) {
+            return Ok(*input);
+        }
+        let found = self.client.read(&mut self.submission, &encoded);
+        let input = found
+            .ok_or_else(|| error::missing_dependency(key.as_borrowed(), reader.as_borrowed()))?;
+        self.foreign.insert(encoded, input);
+        Ok(input)
+    }
+
+    fn constant(&mut self, number: u32) -> PyResult<Input> {
+        let place = number as usize;
+        if self.constants.len() <= place {
+            self.constants.resize(place + 1, None);
+        }
+        if let Some(input) = self.constants[place] {
+            return Ok(input);
+        }
+        let constant = &self.recipes.constants()[place];
+        let object = constant.object.bind(self.py);
+        let content = Content {
+            nbytes: constant.encoded.bytes(),
+            class: super::values::class_of(object),
+            value: Contained::Frames(constant.encoded.kind, constant.encoded.frames.clone()),
+        };
+        let key = pyo3::types::PyString::new(self.py, &constant.key);
+        let key = super::encoded(key.as_any())?;
+        let (client, submission) = (self.client, &mut self.submission);
+        let put = self
+            .py
+            .detach(|| client.constant(submission, &key, content));
+        let input = put.map_err(self.connection.failed())?;
+        self.constants[place] = Some(input);
+        Ok(input)
+    }
+
+    /// Adds a task whose recipe is in `self.recipe`.
+    fn add(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        inputs: &[Input],
+        definitions: &[u32],
+        readers: u32,
+        options: u32,
+        state: Option<Py<PyAny>>,
+    ) -> PyResult<u32> {
+        self.key.clear();
+        recipe::encode_key(key.as_borrowed(), &mut self.key)?;
+        let task = NewTask {
+            key: &self.key,
+            recipe: &self.recipe,
+            inputs,
+            definitions,
+            readers,
+            options,
+        };
+        let number = self.submission.add(&task, state);
+        if self.submission.is_full() {
+            self.flush()?;
+        }
+        Ok(number)
+    }
+
+    /// Sends the batch, after waiting for room if there is none. Other threads get a turn.
+    fn flush(&mut self) -> PyResult<()> {
+        let (client, encoder) = (self.client, &self.connection.encoder);
+        let submission = &mut self.submission;
+        let limit = Limit { deadline: None };
+        let failed = self.connection.failed();
+        let garbage = blocking(self.py, limit, None, failed, move |wait| {
+            client.wait_for_room(wait)?;
+            client.flush(submission, || definitions(encoder.take_definitions()))
+        })?;
+        drop(garbage);
+        Ok(())
+    }
+
+    fn finish(self) -> PyResult<()> {
+        let (client, encoder) = (self.client, &self.connection.encoder);
+        let submission = self.submission;
+        // A small message leaves at once. Letting other threads have the interpreter's lock
+        // meanwhile could cost milliseconds.
+        let garbage = client.finish(submission, || definitions(encoder.take_definitions()));
+        drop(garbage.map_err(self.connection.failed())?);
+        Ok(())
+    }
+
+    /// Gives it up, for an error that is raised already.
+    fn abandon(self) {
+        drop(self.client.abandon(self.submission));
+    }
+
+    /// Ends it, as what was done before has gone.
+    fn end(self, outcome: PyResult<()>) -> PyResult<()> {
+        match outcome {
+            Ok(()) => self.finish(),
+            Err(error) => {
+                self.abandon();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn definitions(new: Vec<NewDefinition>) -> Vec<Definition> {
+    let definition = |new: NewDefinition| Definition {
+        client: treadle_types::ClientId::default(),
+        number: new.number,
+        name: new.name,
+        pickle: new.bytes,
+    };
+    new.into_iter().map(definition).collect()
+}
+
+/// Copies a recipe out of the encoder, which is needed for its inputs; returns what it reads.
+fn keep<'py>(
+    recipe: &recipe::Recipe<'_, 'py>,
+    bytes: &mut Vec<u8>,
+    definitions: &mut SmallVec<[u32; 4]>,
+) -> Reads<'py> {
+    bytes.clear();
+    bytes.extend_from_slice(recipe.bytes);
+    definitions.clear();
+    definitions.extend_from_slice(recipe.definitions);
+    let read = |input: &recipe::Input<'py>| match input {
+        recipe::Input::Key(key) => Read::Key(key.clone()),
+        recipe::Input::Constant(number) => Read::Constant(*number),
+    };
+    recipe.inputs.iter().map(read).collect()
+}
+
+/// The positional arguments of a call.
+fn arguments<'py>(args: &Bound<'py, PyAny>) -> PyResult<SmallVec<[Bound<'py, PyAny>; 8]>> {
+    match args.cast::<PyTuple>() {
+        Ok(args) => Ok(args.iter().collect()),
+        Err(_) => args.try_iter()?.collect(),
+    }
+}
+
+/// One more of an iterator that has to be as long as another.
+fn matching<'py>(
+    items: &mut impl Iterator<Item = PyResult<Bound<'py, PyAny>>>,
+    what: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    items.next().unwrap_or_else(|| {
+        Err(PyValueError::new_err(format!(
+            "there are fewer {what} than keys"
+        )))
+    })
+}
+
+impl Connection {
+    /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
+    pub(super) fn submit_graph(
+        &self,
+        graph: &Bound<'_, PyAny>,
+        wanted: &Bound<'_, PyAny>,
+        states: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyAny>>,
+        options_of: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let py = graph.py();
+        let client = self.client()?;
+        let loaded = Loaded::new(graph)?;
+        let mut owners: Vec<Option<Py<PyAny>>> = Vec::new();
+        owners.resize_with(loaded.len(), || None);
+        let mut targets = Vec::new();
+        let mut elsewhere = Vec::new();
+        let mut states = states.try_iter()?;
+        for key in wanted.try_iter()? {
+            let key = key?;
+            let state = matching(&mut states, "states")?.unbind();
+            match loaded.keys.find(key.as_borrowed())? {
+                Some(task) => {
+                    owners[task.index()] = Some(state);
+                    targets.push(task);
+                }
+                None => elsewhere.push((key, state)),
+            }
+        }
+        let known = self.known(py, client, &loaded)?;
+        let plan = py.detach(|| loaded.plan(&targets, &known))?;
+        let mut sending = Sending::begin(py, self)?;
+        let outcome = sending.tasks(&loaded, &plan, &mut owners, options, options_of);
+        sending.end(outcome)?;
+        // What is known already, and what the graph does not make.
+        for (task, owner) in owners.into_iter().enumerate() {
+            if let Some(state) = owner {
+                let key = loaded.keys.get(TaskId(task as u32)).bind(py).clone();
+                elsewhere.push((key, state));
+            }
+        }
+        for (key, state) in elsewhere {
+            self.watch(py, &key, state)?;
+        }
+        Ok(())
+    }
+
+    /// Submits one call.
+    #[expect(clippy::too_many_arguments, reason = "as in Python")]
+    pub(super) fn submit_one(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        state: Py<PyAny>,
+        function: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let mut sending = Sending::begin(py, self)?;
+        let outcome = OptionSets::new(&mut sending.submission, options).and_then(|options| {
+            sending.call(key, state, function, args, kwargs, options.default())
+        });
+        sending.end(outcome)
+    }
+
+    /// Submits calls of one function.
+    #[expect(clippy::too_many_arguments, reason = "as in Python")]
+    pub(super) fn submit_many(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        states: &Bound<'_, PyAny>,
+        function: &Bound<'_, PyAny>,
+        arguments: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let mut sending = Sending::begin(py, self)?;
+        let mut calls = || -> PyResult<()> {
+            let options = OptionSets::new(&mut sending.submission, options)?;
+            let mut states = states.try_iter()?;
+            let mut arguments = arguments.try_iter()?;
+            for key in keys.try_iter()? {
+                let state = matching(&mut states, "states")?.unbind();
+                let args = matching(&mut arguments, "arguments")?;
+                sending.call(&key?, state, function, &args, kwargs, options.default())?;
+            }
+            Ok(())
+        };
+        let outcome = calls();
+        sending.end(outcome)
+    }
+
+    /// The key of a call that has the same value each time.
+    pub(super) fn key_of_call<'py>(
+        &self,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyAny>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let token = self.tokens.get(function)?;
+        let mut calls = token.calls(non_empty(kwargs))?;
+        let key = calls.key(function.py(), &token.name, &arguments(args)?)?;
+        Ok(key.into_any())
+    }
+
+    /// The keys of such calls.
+    pub(super) fn keys_of_calls<'py>(
+        &self,
+        function: &Bound<'py, PyAny>,
+        arguments: &Bound<'py, PyAny>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = function.py();
+        let token = self.tokens.get(function)?;
+        let mut calls = token.calls(non_empty(kwargs))?;
+        let keys = PyList::empty(py);
+        for args in arguments.try_iter()? {
+            let args = self::arguments(&args?)?;
+            keys.append(calls.key(py, &token.name, &args)?)?;
+        }
+        Ok(keys)
+    }
+}
+
+impl Connection {
+    /// By task: whether the client has a future of its key, so that it is being made already.
+    fn known(&self, py: Python<'_>, client: &Client, loaded: &Loaded) -> PyResult<Vec<bool>> {
+        let mut known = vec![false; loaded.len()];
+        if client.key_count() == 0 {
+            return Ok(known);
+        }
+        let mut bytes = Vec::new();
+        for (task, known) in known.iter_mut().enumerate() {
+            bytes.clear();
+            let key = loaded.keys.get(TaskId(task as u32)).bind_borrowed(py);
+            recipe::encode_key(key, &mut bytes)?;
+            *known = client.is_coming(&bytes);
+        }
+        Ok(known)
+    }
+}
+
+impl<'py> Sending<'_, 'py> {
+    /// Adds the tasks of a plan; takes the states of those that have one.
+    fn tasks(
+        &mut self,
+        loaded: &Loaded,
+        plan: &super::graph::Plan,
+        owners: &mut [Option<Py<PyAny>>],
+        options: Option<&Bound<'py, PyAny>>,
+        options_of: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        const NONE: u32 = u32::MAX;
+        let py = self.py;
+        let mut sets = OptionSets::new(&mut self.submission, options)?;
+        let options_of = options_of.filter(|own| !own.is_none());
+        let mut numbers = vec![NONE; loaded.len()];
+        let mut definitions = SmallVec::new();
+        let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
+        for task in &plan.sequence {
+            let key = loaded.keys.get(*task).bind(py).clone();
+            let node = loaded.node(py, *task);
+            let recipe = self.recipes.encode_task(&key, node)?;
+            let reads = keep(&recipe, &mut self.recipe, &mut definitions);
+            inputs.clear();
+            for read in reads {
+                inputs.push(match read {
+                    Read::Constant(number) => self.constant(number)?,
+                    Read::Key(input) => {
+                        let made = loaded.keys.find(input.as_borrowed())?;
+                        match made.map(|task| numbers[task.index()]) {
+                            Some(number) if number != NONE => Input::Task(number),
+                            _ => self.foreign(&input, &key)?,
+                        }
+                    }
+                });
+            }
+            let own = match options_of {
+                Some(options_of) => options_of.call_method1("get", (&key,)).map(Some)?,
+                None => None,
+            };
+            let own = sets.own(&mut self.submission, own)?;
+            let (readers, owner) = (plan.readers[task.index()], owners[task.index()].take());
+            numbers[task.index()] = self.add(&key, &inputs, &definitions, readers, own, owner)?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        state: Py<PyAny>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyAny>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        options: u32,
+    ) -> PyResult<()> {
+        let args = arguments(args)?;
+        let mut definitions = SmallVec::new();
+        let recipe = self
+            .recipes
+            .encode_call(key, function, &args, non_empty(kwargs))?;
+        let reads = keep(&recipe, &mut self.recipe, &mut definitions);
+        let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
+        for read in reads {
+            inputs.push(match read {
+                Read::Constant(number) => self.constant(number)?,
+                Read::Key(input) => self.foreign(&input, key)?,
+            });
+        }
+        self.add(key, &inputs, &definitions, 0, options, Some(state))?;
+        Ok(())
+    }
+}

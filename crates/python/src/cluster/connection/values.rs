@@ -1,0 +1,206 @@
+//! Values: small ones that came along, others from workers, and those that clients bring.
+
+use super::{Client, Connection, EncodedKeys};
+use crate::recipe;
+use crate::transfer;
+use bytes::Bytes;
+use pyo3::exceptions::{PyBaseException, PyConnectionError, PyKeyError, PyRuntimeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use treadle_net::Received;
+use treadle_node::client::{Contained, Content, Fetched, Whither};
+use treadle_node::message::Data;
+use treadle_types::INLINE;
+
+/// Values that Python waits for.
+pub(super) struct Fetch {
+    keys: Py<PyList>,
+    values: Py<PyDict>,
+    errors: Py<PyDict>,
+    left: usize,
+    done: Py<PyAny>,
+}
+
+impl Fetch {
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.keys)?;
+        visit.call(&self.values)?;
+        visit.call(&self.errors)?;
+        visit.call(&self.done)
+    }
+}
+
+/// What workers call an object's type; nothing where it cannot be pickled.
+pub(super) fn class_of(object: &Bound<'_, PyAny>) -> Bytes {
+    let py = object.py();
+    let pickled = py
+        .import(intern!(py, "pickle"))
+        .and_then(|pickle| pickle.call_method1(intern!(py, "dumps"), (object.get_type(), 5)))
+        .and_then(|pickle| pickle.extract::<Vec<u8>>());
+    pickled.map(Bytes::from).unwrap_or_default()
+}
+
+/// An error that another node answered with: an exception, or text.
+pub(super) fn as_error<'py>(error: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if error.is_instance_of::<PyBaseException>() {
+        return Ok(error.clone());
+    }
+    let text = error.str()?.to_string_lossy().into_owned();
+    let py = error.py();
+    Ok(PyRuntimeError::new_err(text)
+        .into_value(py)
+        .into_bound(py)
+        .into_any())
+}
+
+fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
+    if let Some(small) = recipe::encode_value(value, INLINE)? {
+        return Ok(Content {
+            nbytes: small.len() as u64,
+            class: Bytes::new(),
+            value: Contained::Inline(small.into()),
+        });
+    }
+    let encoded = transfer::encode(value)?;
+    Ok(Content {
+        nbytes: encoded.bytes(),
+        class: class_of(value),
+        value: Contained::Frames(encoded.kind, encoded.frames),
+    })
+}
+
+fn decode<'py>(py: Python<'py>, mut received: Received) -> PyResult<Bound<'py, PyAny>> {
+    if received.kind != Data::SMALL {
+        return transfer::decode(py, received);
+    }
+    let value = received.frames.pop();
+    let value = value.as_ref().map_or(&[][..], |frame| frame.as_slice());
+    Ok(recipe::decode_value(py, value)?.into_bound(py))
+}
+
+impl Connection {
+    /// Brings values to workers; the states are told when they are there.
+    #[expect(clippy::too_many_arguments, reason = "as in Python")]
+    pub(super) fn bring(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Bound<'_, PyAny>>,
+        states: Vec<Py<PyAny>>,
+        values: Vec<Bound<'_, PyAny>>,
+        workers: Vec<String>,
+        copies: u32,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let whither = Whither { workers, copies };
+        let keys = keys.iter().map(super::encoded);
+        let keys = keys.collect::<PyResult<Vec<_>>>()?;
+        // All of them first: what cannot be pickled shall leave nothing behind.
+        let contents = values.iter().map(content).collect::<PyResult<Vec<_>>>()?;
+        for ((key, state), content) in keys.iter().zip(states).zip(contents) {
+            let before = py.detach(|| client.put(key, state, content, &whither));
+            drop(before.map_err(self.failed())?);
+        }
+        Ok(())
+    }
+
+    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries.
+    pub(super) fn get(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let keys = PyList::new(py, keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
+        if keys.is_empty() {
+            done.call1(py, (PyDict::new(py), PyDict::new(py)))?;
+            return Ok(());
+        }
+        let encoded = EncodedKeys::new(keys.as_any())?;
+        let fetch = Fetch {
+            left: keys.len(),
+            keys: keys.clone().unbind(),
+            values: PyDict::new(py).unbind(),
+            errors: PyDict::new(py).unbind(),
+            done,
+        };
+        let ticket = client.new_number();
+        // First: another thread may process what comes at once.
+        self.held().fetches.insert(ticket, fetch);
+        let started = py.detach(|| client.fetch(ticket, encoded.iter()));
+        started.map_err(|index| {
+            drop(self.held().fetches.remove(&ticket));
+            let key = keys.get_item(index).map(Bound::unbind);
+            PyKeyError::new_err(key.unwrap_or_else(|_| py.None()))
+        })
+    }
+}
+
+impl Connection {
+    /// A value has come, or never will.
+    pub(super) fn fetched(
+        &self,
+        py: Python<'_>,
+        client: &Client,
+        ticket: u64,
+        index: usize,
+        outcome: Fetched,
+    ) -> PyResult<()> {
+        let of_ticket = {
+            let held = self.held();
+            held.fetches.get(&ticket).map(|fetch| {
+                let (values, errors) = (fetch.values.clone_ref(py), fetch.errors.clone_ref(py));
+                (fetch.keys.clone_ref(py), values, errors)
+            })
+        };
+        let Some((keys, values, errors)) = of_ticket else {
+            return Ok(());
+        };
+        let key = keys.bind(py).get_item(index)?;
+        let value = match outcome {
+            Fetched::Inline(value) => recipe::decode_value(py, &value).map(|v| v.into_bound(py)),
+            Fetched::Frames(received) => decode(py, received),
+            Fetched::Failed => Err(self.why_failed(py, client, &key)?),
+            Fetched::Unknown => Err(PyKeyError::new_err(key.clone().unbind())),
+            Fetched::Unreachable(reason) => Err(PyConnectionError::new_err(format!(
+                "the value of {} could not be got from the workers that have it: {reason}",
+                crate::error::repr(key.as_borrowed())
+            ))),
+        };
+        match value {
+            Ok(value) => values.bind(py).set_item(key, value)?,
+            Err(error) => errors.bind(py).set_item(key, error.into_value(py))?,
+        }
+        let over = {
+            let mut held = self.held();
+            let left = held.fetches.get_mut(&ticket).map(|fetch| {
+                fetch.left -= 1;
+                fetch.left
+            });
+            (left == Some(0)).then(|| held.fetches.remove(&ticket))
+        };
+        if let Some(Some(fetch)) = over {
+            fetch.done.call1(py, (fetch.values, fetch.errors))?;
+        }
+        Ok(())
+    }
+
+    /// Why a key has no value: what its state knows.
+    fn why_failed(
+        &self,
+        py: Python<'_>,
+        client: &Client,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<PyErr> {
+        let state = client.owner(&super::encoded(key)?, |state| state.clone_ref(py));
+        if let Some(state) = state {
+            let exception = state.bind(py).getattr(intern!(py, "exception"))?;
+            if !exception.is_none() {
+                return Ok(PyErr::from_value(exception));
+            }
+        }
+        Ok(PyKeyError::new_err(key.clone().unbind()))
+    }
+}

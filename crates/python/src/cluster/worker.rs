@@ -1,0 +1,574 @@
+//! `treadle._core.Worker`: a worker in this process.
+
+mod executor;
+mod live;
+mod service;
+
+pub(crate) use live::{Keeper, read};
+pub(crate) use service::plain;
+
+use super::error::raised;
+use super::security::Credentials;
+use crate::recipe::{self, Definition};
+use crate::transfer::{Limit, blocking, enter, parse};
+use bytes::Bytes;
+use executor::{Current, Definitions};
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use service::{Desk, Job};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use treadle_node::message::{Answer, Call};
+use treadle_node::worker::{Host, Options, Worker as Node};
+use treadle_types::{Cause, ClientId, ObjectId};
+
+/// How long the end of a worker waits for the tasks that run.
+const LAST_TASKS: Duration = Duration::from_secs(5);
+/// Types whose pickle is remembered.
+const CLASSES: usize = 4096;
+
+/// What the threads of a worker share.
+pub(super) struct Shared {
+    node: Node,
+    service: Py<PyAny>,
+    keeper: Arc<Keeper>,
+    desk: OnceLock<Arc<Desk>>,
+    definitions: Mutex<Definitions>,
+    /// The keys of the values that are here.
+    keys: Mutex<HashMap<ObjectId, Bytes>>,
+    actors: Mutex<HashSet<ObjectId>>,
+    /// Tasks that run, by `threading.get_ident()`.
+    running: Mutex<HashMap<u64, Current>>,
+    /// Pickles of types, by their address; the types are kept alive.
+    classes: Mutex<HashMap<usize, (Py<PyAny>, Bytes)>>,
+    /// Threads that were asked for before the Python side had started.
+    early: Mutex<Option<usize>>,
+    threads: AtomicUsize,
+    /// Whether the service wants to hear of each task.
+    observed: AtomicBool,
+    none: (Mutex<()>, Condvar),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn keys(&self) -> MutexGuard<'_, HashMap<ObjectId, Bytes>> {
+        lock(&self.keys)
+    }
+
+    fn actors(&self) -> MutexGuard<'_, HashSet<ObjectId>> {
+        lock(&self.actors)
+    }
+
+    fn enter(&self, thread: u64, current: &Current) {
+        lock(&self.running).insert(thread, current.clone());
+    }
+
+    fn leave(&self, thread: u64) {
+        lock(&self.running).remove(&thread);
+    }
+
+    /// Tells the service about a task, if it wants to know.
+    fn observe(&self, py: Python<'_>, key: &Bytes, start: &str, finish: &str) {
+        if !self.observed.load(Ordering::Relaxed) {
+            return;
+        }
+        let told = recipe::decode_key(py, key).and_then(|key| {
+            self.service
+                .call_method1(py, "transition", (key, start, finish))
+        });
+        if let Err(error) = told {
+            error.write_unraisable(py, None);
+        }
+    }
+
+    fn log(&self, line: &str) {
+        eprintln!("treadle worker {}: {line}", self.node.options().name);
+    }
+
+    fn definition(&self, py: Python<'_>, client: ClientId, number: u32) -> PyResult<Py<PyAny>> {
+        let known = lock(&self.definitions).get(&(client, number)).cloned();
+        if let Some(definition) = known {
+            return definition.get(py);
+        }
+        let bytes = self.node.definition(client, number).ok_or_else(|| {
+            PyRuntimeError::new_err(format!("definition {number} of {client:?} has not come"))
+        })?;
+        let definition = Arc::new(Definition::new(bytes));
+        let definition = {
+            let mut definitions = lock(&self.definitions);
+            let entry = definitions.entry((client, number));
+            Arc::clone(entry.or_insert(definition))
+        };
+        definition.get(py)
+    }
+
+    /// The pickle of an object's type; its name where it has none.
+    fn class_of(&self, object: &Bound<'_, PyAny>) -> Bytes {
+        let class = object.get_type();
+        let address = class.as_ptr().addr();
+        if let Some((_, bytes)) = lock(&self.classes).get(&address) {
+            return bytes.clone();
+        }
+        let bytes = class_bytes(class.as_any());
+        let mut classes = lock(&self.classes);
+        if classes.len() < CLASSES {
+            classes.insert(address, (class.into_any().unbind(), bytes.clone()));
+        }
+        bytes
+    }
+
+    /// Starts an executor thread.
+    fn spawn(self: &Arc<Self>) {
+        if let Some(early) = &mut *lock(&self.early) {
+            *early += 1;
+            return;
+        }
+        let shared = Arc::clone(self);
+        self.threads.fetch_add(1, Ordering::SeqCst);
+        let thread = std::thread::Builder::new().name("treadle-executor".into());
+        let spawned = thread.spawn(move || {
+            executor::serve(&shared);
+            shared.left();
+        });
+        if let Err(error) = spawned {
+            self.left();
+            self.log(&format!("no thread for a task: {error}"));
+        }
+    }
+
+    fn left(&self) {
+        if self.threads.fetch_sub(1, Ordering::SeqCst) == 1 {
+            drop(lock(&self.none.0));
+            self.none.1.notify_all();
+        }
+    }
+
+    /// Waits until no executor is left, or for a while.
+    fn finish(&self) {
+        let deadline = Instant::now() + LAST_TASKS;
+        let mut guard = lock(&self.none.0);
+        while self.threads.load(Ordering::SeqCst) > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.none.1.wait_timeout(guard, left);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The name of this machine.
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// `pickle.dumps` of a class, or its name as a string's bytes.
+fn class_bytes(class: &Bound<'_, PyAny>) -> Bytes {
+    let py = class.py();
+    let pickled = py
+        .import("pickle")
+        .and_then(|pickle| pickle.call_method1("dumps", (class, 5)))
+        .and_then(|pickle| pickle.extract::<Vec<u8>>());
+    match pickled {
+        Ok(bytes) => bytes.into(),
+        Err(_) => class.to_string().into_bytes().into(),
+    }
+}
+
+/// What the native side calls.
+struct Embedder(Arc<Shared>);
+
+impl Host for Embedder {
+    fn spawn(&self) {
+        self.0.spawn();
+    }
+
+    fn call(&self, call: Call) {
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::Call(call));
+        }
+    }
+
+    fn answer(&self, answer: Answer) {
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::Answer(answer));
+        }
+    }
+
+    fn undefine(&self, client: ClientId) {
+        let mut gone = Vec::new();
+        lock(&self.0.definitions).retain(|(whose, _), definition| {
+            let keep = *whose != client;
+            if !keep {
+                gone.push(Arc::clone(definition));
+            }
+            keep
+        });
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::Forget(gone));
+        }
+    }
+
+    fn dropped(&self, object: ObjectId) {
+        let key = self.0.keys().remove(&object);
+        if self.0.actors().remove(&object)
+            && let (Some(key), Some(desk)) = (key, self.0.desk.get())
+        {
+            desk.push(Job::DropActor(key));
+        }
+    }
+}
+
+/// A worker, as native threads of this process. The executor threads run Python.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct Worker(Arc<Shared>);
+
+#[pymethods]
+impl Worker {
+    /// Registers at the scheduler. `service` is its Python side, a `treadle.worker.Service`.
+    #[new]
+    #[pyo3(signature = (scheduler, *, name, nthreads, memory_limit, directory, resources, service,
+                        listen=None, secret=None, certificates=None, insecure=false, timeout=30.0,
+                        info=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        scheduler: &str,
+        name: String,
+        nthreads: u32,
+        memory_limit: u64,
+        directory: PathBuf,
+        resources: HashMap<String, f64>,
+        service: Py<PyAny>,
+        listen: Option<&str>,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        timeout: f64,
+        info: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        enter()?;
+        if nthreads == 0 {
+            return Err(PyValueError::new_err(
+                "nthreads=0: a worker needs one thread",
+            ));
+        }
+        let mut resources: Vec<_> = resources.into_iter().collect();
+        resources.sort_by(|one, other| one.0.cmp(&other.0));
+        let limit = match memory_limit {
+            0 => u64::MAX / 4,
+            limit => limit,
+        };
+        let limit_of_wait = Limit::new(Some(timeout))?;
+        let listen = listen.unwrap_or(match certificates {
+            Some(_) => "treadle+tls://127.0.0.1:0",
+            None => "treadle://127.0.0.1:0",
+        });
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+        };
+        let version = py.version_info();
+        let options = Options {
+            scheduler: parse(scheduler)?,
+            listen: parse(listen)?,
+            net: credentials.options(Duration::from_secs_f64(timeout.clamp(0.001, 1e6)))?,
+            name,
+            host: host_name(),
+            python: format!("{}.{}", version.major, version.minor),
+            threads: nthreads,
+            memory: memory_limit,
+            resources,
+            info: info.map(plain).transpose()?.unwrap_or_default(),
+            store: treadle_store::Options {
+                sync: false,
+                ..treadle_store::Options::new(directory, limit)
+            },
+        };
+        let label = options.name.clone();
+        let doing = format!("connecting to the scheduler at {scheduler}");
+        let refused = |error| raised(error, &doing);
+        let node = blocking(py, limit_of_wait, None, refused, move |wait| {
+            let log = Box::new(move |line: std::fmt::Arguments<'_>| {
+                eprintln!("treadle worker {label}: {line}");
+            });
+            Node::connect(options, log, wait)
+        })?;
+        let keeper = Keeper::new(service.clone_ref(py));
+        Ok(Self(Arc::new(Shared {
+            node,
+            service,
+            keeper,
+            desk: OnceLock::new(),
+            definitions: Mutex::default(),
+            keys: Mutex::default(),
+            actors: Mutex::default(),
+            running: Mutex::default(),
+            classes: Mutex::default(),
+            early: Mutex::new(Some(0)),
+            threads: AtomicUsize::new(0),
+            observed: AtomicBool::new(false),
+            none: (Mutex::new(()), Condvar::new()),
+        })))
+    }
+
+    /// Starts the Python side, then the tasks.
+    fn start(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, shared) = (slf.py(), &slf.get().0);
+        let desk = Desk::open(shared.service.clone_ref(py))?;
+        let _ = shared.desk.set(desk);
+        let host = Arc::new(Embedder(Arc::clone(shared)));
+        py.detach(|| shared.node.start(host));
+        shared.service.call_method1(py, "start", (slf,))?;
+        let early = lock(&shared.early).take();
+        for _ in 0..early.unwrap_or(0) + shared.node.staff() {
+            shared.spawn();
+        }
+        Ok(())
+    }
+
+    /// Waits until the worker has ended; why. `None`: it has not within `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+        const LOOK: Duration = Duration::from_millis(100);
+        let limit = Limit::new(timeout)?;
+        loop {
+            let left = limit.deadline.map_or(LOOK, |deadline| {
+                deadline.saturating_duration_since(Instant::now()).min(LOOK)
+            });
+            let end = py.detach(|| self.0.node.wait(left));
+            py.check_signals()?;
+            self.0.keeper.collect(py);
+            let over = limit
+                .deadline
+                .is_some_and(|deadline| Instant::now() >= deadline);
+            if end.is_some() || over {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Why it ended, if it has.
+    #[getter]
+    fn ended(&self) -> Option<String> {
+        self.0.node.ended()
+    }
+
+    /// Ends it: tells the scheduler why, and waits for the tasks that run, for a few seconds.
+    #[pyo3(signature = (reason="it was closed"))]
+    fn close(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let log: String = self.0.service.call_method0(py, "log")?.extract(py)?;
+        py.detach(|| {
+            self.0.node.close(reason, Cause::Exited(0), log);
+            self.0.finish();
+        });
+        if let Some(desk) = self.0.desk.get() {
+            desk.close(py, reason);
+        }
+        self.0.keeper.collect(py);
+        Ok(())
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        self.0.node.address()
+    }
+
+    #[getter]
+    fn id(&self) -> u32 {
+        self.0.node.id().0
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.0.node.options().name
+    }
+
+    #[getter]
+    fn scheduler(&self) -> String {
+        self.0.node.options().scheduler.to_string()
+    }
+
+    #[getter]
+    fn nthreads(&self) -> u32 {
+        self.0.node.options().threads
+    }
+
+    #[getter]
+    fn memory_limit(&self) -> u64 {
+        self.0.node.options().memory
+    }
+
+    #[getter]
+    fn directory(&self) -> String {
+        let directory = &self.0.node.options().store.directory;
+        directory.display().to_string()
+    }
+
+    #[getter]
+    fn resources(&self) -> HashMap<String, f64> {
+        self.0.node.options().resources.iter().cloned().collect()
+    }
+
+    /// What the scheduler says about itself.
+    #[getter]
+    fn info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        recipe::decode_value(py, self.0.node.scheduler_info())
+    }
+
+    /// Bytes of memory: `managed` by the store, `process`, `spilled` to disk.
+    fn health<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let health = py.detach(|| self.0.node.health());
+        let dict = PyDict::new(py);
+        dict.set_item("managed", health.managed)?;
+        dict.set_item("process", health.process)?;
+        dict.set_item("spilled", health.spilled)?;
+        Ok(dict)
+    }
+
+    /// The key of the calling thread's task.
+    fn current_key(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let key = |current: Current| Ok(recipe::decode_key(py, &current.key)?.unbind());
+        executor::current().map(key).transpose()
+    }
+
+    /// When the calling thread's task began, on the clock of `time.time`.
+    fn started(&self) -> Option<f64> {
+        executor::current().map(|current| current.started)
+    }
+
+    /// Gives the slot of the calling thread's task away; whether it had one.
+    fn secede(&self, py: Python<'_>) -> bool {
+        let Some(current) = executor::current() else {
+            return false;
+        };
+        let changed = executor::set_seceded(true);
+        if changed {
+            py.detach(|| self.0.node.secede(current.object));
+        }
+        changed
+    }
+
+    /// Takes a slot again, if the calling thread's task has none.
+    fn rejoin(&self, py: Python<'_>) {
+        let Some(current) = executor::current() else {
+            return;
+        };
+        if executor::set_seceded(false) {
+            py.detach(|| self.0.node.rejoin(current.object));
+        }
+    }
+
+    /// Whether the service wants to hear of each task.
+    fn observe(&self, wanted: bool) {
+        self.0.observed.store(wanted, Ordering::Relaxed);
+    }
+
+    /// `threading.get_ident()` and key of each task that runs.
+    fn running<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let running: Vec<_> = {
+            let running = lock(&self.0.running);
+            running
+                .iter()
+                .map(|(thread, current)| (*thread, current.key.clone()))
+                .collect()
+        };
+        let dict = PyDict::new(py);
+        for (thread, key) in running {
+            dict.set_item(thread, recipe::decode_key(py, &key)?)?;
+        }
+        Ok(dict)
+    }
+
+    /// The keys of the values that are here.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let keys: Vec<Bytes> = self.0.keys().values().cloned().collect();
+        let list = PyList::empty(py);
+        for key in keys {
+            list.append(recipe::decode_key(py, &key)?)?;
+        }
+        Ok(list)
+    }
+
+    fn has(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.find(key)?.is_some())
+    }
+
+    /// The value of a key that is here.
+    fn get(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let missing = || PyKeyError::new_err(key.clone().unbind());
+        let object = self.find(key)?.ok_or_else(missing)?;
+        let value = py.detach(|| self.0.node.value(object));
+        read(py, value.map_err(|_| missing())?, &self.0.keeper)
+    }
+
+    /// Answers a call of another node.
+    #[pyo3(signature = (id, result, error=None))]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        id: u64,
+        result: &Bound<'_, PyAny>,
+        error: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let result = match error {
+            None => Ok(plain(result)?),
+            Some(error) => Err(plain(error)?),
+        };
+        py.detach(|| self.0.node.answer(Answer { id, result }));
+        Ok(())
+    }
+
+    /// Asks another node; `done(result, error)` is called in a native thread.
+    fn call(
+        &self,
+        py: Python<'_>,
+        node: String,
+        operation: String,
+        argument: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
+        let argument = plain(argument)?;
+        let desk = self.0.desk.get();
+        let desk = desk.ok_or_else(|| PyRuntimeError::new_err("the worker has not started"))?;
+        let id = desk.ask(done);
+        let call = Call {
+            id,
+            node,
+            operation,
+            argument,
+        };
+        py.detach(|| self.0.node.call(call));
+        Ok(())
+    }
+
+    /// Asks to be let go; its values move elsewhere first.
+    fn drain(&self, py: Python<'_>) {
+        py.detach(|| self.0.node.drain());
+    }
+
+    fn __repr__(&self) -> String {
+        let node = &self.0.node;
+        format!("<Worker {:?} at {}>", node.options().name, node.address())
+    }
+}
+
+impl Worker {
+    fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<ObjectId>> {
+        let mut bytes = Vec::new();
+        recipe::encode_key(key.as_borrowed(), &mut bytes)?;
+        let keys = self.0.keys();
+        let found = keys.iter().find(|(_, key)| key[..] == bytes[..]);
+        Ok(found.map(|(object, _)| *object))
+    }
+}

@@ -1,0 +1,267 @@
+//! The threads that run tasks.
+
+use super::Shared;
+use super::live::{LiveObject, read};
+use crate::clock;
+use crate::recipe::{self, Definition};
+use crate::worker::{Context, Pulse, thread_identifier};
+use bytes::Bytes;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+use treadle_node::worker::Task;
+use treadle_types::value::Reader;
+use treadle_types::{ClientId, INLINE, ObjectId, Returned};
+use treadle_worker::Outcome;
+
+/// How long a value waits for room in memory before its task fails.
+const ROOM: Duration = Duration::from_secs(300);
+
+/// The task that a thread runs.
+#[derive(Clone)]
+pub(super) struct Current {
+    pub(super) object: ObjectId,
+    /// The encoded key.
+    pub(super) key: Bytes,
+    /// When it began, by the clock of `time.time`, in seconds.
+    pub(super) started: f64,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+    /// Whether the task of this thread has given its slot away.
+    static SECEDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread's task.
+pub(super) fn current() -> Option<Current> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Marks the slot of this thread's task as given away or taken back; whether that is a change.
+pub(super) fn set_seceded(seceded: bool) -> bool {
+    SECEDED.replace(seceded) != seceded
+}
+
+/// The life of an executor thread.
+pub(super) fn serve(shared: &Arc<Shared>) {
+    let ran = Python::try_attach(|py| {
+        if let Err(error) = shared.service.call_method0(py, intern!(py, "enter_thread")) {
+            error.write_unraisable(py, None);
+        }
+        let context = Context::of_caller(py);
+        match context {
+            Ok(context) => work(py, shared, &context),
+            Err(error) => error.write_unraisable(py, None),
+        }
+        if let Err(error) = shared.service.call_method0(py, intern!(py, "leave_thread")) {
+            error.write_unraisable(py, None);
+        }
+    });
+    debug_assert!(ran.is_some(), "the worker ends before the interpreter does");
+}
+
+fn work(py: Python<'_>, shared: &Arc<Shared>, context: &Context) {
+    let mut pulse = Pulse::new();
+    let mut next = py.detach(|| shared.node.next(true));
+    while let Some(task) = next {
+        let flush = run(py, shared, context, task);
+        shared.keeper.collect(py);
+        if let Err(error) = pulse.beat(py) {
+            error.write_unraisable(py, None);
+        }
+        next = if flush {
+            py.detach(|| {
+                shared.node.flush();
+                shared.node.try_next().or_else(|| shared.node.next(false))
+            })
+        } else {
+            match shared.node.try_next() {
+                Some(task) => Some(task),
+                None => py.detach(|| shared.node.next(false)),
+            }
+        };
+    }
+}
+
+/// Runs a task and reports what came of it; whether reports should be sent now.
+fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> bool {
+    let began = clock::now();
+    let outcome = match split(&task.recipe) {
+        Some((key, body)) => {
+            let current = Current {
+                object: task.object,
+                key,
+                started: clock::wall(),
+            };
+            let thread = thread_identifier();
+            shared.enter(thread, &current);
+            CURRENT.set(Some(current.clone()));
+            shared.observe(py, &current.key, "ready", "executing");
+            let outcome = attempt(py, shared, context, &task, &current.key, &body);
+            let end = match outcome {
+                Outcome::Returned(_) => "memory",
+                _ => "error",
+            };
+            shared.observe(py, &current.key, "executing", end);
+            CURRENT.set(None);
+            SECEDED.set(false);
+            shared.leave(thread);
+            outcome
+        }
+        None => {
+            let error = PyRuntimeError::new_err(
+                "A task's recipe cannot be read. Run the same version of Treadle everywhere.",
+            );
+            raised(py, shared, &error)
+        }
+    };
+    let duration = Duration::from_nanos(clock::now() - began);
+    let flush = shared.node.done(&task, outcome, duration);
+    if flush {
+        // What it held of values may be the last of them.
+        py.detach(|| drop(task));
+    }
+    flush
+}
+
+/// The key and the recipe proper.
+fn split(recipe: &Bytes) -> Option<(Bytes, Bytes)> {
+    let mut reader = Reader::new(recipe);
+    let key = reader.blob().ok()?;
+    let end = reader.position();
+    Some((recipe.slice_ref(key), recipe.slice(end..)))
+}
+
+fn attempt(
+    py: Python<'_>,
+    shared: &Arc<Shared>,
+    context: &Context,
+    task: &Task,
+    key: &Bytes,
+    body: &Bytes,
+) -> Outcome {
+    let values = if task.reads_store() {
+        py.detach(|| shared.node.inputs(task))
+    } else {
+        shared.node.inputs(task)
+    };
+    let values = match values {
+        Ok(values) => values,
+        Err((object, error)) => {
+            shared.log(&format!("{object:?}, an input, cannot be read: {error}"));
+            return Outcome::Missing(object);
+        }
+    };
+    let result = context.run(py, || {
+        let mut inputs = Vec::with_capacity(values.len());
+        for value in values {
+            inputs.push(read(py, value, &shared.keeper)?);
+        }
+        let definitions = |number| shared.definition(py, task.client, number);
+        let value = recipe::execute(py, body, &inputs, &definitions)?;
+        // SAFETY: attached, and a live object.
+        if unsafe { ffi::PyCoro_CheckExact(value.as_ptr()) } != 0 {
+            let key = recipe::decode_key(py, key)?;
+            return shared
+                .service
+                .call_method1(py, intern!(py, "run_coroutine"), (key, value));
+        }
+        Ok(value)
+    });
+    match result.and_then(|value| keep(py, shared, task, key, value)) {
+        Ok(returned) => Outcome::Returned(returned),
+        Err(error) => raised(py, shared, &error),
+    }
+}
+
+/// Puts a task's value where it belongs.
+fn keep(
+    py: Python<'_>,
+    shared: &Arc<Shared>,
+    task: &Task,
+    key: &Bytes,
+    value: Py<PyAny>,
+) -> PyResult<Returned> {
+    let value = if task.actor {
+        let key = recipe::decode_key(py, key)?;
+        let handle = shared
+            .service
+            .call_method1(py, intern!(py, "add_actor"), (key, value))?;
+        shared.actors().insert(task.object);
+        handle
+    } else {
+        value
+    };
+    if let Some(bytes) = recipe::encode_value(value.bind(py), INLINE)? {
+        let bytes = Bytes::from(bytes);
+        if task.keep {
+            shared.node.keep_small(task.object, bytes.clone());
+            shared.keys().insert(task.object, key.clone());
+        }
+        return Ok(Returned {
+            nbytes: bytes.len() as u64,
+            inline: Some(bytes),
+            kept: task.keep,
+            class: Bytes::new(),
+        });
+    }
+    let nbytes = size_of(value.bind(py))?;
+    let class = shared.class_of(value.bind(py));
+    let live = LiveObject::new(value, nbytes, &shared.keeper);
+    py.detach(|| shared.node.keep(task.object, live, ROOM))
+        .map_err(|error| pyo3::exceptions::PyMemoryError::new_err(error.to_string()))?;
+    shared.keys().insert(task.object, key.clone());
+    Ok(Returned {
+        nbytes,
+        inline: None,
+        kept: true,
+        class,
+    })
+}
+
+fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
+    let exception = error.value(py);
+    let dumped = shared
+        .service
+        .call_method1(py, intern!(py, "dump_error"), (exception,))
+        .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
+    match dumped {
+        Ok(bytes) => Outcome::Raised(bytes.into()),
+        Err(second) => {
+            // By contract it does not raise; the task must not be lost all the same.
+            second.write_unraisable(py, None);
+            Outcome::Raised(Bytes::new())
+        }
+    }
+}
+
+/// Bytes of memory that an object takes, as Dask estimates it.
+fn size_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    static SIZEOF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let size = SIZEOF.get_or_try_init(py, || {
+        py.import("dask.sizeof")?
+            .getattr("sizeof")
+            .map(Bound::unbind)
+    })?;
+    match size
+        .bind(py)
+        .call1((object,))
+        .and_then(|size| size.extract())
+    {
+        Ok(size) => Ok(size),
+        Err(error) => {
+            error.write_unraisable(py, Some(object));
+            Ok(1 << 20)
+        }
+    }
+}
+
+/// Definitions that were unpickled, by client and number.
+pub(super) type Definitions = std::collections::HashMap<(ClientId, u32), Arc<Definition>>;

@@ -1,0 +1,145 @@
+//! Values of tasks, as the store holds them.
+
+use crate::transfer::{decode_parts, encode};
+use pyo3::prelude::*;
+use std::any::Any;
+use std::error::Error;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use treadle_node::worker::{Unserialisable, Value};
+use treadle_store::{Frames, Live, Overlap, Pinned};
+
+/// A Python object in the store.
+pub(crate) struct LiveObject {
+    object: ManuallyDrop<Py<PyAny>>,
+    nbytes: u64,
+    keeper: Arc<Keeper>,
+}
+
+/// What live objects need of their worker.
+pub(crate) struct Keeper {
+    /// Objects that native threads let go of. Dropping one may run Python, which must not happen
+    /// while a lock of the engine is held: so the next thread that runs a task does it.
+    garbage: Mutex<Vec<Py<PyAny>>>,
+    service: Py<PyAny>,
+}
+
+impl Keeper {
+    pub(crate) fn new(service: Py<PyAny>) -> Arc<Self> {
+        Arc::new(Self {
+            garbage: Mutex::default(),
+            service,
+        })
+    }
+
+    fn garbage(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what was let go of.
+    pub(crate) fn collect(&self, _py: Python<'_>) {
+        let objects = {
+            let mut garbage = self.garbage();
+            if garbage.is_empty() {
+                return;
+            }
+            std::mem::take(&mut *garbage)
+        };
+        drop(objects);
+    }
+
+    /// What whoever asked for the value is told.
+    fn unserialisable(&self, py: Python<'_>, value: &Py<PyAny>, error: &PyErr) -> Unserialisable {
+        let dumped = self
+            .service
+            .call_method1(py, "unserializable", (value, error.value(py)))
+            .and_then(|error| self.service.call_method1(py, "dump_error", (error,)))
+            .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
+        Unserialisable {
+            reason: error.to_string(),
+            // By contract neither call raises.
+            error: dumped.unwrap_or_default().into(),
+        }
+    }
+}
+
+impl LiveObject {
+    pub(crate) fn new(object: Py<PyAny>, nbytes: u64, keeper: &Arc<Keeper>) -> Arc<Self> {
+        Arc::new(Self {
+            object: ManuallyDrop::new(object),
+            nbytes,
+            keeper: Arc::clone(keeper),
+        })
+    }
+}
+
+impl Drop for LiveObject {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, and not used afterwards.
+        let object = unsafe { ManuallyDrop::take(&mut self.object) };
+        self.keeper.garbage().push(object);
+    }
+}
+
+impl Live for LiveObject {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn nbytes(&self) -> u64 {
+        self.nbytes
+    }
+
+    fn frames(&self) -> Result<Frames, Box<dyn Error + Send + Sync>> {
+        Python::try_attach(|py| {
+            let encoded = encode(self.object.bind(py))
+                .map_err(|error| self.keeper.unserialisable(py, &self.object, &error))?;
+            // The first part is the header or the stream of the pickle; the others are buffers of
+            // the object's own.
+            let own = encoded.frames.first().map_or(0, |part| part.len() as u64);
+            Ok::<_, Unserialisable>(Frames::new(encoded.kind, encoded.frames).viewing_live(own))
+        })
+        .ok_or("the interpreter is ending")?
+        .map_err(Into::into)
+    }
+}
+
+/// The object that a value of the store is.
+///
+/// # Errors
+/// When it cannot be unpickled here.
+pub(crate) fn object_of(
+    py: Python<'_>,
+    mut pinned: Pinned,
+    keeper: &Arc<Keeper>,
+) -> PyResult<Py<PyAny>> {
+    if let Some(live) = pinned.live() {
+        return Ok(clone_live(py, live.as_any()));
+    }
+    let frames = py
+        .detach(|| pinned.frames().map(|frames| (frames, pinned)))
+        .map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))?;
+    let (frames, mut pinned) = frames;
+    let object = decode_parts(py, frames.kind(), frames.parts())?.unbind();
+    let live: Arc<dyn Live> = LiveObject::new(object, frames.nbytes(), keeper);
+    // If another thread was faster, its object is the value's.
+    let (live, pinned) = py.detach(|| (pinned.attach_live(live, Overlap::Frames), pinned));
+    let object = clone_live(py, live.as_any());
+    py.detach(|| drop((live, pinned)));
+    Ok(object)
+}
+
+fn clone_live(py: Python<'_>, live: &dyn Any) -> Py<PyAny> {
+    let live = live.downcast_ref::<LiveObject>();
+    live.expect("this store holds nothing else")
+        .object
+        .clone_ref(py)
+}
+
+/// A value that a task reads, as an object.
+pub(crate) fn read(py: Python<'_>, value: Value, keeper: &Arc<Keeper>) -> PyResult<Py<PyAny>> {
+    match value {
+        Value::Small(bytes) => crate::recipe::decode_value(py, &bytes),
+        Value::Stored(pinned) => object_of(py, pinned, keeper),
+    }
+}

@@ -1,0 +1,40 @@
+//! Constants that are too large for a recipe: they become inputs of the tasks that read them.
+
+use super::encoder::shorten;
+use crate::transfer::{self, Encoded};
+use pyo3::prelude::*;
+
+/// A large constant of a submission.
+pub(crate) struct Constant {
+    /// Its key: `treadle-constant-<hash of the content>`.
+    pub(crate) key: String,
+    /// The object itself.
+    pub(crate) object: Py<PyAny>,
+    /// What is sent; most of it views the object's memory.
+    pub(crate) encoded: Encoded,
+}
+
+/// The frames of an object and their hash.
+///
+/// # Errors
+/// When it cannot be pickled.
+pub(super) fn encode(object: &Bound<'_, PyAny>) -> PyResult<(Encoded, u128)> {
+    let encoded = transfer::encode(object)?;
+    let frames = &encoded.frames;
+    let kind = encoded.kind;
+    let hash = object.py().detach(|| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&kind.to_le_bytes());
+        for frame in frames {
+            hasher.update(&(frame.len() as u64).to_le_bytes());
+            hasher.update(frame);
+        }
+        shorten(&hasher.finalize())
+    });
+    Ok((encoded, hash))
+}
+
+/// The key of a constant.
+pub(super) fn key(hash: u128) -> String {
+    format!("treadle-constant-{hash:032x}")
+}

@@ -1,0 +1,456 @@
+//! Recipes of tasks that are submitted together.
+
+use super::class::Class;
+use super::constant::{self, Constant};
+use super::definition::Kind;
+use super::encoder::{Encoder, When, class_name, function_name};
+use super::fused::Scope;
+use super::guard::Guard;
+use super::inputs::{Input, Inputs};
+use super::run::too_deep;
+use super::write::{Seen, Shared, Stop, Written};
+use super::{pickle, tag};
+use crate::dask::Spec;
+use crate::error::repr;
+use crate::subgraph::Shapes;
+use bytes::Bytes;
+use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::HashMap;
+use treadle_types::value::{put_head, put_varint, tag as plain};
+
+/// Constants of more bytes than this are not put into recipes.
+pub(super) const LARGE: usize = 64 << 10;
+/// Pickles of at most so many bytes may well be in every recipe, and are not looked up.
+const SMALL: usize = 128;
+
+/// Each attempt finds at least one more object that contains itself; nobody has so many.
+const ATTEMPTS: usize = 1000;
+
+/// Encodes tasks that are submitted together. What they share is looked at once; so objects must
+/// not be changed before the submission is over.
+///
+/// For the use of one thread; several may share an [`Encoder`].
+pub(crate) struct Submission<'e, 'py> {
+    pub(super) encoder: &'e Encoder,
+    pub(super) spec: &'static Spec,
+    pub(super) shapes: Shapes,
+    py: Python<'py>,
+    /// What became of objects that may be met again, by address.
+    places: HashMap<usize, (Place, Py<PyAny>)>,
+    /// Definitions of tuples of names.
+    pub(super) names: HashMap<Vec<u8>, u32>,
+    constants: Vec<Constant>,
+    /// Whether some were text, bytes or plain containers.
+    has_large_plain: bool,
+    by_hash: HashMap<u128, u32>,
+    pub(super) task: Task<'py>,
+}
+
+/// The task that is being encoded.
+#[derive(Default)]
+pub(super) struct Task<'py> {
+    pub(super) bytes: Vec<u8>,
+    pub(super) inputs: Inputs<'py>,
+    pub(super) definitions: Vec<u32>,
+    /// For each local, where it was read last.
+    pub(super) locals: Vec<Option<usize>>,
+    pub(super) depth: u32,
+    /// Inside a fused task, what its keys stand for.
+    pub(super) scope: Option<Scope<'py>>,
+    /// Whether plain containers are searched for futures.
+    pub(super) parses: bool,
+    /// How many inputs and locals were referred to.
+    pub(super) references: usize,
+    /// How many definitions were.
+    pub(super) uses: usize,
+    /// Whether large parts of large arguments become constants: an earlier attempt found one that
+    /// could not as a whole.
+    pub(super) splits: bool,
+    /// How many objects were written that tasks could write to.
+    pub(super) mutable: usize,
+    pub(super) seen: HashMap<usize, Seen>,
+    /// Objects that an earlier attempt found to occur several times.
+    pub(super) shared: HashMap<usize, Shared>,
+    /// Whether a function was called.
+    pub(super) calls: bool,
+    /// Whether this attempt found such an object too late.
+    pub(super) again: bool,
+    /// The outermost container that is being written.
+    pub(super) root: usize,
+    key: Option<Bound<'py, PyAny>>,
+    pub(super) argument: Argument<'py>,
+}
+
+/// What a task's error is about.
+#[derive(Default)]
+pub(super) enum Argument<'py> {
+    #[default]
+    Value,
+    Function,
+    Positional(usize),
+    Named(Bound<'py, PyAny>),
+}
+
+/// A task as it is sent.
+pub(crate) struct Recipe<'s, 'py> {
+    /// What to run.
+    pub(crate) bytes: &'s [u8],
+    /// What it reads, each once, in the order in which the recipe numbers them.
+    pub(crate) inputs: &'s [Input<'py>],
+    /// The numbers of the definitions that it refers to, each once; that of its function first.
+    pub(crate) definitions: &'s [u32],
+}
+
+/// What an object becomes in a recipe.
+#[derive(Clone)]
+pub(super) enum Place {
+    Definition(u32),
+    Constant(u32),
+    /// A pickle that has occurred once.
+    Inline(Kind, Bytes),
+}
+
+/// Where an object stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Function,
+    Argument,
+}
+
+impl<'e, 'py> Submission<'e, 'py> {
+    /// Without tasks yet.
+    ///
+    /// # Errors
+    /// When Dask cannot be imported.
+    pub(crate) fn new(py: Python<'py>, encoder: &'e Encoder) -> PyResult<Self> {
+        Ok(Submission {
+            encoder,
+            spec: Spec::get(py)?,
+            shapes: Shapes::default(),
+            py,
+            places: HashMap::new(),
+            names: HashMap::new(),
+            constants: Vec::new(),
+            has_large_plain: false,
+            by_hash: HashMap::new(),
+            task: Task::default(),
+        })
+    }
+
+    /// The recipe of a node of a graph. Tasks of the old form are converted before.
+    ///
+    /// # Errors
+    /// A `TypeError` for what cannot be pickled; what Python raises while keys are compared.
+    pub(crate) fn encode_task(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        node: &Bound<'py, PyAny>,
+    ) -> PyResult<Recipe<'_, 'py>> {
+        self.encode(key, false, |submission| {
+            submission.node(node.as_borrowed(), 0)
+        })
+    }
+
+    /// The recipe of a call, without a node for it. Futures are found in the arguments, and in
+    /// lists, tuples, sets and the values of dictionaries among them.
+    ///
+    /// # Errors
+    /// As for [`Submission::encode_task`].
+    pub(crate) fn encode_call(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        function: &Bound<'py, PyAny>,
+        arguments: &[Bound<'py, PyAny>],
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Recipe<'_, 'py>> {
+        self.encode(key, true, |submission| {
+            submission.call(function.as_borrowed(), arguments, named)
+        })
+    }
+
+    /// The large constants so far. Each content is there once.
+    pub(crate) fn constants(&self) -> &[Constant] {
+        &self.constants
+    }
+
+    fn encode(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        parses: bool,
+        write: impl Fn(&mut Self) -> Written,
+    ) -> PyResult<Recipe<'_, 'py>> {
+        if !self.task.shared.is_empty() {
+            self.task.shared.clear();
+        }
+        self.task.splits = false;
+        self.task.key = Some(key.clone());
+        let mut attempts = 0;
+        loop {
+            self.task.start(parses);
+            match write(self) {
+                Ok(()) if !self.task.again => break,
+                Ok(()) | Err(Stop::Again) if attempts < ATTEMPTS => self.task.forget_locals(),
+                Ok(()) | Err(Stop::Again) => return Err(too_deep()),
+                Err(Stop::Error(error)) => return Err(error),
+            }
+            attempts += 1;
+        }
+        self.task.finish();
+        Ok(Recipe {
+            bytes: &self.task.bytes,
+            inputs: self.task.inputs.as_slice(),
+            definitions: &self.task.definitions,
+        })
+    }
+
+    /// What an object that is not written natively becomes.
+    pub(super) fn place(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        role: Role,
+        class: Class,
+        can_recur: bool,
+    ) -> Result<Place, Stop> {
+        let address = object.as_ptr() as usize;
+        if let Some((place, _)) = self.places.get(&address) {
+            let Place::Inline(kind, bytes) = place else {
+                return Ok(place.clone());
+            };
+            // Met again: worth a definition.
+            let defined = self
+                .encoder
+                .define(*kind, bytes, When::Now, || class_name(object));
+            let place = Place::Definition(defined.expect("defined now"));
+            self.remember(object, place.clone());
+            return Ok(place);
+        }
+        let place = self.new_place(object, role, class)?;
+        if can_recur {
+            self.remember(object, place.clone());
+        }
+        Ok(place)
+    }
+
+    fn remember(&mut self, object: &Bound<'py, PyAny>, place: Place) {
+        let address = object.as_ptr() as usize;
+        self.places
+            .insert(address, (place, object.clone().unbind()));
+    }
+
+    fn new_place(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        role: Role,
+        class: Class,
+    ) -> Result<Place, Stop> {
+        let is_named = role == Role::Function || class == Class::Named;
+        if is_named && let Some(number) = self.encoder.known(object)? {
+            return Ok(Place::Definition(number));
+        }
+        if self.is_large(object, class)? {
+            return self.constant(object).map(Place::Constant);
+        }
+        let pickled = match pickle::dumps(object, LARGE) {
+            Ok(Some(pickled)) => pickled,
+            Ok(None) => return self.constant(object).map(Place::Constant),
+            Err(error) => return Err(self.unpicklable(object, error)),
+        };
+        let bytes = pickled.as_bytes();
+        let is_shared = match class {
+            Class::Table => object.len()? == 0,
+            Class::Named | Class::Value | Class::Number => true,
+            Class::Array | Class::Other => role == Role::Function,
+        };
+        let kind = if is_shared { Kind::Shared } else { Kind::Fresh };
+        let inline = || Ok(Place::Inline(kind, Bytes::copy_from_slice(bytes)));
+        let when = if is_named && (role == Role::Function || bytes.len() <= SMALL) {
+            When::Now
+        } else if bytes.len() <= SMALL {
+            // Not worth remembering, unless the same object is met again.
+            return inline();
+        } else {
+            When::Again
+        };
+        let name = || match role {
+            Role::Function => function_name(object),
+            Role::Argument => class_name(object),
+        };
+        let Some(number) = self.encoder.define(kind, bytes, when, name) else {
+            return inline();
+        };
+        if is_named && let Some(guard) = Guard::of(object)? {
+            self.encoder.remember(object, guard, number);
+        }
+        Ok(Place::Definition(number))
+    }
+
+    /// Whether an object is known to be too large without pickling it.
+    fn is_large(&self, object: &Bound<'py, PyAny>, class: Class) -> PyResult<bool> {
+        let py = object.py();
+        Ok(match class {
+            Class::Array => {
+                let bytes: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
+                bytes > LARGE
+            }
+            Class::Table if object.len()? > 0 => {
+                let size = py
+                    .import("dask.sizeof")?
+                    .call_method1("sizeof", (object,))?;
+                size.extract::<usize>()? > 2 * LARGE
+            }
+            _ => false,
+        })
+    }
+
+    /// The number of a large constant.
+    pub(super) fn constant(&mut self, object: &Bound<'py, PyAny>) -> Result<u32, Stop> {
+        let (encoded, hash) = match constant::encode(object) {
+            Ok(encoded) => encoded,
+            Err(error) => return Err(self.unpicklable(object, error)),
+        };
+        if let Some(&number) = self.by_hash.get(&hash) {
+            return Ok(number);
+        }
+        let number = self.constants.len() as u32;
+        self.by_hash.insert(hash, number);
+        self.constants.push(Constant {
+            key: constant::key(hash),
+            object: object.clone().unbind(),
+            encoded,
+        });
+        Ok(number)
+    }
+
+    /// The number of a large constant of the built-in types.
+    pub(super) fn large_constant(&mut self, object: &Bound<'py, PyAny>) -> Result<u32, Stop> {
+        let number = self.constant(object)?;
+        self.remember(object, Place::Constant(number));
+        self.has_large_plain = true;
+        Ok(number)
+    }
+
+    /// What an object of the built-in types became that was found to be large before.
+    #[inline]
+    pub(super) fn large(&self, object: Borrowed<'_, 'py, PyAny>) -> Option<Place> {
+        if !self.has_large_plain {
+            return None;
+        }
+        let place = self.places.get(&(object.as_ptr() as usize));
+        place
+            .filter(|(place, _)| matches!(place, Place::Constant(_)))
+            .map(|(place, _)| place.clone())
+    }
+
+    /// Writes what an object became.
+    pub(super) fn put_place(&mut self, place: &Place) {
+        match place {
+            Place::Definition(number) => self.task.put_definition(*number),
+            Place::Constant(number) => self.task.put_constant(*number),
+            Place::Inline(kind, bytes) => {
+                self.task.mutable += usize::from(*kind == Kind::Fresh);
+                put_head(plain::PICKLE, bytes.len(), &mut self.task.bytes);
+                self.task.bytes.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    /// The error for something that cannot be pickled; the message begins as distributed's does.
+    #[cold]
+    fn unpicklable(&self, object: &Bound<'py, PyAny>, error: PyErr) -> Stop {
+        let py = self.py;
+        if !error.is_instance_of::<PyException>(py) {
+            return Stop::Error(error);
+        }
+        let what = match &self.task.argument {
+            Argument::Value => "the value".to_owned(),
+            Argument::Function => "the function".to_owned(),
+            Argument::Positional(number) => format!("argument {number}"),
+            Argument::Named(name) => format!("argument {}", repr(name.as_borrowed())),
+        };
+        let key = self.task.key.as_ref();
+        let key = key.map_or_else(String::new, |key| repr(key.as_borrowed()));
+        let failure = PyTypeError::new_err(format!(
+            "Could not serialize object of type {}: {what} of task {key}: {}",
+            class_name(object),
+            error.value(py),
+        ));
+        failure.set_cause(py, Some(error));
+        Stop::Error(failure)
+    }
+}
+
+impl<'py> Task<'py> {
+    fn start(&mut self, parses: bool) {
+        self.bytes.clear();
+        self.inputs.clear();
+        self.definitions.clear();
+        self.locals.clear();
+        self.depth = 0;
+        self.scope = None;
+        self.parses = parses;
+        self.references = 0;
+        self.uses = 0;
+        self.mutable = 0;
+        if !self.seen.is_empty() {
+            self.seen.clear();
+        }
+        self.calls = false;
+        self.again = false;
+        self.argument = Argument::Value;
+    }
+
+    /// Objects that are shared have no locals yet.
+    fn forget_locals(&mut self) {
+        for shared in self.shared.values_mut() {
+            if let Shared::Kept(local) = shared {
+                *local = None;
+            }
+        }
+    }
+
+    /// Lets locals go where they are read last.
+    fn finish(&mut self) {
+        for at in self.locals.iter().flatten() {
+            self.bytes[*at] = tag::LAST;
+        }
+    }
+
+    pub(super) fn put_definition(&mut self, number: u32) {
+        self.bytes.push(tag::DEFINITION);
+        put_varint(number.into(), &mut self.bytes);
+        self.use_definition(number);
+    }
+
+    pub(super) fn use_definition(&mut self, number: u32) {
+        self.uses += 1;
+        if !self.definitions.contains(&number) {
+            self.definitions.push(number);
+        }
+    }
+
+    pub(super) fn put_constant(&mut self, number: u32) {
+        let input = self.inputs.constant(number);
+        self.put_input(input);
+    }
+
+    pub(super) fn put_input(&mut self, number: u32) {
+        self.references += 1;
+        self.bytes.push(tag::INPUT);
+        put_varint(number.into(), &mut self.bytes);
+    }
+
+    pub(super) fn put_local(&mut self, number: u32) {
+        self.references += 1;
+        self.locals[number as usize] = Some(self.bytes.len());
+        self.bytes.push(tag::LOCAL);
+        put_varint(number.into(), &mut self.bytes);
+    }
+
+    pub(super) fn new_local(&mut self) -> u32 {
+        self.locals.push(None);
+        self.locals.len() as u32 - 1
+    }
+}

@@ -1,0 +1,381 @@
+//! Ready tasks go to workers with room: from the queues here, and then from other workers.
+
+use treadle_types::{Assignment, Command, Holders, Input, ObjectId, Place, TaskId, WorkerId};
+
+use crate::Effects;
+use crate::queue::Entry;
+use crate::scheduler::Scheduler;
+use crate::task::{Flags, Phase, QueueId, Run, Task, Tasks};
+use crate::worker::Load;
+
+/// How many tasks in a row, in the planned order, a slot gets at most: enough for most steps of a
+/// reduction to find their inputs at one worker, and little compared to what a worker holds anyway.
+const RUN: u64 = 32;
+
+/// How many holders of a value a reader is told about.
+const HOLDERS: usize = 4;
+
+/// Tasks ahead may keep a slot busy for so many times the prefill, as far as that is known. Longer
+/// tasks can afford the way to the scheduler, and leave it the choice.
+const AHEAD: u64 = 20;
+
+fn alive(tasks: &Tasks, queue: QueueId) -> impl Fn(&Entry) -> bool + '_ {
+    move |entry| {
+        let task = &tasks[entry.task];
+        task.phase == Phase::Ready(queue) && task.priority == entry.priority
+    }
+}
+
+impl Scheduler {
+    /// Recomputes how many tasks in a row a slot gets, so that the tasks that are there now spread
+    /// evenly.
+    pub(crate) fn share_out(&mut self) {
+        let slots = self.workers.threads.max(1);
+        self.share = (self.common.creators.len() as u64 * 256 / slots).min(RUN * 256);
+    }
+
+    /// Gives the worker that has least to do something from the common queue; whether there was
+    /// such a worker, and something for it.
+    pub(crate) fn dispatch(&mut self, effects: &mut Effects) -> bool {
+        let worker = if !self.common.readers.is_empty() {
+            self.workers.open.lowest()
+        } else if !self.common.creators.is_empty() {
+            self.workers.roomy.lowest()
+        } else {
+            return false;
+        };
+        let Some(worker) = worker else {
+            return false;
+        };
+        if !self.feed_once(worker, effects) {
+            debug_assert!(false, "{worker:?} has room and takes nothing");
+            return false;
+        }
+        // The rest of the run that it may just have taken, and nothing that is for others, too.
+        while self.workers.get(worker).is_some_and(|at| {
+            !at.own.creators.is_empty()
+                && at.has_room(&self.config)
+                && !(self.config.guards.budget && at.is_full())
+        }) {
+            let tasks = &self.tasks;
+            let Some(at) = self.workers.get_mut(worker) else {
+                break;
+            };
+            let queue = &mut at.own.creators;
+            let Some(entry) = queue.pop(alive(tasks, QueueId::Own(worker))) else {
+                break;
+            };
+            self.assign(entry.task, worker, effects);
+        }
+        true
+    }
+
+    /// If nothing runs anywhere, and what is ready waits for memory that nobody has, the most urgent
+    /// task runs all the same: whether there was one.
+    pub(crate) fn relax_budget(&mut self, effects: &mut Effects) -> bool {
+        let ready = self.counts[crate::State::Ready as usize];
+        if !self.config.guards.budget || ready == 0 || self.workers.runnable > 0 {
+            return false;
+        }
+        let mut best: Option<(Entry, WorkerId, QueueId)> = None;
+        let mut consider = |entry: Option<Entry>, worker, queue| {
+            if let Some(entry) = entry
+                && best.is_none_or(|(other, _, _)| entry < other)
+            {
+                best = Some((entry, worker, queue));
+            }
+        };
+        let open = self.workers.open.iter();
+        let least = open.min_by_key(|&id| (self.workers.get(id).map(|at| at.bytes), id));
+        if let Some(worker) = least {
+            let common = self
+                .common
+                .creators
+                .peek(alive(&self.tasks, QueueId::Common));
+            consider(common, worker, QueueId::Common);
+        }
+        for worker in self.workers.ids() {
+            let Some(at) = self.workers.get_mut(worker) else {
+                continue;
+            };
+            if !at.has_room(&self.config) || !at.is_full() {
+                continue;
+            }
+            let own = at
+                .own
+                .creators
+                .peek(alive(&self.tasks, QueueId::Own(worker)));
+            consider(own, worker, QueueId::Own(worker));
+            for &id in &at.classes {
+                if let Some(class) = self.classes.get_mut(id)
+                    && at.has_free(&class.constraint.resources)
+                {
+                    let queue = QueueId::Class(id);
+                    let entry = class.queue.creators.peek(alive(&self.tasks, queue));
+                    consider(entry, worker, queue);
+                }
+            }
+        }
+        let Some((entry, worker, _)) = best else {
+            return false;
+        };
+        self.dequeue(entry.task);
+        self.assign(entry.task, worker, effects);
+        true
+    }
+
+    /// Gives a worker what it can take, from the queues here or from other workers.
+    pub(crate) fn feed(&mut self, worker: WorkerId, effects: &mut Effects) {
+        while self
+            .workers
+            .get(worker)
+            .is_some_and(|at| at.has_room(&self.config))
+        {
+            if !self.feed_once(worker, effects) && !self.steal_queued(worker) {
+                self.steal_sent(worker, effects);
+                break;
+            }
+        }
+        self.advance_drain(worker, effects);
+    }
+
+    /// Sends a worker with room the most urgent of the tasks here that it may run. Of tasks that
+    /// only create data, it takes several in a row into its own queue: those whose ranks are close
+    /// are read together, and should be in one place.
+    fn feed_once(&mut self, worker: WorkerId, effects: &mut Effects) -> bool {
+        let Some(at) = self.workers.get_mut(worker) else {
+            return false;
+        };
+        let creators = !(self.config.guards.budget && at.is_full());
+        let mut best: Option<(Entry, bool, QueueId)> = None;
+        let mut consider = |head: Option<(Entry, bool)>, queue| {
+            if let Some((entry, of_creators)) = head
+                && best.is_none_or(|(other, _, _)| entry < other)
+            {
+                best = Some((entry, of_creators, queue));
+            }
+        };
+        let own = QueueId::Own(worker);
+        let head = at.own.head(creators, alive(&self.tasks, own));
+        let fits = |(entry, _): &(Entry, bool)| {
+            let class = self.classes.get(self.tasks[entry.task].class);
+            class.is_none_or(|class| at.has_free(&class.constraint.resources))
+        };
+        consider(head.filter(fits), own);
+        let common = QueueId::Common;
+        consider(
+            self.common.head(creators, alive(&self.tasks, common)),
+            common,
+        );
+        for &id in &at.classes {
+            if let Some(class) = self.classes.get_mut(id)
+                && !class.queue.is_empty()
+                && at.has_free(&class.constraint.resources)
+            {
+                let queue = QueueId::Class(id);
+                consider(class.queue.head(creators, alive(&self.tasks, queue)), queue);
+            }
+        }
+        let Some((entry, of_creators, queue)) = best else {
+            return false;
+        };
+        let queues = match queue {
+            QueueId::Own(_) => &mut at.own,
+            QueueId::Class(class) => match self.classes.get_mut(class) {
+                Some(class) => &mut class.queue,
+                None => return false,
+            },
+            QueueId::Common | QueueId::Parked => &mut self.common,
+        };
+        queues.of(of_creators).pop(alive(&self.tasks, queue));
+        if queue == QueueId::Common && of_creators {
+            let slots = u64::from(at.profile.threads);
+            let run = (self.share * slots / 256).clamp(1, RUN * slots.max(1));
+            for _ in 1..run {
+                let next = self.common.creators.pop(alive(&self.tasks, queue));
+                let Some(entry) = next else {
+                    break;
+                };
+                self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
+                at.own.creators.push(entry);
+            }
+        }
+        if !self.cuts.is_empty() && !self.reaches(entry.task, worker) {
+            // It was placed before the cut was known.
+            self.enter(entry.task, Phase::WAITING);
+            self.work.ready.push(entry);
+            return true;
+        }
+        self.assign(entry.task, worker, effects);
+        true
+    }
+
+    /// Sends a task to a worker. Its entry is out of its queue.
+    pub(crate) fn assign(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
+        let ahead = self.tasks[id].missing > 0;
+        let Some(at) = self.workers.get_mut(worker) else {
+            return;
+        };
+        let task = &self.tasks[id];
+        let estimate = match ahead {
+            false => self.learnt.estimate(task.function),
+            true => self.learnt.micros(task.function).unwrap_or(0),
+        };
+        let run = Run {
+            worker,
+            estimate,
+            output: match task.flags.has(Flags::CREATOR) {
+                true => self.learnt.output(task.function),
+                false => 0,
+            },
+        };
+        at.sent.push_back(ObjectId::new(id, task.attempt.next()));
+        if let Some(class) = self.classes.get(task.class) {
+            at.take(&class.constraint.resources, 1.0);
+        }
+        let load = if ahead { Load::Ahead } else { Load::Runnable };
+        self.workers.occupy(worker, load, &run);
+        self.relevel(worker);
+        self.moved();
+        self.enter(id, Phase::Assigned(run));
+        let task = &mut self.tasks[id];
+        task.attempt = task.attempt.next();
+        task.flags.put(Flags::AHEAD, ahead);
+        task.flags.clear(Flags::LOST);
+        // Whoever reads it may be sent to the same worker before it is done.
+        let keep = !task.dependents.is_empty() || task.unsent > 0;
+        task.flags.put(Flags::KEEP, keep);
+        let task = &self.tasks[id];
+        let inputs = task.inputs.iter();
+        let assignment = Assignment {
+            object: ObjectId::new(id, task.attempt),
+            priority: task.priority,
+            client: task.client,
+            recipe: task.payload.clone(),
+            inputs: inputs.map(|edge| self.input(edge.task, worker)).collect(),
+            keep,
+            actor: task.flags.has(Flags::ACTOR),
+        };
+        Self::tell(effects, worker, Command::Assign(assignment));
+        if keep {
+            self.announce(id, worker);
+        }
+    }
+
+    /// Where a worker finds a value.
+    fn input(&self, id: TaskId, reader: WorkerId) -> Input {
+        let task = &self.tasks[id];
+        let place = match task.phase {
+            Phase::Memory { .. } if task.is_at(reader) => Place::Here,
+            Phase::Memory { inline: true, .. } => Place::Inline(task.payload.clone()),
+            Phase::Memory { inline: false, .. } => Place::At(self.holders_for(task, reader)),
+            _ => Place::Here,
+        };
+        Input {
+            object: ObjectId::new(id, task.attempt),
+            nbytes: task.nbytes(),
+            place,
+        }
+    }
+
+    /// Some holders of a value for a reader: those of its host first, and not the same ones for
+    /// everybody.
+    pub(crate) fn holders_for(&self, task: &Task, reader: WorkerId) -> Holders {
+        let count = task.holders.len();
+        if count == 1 && self.cuts.is_empty() {
+            return task.holders.iter().map(|holder| holder.worker).collect();
+        }
+        let host = self.workers.get(reader).map(|at| at.host);
+        let is_near = |worker| self.workers.get(worker).map(|at| at.host) == host;
+        let turned = (0..count).map(|i| task.holders[(i + reader.0 as usize) % count].worker);
+        let uncut = turned.filter(|&holder| holder != reader && !self.cuts.has(reader, holder));
+        let (near, far): (Holders, Holders) = uncut.partition(|&holder| is_near(holder));
+        near.into_iter().chain(far).take(HOLDERS).collect()
+    }
+
+    /// A task was sent to a worker that will keep its value: dependents that miss nothing else can
+    /// follow.
+    fn announce(&mut self, id: TaskId, worker: WorkerId) {
+        for index in 0..self.tasks[id].dependents.len() {
+            let dependent = self.tasks[id].dependents[index].task;
+            let task = &mut self.tasks[dependent];
+            if let Phase::Waiting { near, here } = &mut task.phase {
+                if *here == 0 {
+                    *near = worker;
+                }
+                if *near == worker {
+                    *here += 1;
+                    if *here == task.missing {
+                        self.work.ahead.push(dependent);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a task ahead of its inputs if all that it misses are on their way at one worker: the
+    /// next step of a chain then costs no way to the scheduler.
+    pub(crate) fn send_ahead(&mut self, id: TaskId, effects: &mut Effects) {
+        let task = &self.tasks[id];
+        let Phase::Waiting { near, here } = task.phase else {
+            return;
+        };
+        if task.missing == 0 || here != task.missing || task.flags.has(Flags::PINNED) {
+            return;
+        }
+        let Some(at) = self.workers.get(near) else {
+            return;
+        };
+        let prefill = self.config.prefill_micros() * u64::from(at.profile.threads.max(1));
+        if !at.is_running()
+            || at.ahead >= self.config.prefill_tasks
+            || at.busy_ahead > AHEAD * prefill
+        {
+            return;
+        }
+        if let Some(class) = self.classes.get(task.class)
+            && (class.uses_resources() || !class.admits(near))
+        {
+            return;
+        }
+        // What runs beside its siblings would better be spread, unless it is short.
+        let micros = self.learnt.micros(task.function);
+        let mut remote = 0;
+        for edge in &task.inputs {
+            let input = &self.tasks[edge.task];
+            match input.phase {
+                Phase::Assigned(run) if run.worker == near && input.flags.has(Flags::KEEP) => {
+                    let slots = at.profile.threads as usize;
+                    if input.dependents.len() > slots
+                        && self.siblings_ahead(input, near) >= slots as u64
+                        && micros.is_none_or(|m| at.busy_ahead + u64::from(m) > prefill)
+                    {
+                        return;
+                    }
+                }
+                Phase::Memory { inline: true, .. } => {}
+                Phase::Memory { nbytes, .. } if !input.is_at(near) => remote += nbytes,
+                Phase::Memory { .. } => {}
+                _ => return,
+            }
+        }
+        let bandwidth = self.config.bandwidth;
+        if remote as f64 > bandwidth * self.config.prefill.as_secs_f64() || !self.reaches(id, near)
+        {
+            return;
+        }
+        self.tasks[id].flags.clear(Flags::CREATOR);
+        self.assign(id, near, effects);
+    }
+
+    /// How many dependents of a task were sent to a worker ahead of it, as far as the first ones
+    /// tell.
+    fn siblings_ahead(&self, input: &Task, worker: WorkerId) -> u64 {
+        let dependents = input.dependents.iter().take(256);
+        let ahead = dependents.filter(|edge| {
+            let task = &self.tasks[edge.task];
+            task.flags.has(Flags::AHEAD) && task.phase.run().is_some_and(|r| r.worker == worker)
+        });
+        ahead.count() as u64
+    }
+}

@@ -1,0 +1,86 @@
+//! What follows from an event.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use treadle_types::{ClientId, Command, Failure, TaskId, WorkerId};
+
+/// Something to do, in this order.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Tell a worker.
+    Command {
+        /// The worker.
+        worker: WorkerId,
+        /// What to tell it.
+        command: Command,
+    },
+    /// Tell a client that wants a task how the task stands.
+    Notify {
+        /// The client.
+        client: ClientId,
+        /// The task.
+        task: TaskId,
+        /// How it stands.
+        notice: Notice,
+    },
+    /// Nobody can refer to a task any more: its id may be allocated anew.
+    Forgotten(TaskId),
+    /// A worker that was told to leave has nothing left that is needed.
+    Drained(WorkerId),
+    /// A worker broke the protocol, and was counted as lost: close its connection.
+    Dismiss {
+        /// The worker.
+        worker: WorkerId,
+        /// What it did.
+        reason: String,
+    },
+    /// Tasks are ready, and nothing has moved for a while.
+    Stuck {
+        /// Some of the tasks.
+        tasks: Vec<TaskId>,
+        /// Why they cannot run.
+        reason: Stuck,
+    },
+}
+
+/// How a task stands, for a client that wants it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Notice {
+    /// It has a value.
+    Finished {
+        /// The size in bytes.
+        nbytes: u64,
+        /// The value, where it is small.
+        inline: Option<Bytes>,
+        /// The type of a value that is not inline, opaque here.
+        class: Bytes,
+        /// A worker that has it, where it is not inline.
+        holder: Option<WorkerId>,
+    },
+    /// It has none, and will not get one by itself.
+    Failed(Arc<Failure>),
+    /// It was cancelled by a client.
+    Cancelled,
+    /// Its value is lost, or it was told to run again: wait for the next notice.
+    Pending,
+}
+
+/// Why nothing moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stuck {
+    /// There are no workers.
+    NoWorkers,
+    /// No worker satisfies the tasks' restrictions.
+    Restrictions,
+    /// No worker has as much of a resource as a task needs.
+    Resources,
+    /// Every worker that could run them has paused, for lack of memory.
+    Memory,
+    /// They run, or were sent to workers, and nothing has been heard of them.
+    Silence,
+}
+
+/// The effects of one or more events, in order.
+#[derive(Debug, Default)]
+pub struct Effects(pub Vec<Effect>);

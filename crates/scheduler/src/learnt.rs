@@ -1,0 +1,75 @@
+//! What functions were seen to take.
+
+use std::time::Duration;
+
+use treadle_types::Symbol;
+
+/// How long a function is taken to run that was never seen to end, in microseconds.
+const UNKNOWN_MICROS: u32 = 1000;
+
+/// Observations beyond this many count as much as the mean of all before.
+const WINDOW: u32 = 16;
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Means {
+    seen: u32,
+    micros: f32,
+    kibibytes: f32,
+}
+
+/// Moving means by function: symbols are dense, so this is a column.
+#[derive(Debug, Default)]
+pub(crate) struct Learnt {
+    means: Vec<Means>,
+}
+
+impl Learnt {
+    /// A run of `function` took so long and returned so much.
+    pub(crate) fn observe(&mut self, function: Symbol, duration: Duration, nbytes: u64) {
+        let index = function.0 as usize;
+        if self.means.len() <= index {
+            self.means.resize(index + 1, Means::default());
+        }
+        let means = &mut self.means[index];
+        means.seen = (means.seen + 1).min(WINDOW);
+        let weight = 1.0 / means.seen as f32;
+        let micros = duration.as_secs() as f32 * 1e6 + duration.subsec_nanos() as f32 * 1e-3;
+        means.micros += (micros - means.micros) * weight;
+        means.kibibytes += ((nbytes / 1024) as f32 - means.kibibytes) * weight;
+    }
+
+    fn get(&self, function: Symbol) -> Option<&Means> {
+        let means = self.means.get(function.0 as usize)?;
+        (means.seen > 0).then_some(means)
+    }
+
+    /// How long `function` runs, in microseconds.
+    #[inline]
+    pub(crate) fn micros(&self, function: Symbol) -> Option<u32> {
+        self.get(function).map(|means| (means.micros as u32).max(1))
+    }
+
+    /// The same, or a guess.
+    #[inline]
+    pub(crate) fn estimate(&self, function: Symbol) -> u32 {
+        self.micros(function).unwrap_or(UNKNOWN_MICROS)
+    }
+
+    /// How much `function` returns, in KiB; 0 if that is not known.
+    #[inline]
+    pub(crate) fn output(&self, function: Symbol) -> u32 {
+        self.get(function).map_or(0, |means| means.kibibytes as u32)
+    }
+
+    /// All that is known, by function.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, Duration, u64)> + '_ {
+        let known = (0..)
+            .map(Symbol)
+            .zip(&self.means)
+            .filter(|(_, m)| m.seen > 0);
+        known.map(|(function, means)| {
+            let duration = Duration::from_secs_f64(f64::from(means.micros.max(0.0)) * 1e-6);
+            (function, duration, means.kibibytes as u64 * 1024)
+        })
+    }
+}

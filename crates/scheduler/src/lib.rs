@@ -1,0 +1,57 @@
+//! The cluster's scheduler, as a state machine.
+//!
+//! [`Scheduler::handle`] takes an [`Event`] in and appends [`Effect`]s. A task goes through
+//! *released*, *waiting*, *ready*, *assigned* (or *retracting*) to *memory* or *failed*; when nobody
+//! can refer to it any more, it is forgotten, and its id is used again.
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `task` | the table of tasks and their edges |
+//! | `worker`, `levels` | the table of workers, with indices by load |
+//! | `queue`, `class` | queues of ready tasks; classes of equal constraints |
+//! | `client`, `wants`, `submit` | clients: submissions, what is wanted, cancelled, tried again |
+//! | `transitions` | how tasks come to need inputs, get a value, lose it, fail, are forgotten |
+//! | `placement`, `dispatch`, `steal` | where tasks run, what is sent when, what is taken back |
+//! | `report`, `loss` | what workers report, and what follows when one is lost |
+//! | `copies`, `cuts` | replicas, moves, drains, and ways around a cut between two workers |
+//! | `watchdog` | ticks: what time alone brings about |
+//! | `view`, `story`, `learnt` | what can be asked |
+//! | `check` | the invariants |
+//!
+//! The crate is pure: no IO, no clock, no threads, no randomness.
+
+mod check;
+mod class;
+mod client;
+mod config;
+mod copies;
+mod cuts;
+mod dispatch;
+mod effect;
+mod error;
+mod event;
+mod learnt;
+mod levels;
+mod loss;
+mod placement;
+mod queue;
+mod report;
+mod scheduler;
+mod steal;
+mod story;
+mod submit;
+mod task;
+mod transitions;
+mod view;
+mod wants;
+mod watchdog;
+mod worker;
+
+pub use config::{Config, Guards, TICK};
+pub use effect::{Effect, Effects, Notice, Stuck};
+pub use error::SchedulerError;
+pub use event::{Event, Submission, WorkerProfile};
+pub use scheduler::Scheduler;
+pub use story::{State, Transition};
+pub use view::{TaskView, WorkerView};
+pub use worker::{Health, WorkerStatus};

@@ -1,0 +1,266 @@
+//! The state machine: what it holds, and how one event is carried through.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use treadle_types::{Command, Failure, Loss, TaskId, WorkerId};
+
+use crate::class::Classes;
+use crate::client::{Clients, TaskSet};
+use crate::copies::Copies;
+use crate::cuts::Cuts;
+use crate::learnt::Learnt;
+use crate::placement::Weights;
+use crate::queue::{Entry, Queues};
+use crate::story::Story;
+use crate::task::{Phase, Task, Tasks};
+use crate::worker::Workers;
+use crate::{Config, Effect, Effects, Event, SchedulerError, State};
+
+/// What has gone wrong with a task so far; few have an entry.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    /// Workers that were lost while they ran it.
+    pub(crate) losses: Vec<Loss>,
+    /// Workers that were lost while they had it, and hardly ran it.
+    pub(crate) bystander: u32,
+    /// How often an input could not be got.
+    pub(crate) unavailable: u32,
+    /// How often an input was computed again because it could not be got.
+    pub(crate) recomputed: u32,
+}
+
+/// What is left to do about the event at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Tasks that will not get a value, and why.
+    pub(crate) failing: Vec<(TaskId, Arc<Failure>)>,
+    /// Tasks that may have lost their last reader or dependent.
+    pub(crate) unneeded: Vec<TaskId>,
+    /// Tasks that wait for nothing any more.
+    pub(crate) ready: Vec<Entry>,
+    /// Tasks whose missing inputs are all on their way at one worker.
+    pub(crate) ahead: Vec<TaskId>,
+    /// Workers that may take more.
+    pub(crate) hungry: Vec<WorkerId>,
+}
+
+/// The scheduler of a cluster.
+///
+/// Time and everything else from outside come in with [`Scheduler::handle`]; what follows comes out
+/// as [`Effects`].
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) config: Config,
+    pub(crate) tasks: Tasks,
+    pub(crate) workers: Workers,
+    pub(crate) classes: Classes,
+    pub(crate) clients: Clients,
+    /// Ready tasks for anybody.
+    pub(crate) common: Queues,
+    /// How many tasks that only create data a slot gets in a row, in 1/256.
+    pub(crate) share: u64,
+    /// Tasks with an input that no worker can get at the moment.
+    pub(crate) parked: Vec<TaskId>,
+    pub(crate) learnt: Learnt,
+    pub(crate) trouble: BTreeMap<TaskId, Trouble>,
+    pub(crate) cuts: Cuts,
+    pub(crate) copies: Copies,
+    pub(crate) story: Story,
+    /// Tasks by state.
+    pub(crate) counts: [usize; State::ALL.len()],
+    pub(crate) now: Duration,
+    /// The number of the event at hand.
+    pub(crate) cause: u64,
+    /// When a task was last sent, ended or changed otherwise.
+    pub(crate) progress: Duration,
+    /// Reports that came too late to matter.
+    pub(crate) late: u64,
+    pub(crate) work: Work,
+    pub(crate) weights: Weights,
+    /// The tasks of the batch that is being checked; empty in between.
+    pub(crate) batch: TaskSet,
+}
+
+impl Scheduler {
+    /// A scheduler without workers, clients and tasks.
+    pub fn new(config: Config) -> Self {
+        Self {
+            story: Story::new(config.story),
+            config,
+            tasks: Tasks::default(),
+            workers: Workers::default(),
+            classes: Classes::default(),
+            clients: Clients::default(),
+            common: Queues::default(),
+            share: 0,
+            parked: Vec::new(),
+            learnt: Learnt::default(),
+            trouble: BTreeMap::new(),
+            cuts: Cuts::default(),
+            copies: Copies::default(),
+            counts: [0; State::ALL.len()],
+            now: Duration::ZERO,
+            cause: 0,
+            progress: Duration::ZERO,
+            late: 0,
+            work: Work::default(),
+            weights: Weights::default(),
+            batch: TaskSet::default(),
+        }
+    }
+
+    /// An id for a task that is about to be submitted or put.
+    pub fn allocate(&mut self) -> TaskId {
+        self.tasks.allocate()
+    }
+
+    /// Gives back an id that was allocated, and neither submitted nor put since.
+    pub fn abandon(&mut self, task: TaskId) {
+        if matches!(self.tasks.slot(task), Some(t) if t.phase == Phase::Allocated) {
+            self.tasks.vacate(task);
+        }
+    }
+
+    /// Takes an event in; what follows from it is appended to `effects`, in order.
+    ///
+    /// # Errors
+    /// [`SchedulerError`], for events that cannot be; nothing has changed then. What a worker
+    /// reports is never an error: one that reports the impossible is dismissed.
+    pub fn handle(
+        &mut self,
+        event: Event,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Result<(), SchedulerError> {
+        self.now = self.now.max(now);
+        self.cause += 1;
+        match event {
+            Event::Report { worker, report } => self.report(worker, report, effects),
+            Event::Submit(submission) => self.submit(submission, effects)?,
+            Event::Want { client, tasks } => self.want_all(client, &tasks, effects)?,
+            Event::Unwant { client, tasks } => self.unwant_all(client, &tasks)?,
+            Event::WorkerJoined { worker, profile } => self.join(worker, profile, effects)?,
+            Event::WorkerLost { worker, cause } => self.lose_worker(worker, cause, effects),
+            Event::Drain(worker) => self.drain(worker, effects)?,
+            Event::ClientJoined(client) => {
+                if !self.clients.join(client) {
+                    return Err(SchedulerError::ClientId(client));
+                }
+            }
+            Event::ClientLeft(client) => self.client_left(client)?,
+            Event::Put {
+                client,
+                task,
+                nbytes,
+                inline,
+                class,
+                holders,
+            } => self.put(client, task, nbytes, inline, class, &holders, effects)?,
+            Event::Cancel {
+                client,
+                tasks,
+                force,
+            } => self.cancel(client, &tasks, force, effects)?,
+            Event::Retry { client, tasks } => self.retry(client, &tasks, effects)?,
+            Event::Replicate {
+                tasks,
+                copies,
+                among,
+            } => self.replicate(&tasks, copies, &among, effects),
+            Event::Move { task, from, to } => self.move_value(task, from, to, effects)?,
+            Event::Invalidate(tasks) => self.invalidate(&tasks, effects),
+            Event::Restart => self.restart(effects),
+            Event::Tick => self.tick(effects),
+        }
+        self.settle(effects);
+        Ok(())
+    }
+
+    /// Works off what an event has led to. The order matters little for the outcome: failures and
+    /// releases come first, so that nothing is sent that is not needed.
+    fn settle(&mut self, effects: &mut Effects) {
+        loop {
+            if let Some((task, failure)) = self.work.failing.pop() {
+                self.fail(task, failure, effects);
+            } else if let Some(task) = self.work.unneeded.pop() {
+                self.reconsider(task, effects);
+            } else if !self.work.ready.is_empty() {
+                self.place_ready(effects);
+            } else if let Some(task) = self.work.ahead.pop() {
+                self.send_ahead(task, effects);
+            } else if let Some(worker) = self.work.hungry.pop() {
+                self.feed(worker, effects);
+            } else if !self.dispatch(effects) && !self.relax_budget(effects) {
+                break;
+            }
+        }
+    }
+
+    /// Moves a task to a phase, for the counts and the story, too.
+    #[inline]
+    pub(crate) fn enter(&mut self, id: TaskId, phase: Phase) {
+        let task = &mut self.tasks[id];
+        let (from, to) = (state_of(task.phase), state_of(phase));
+        task.phase = phase;
+        self.counts[from as usize] -= 1;
+        self.counts[to as usize] += 1;
+        let worker = phase.run().map(|run| run.worker);
+        self.story.add(self.now, self.cause, id, to, worker);
+    }
+
+    /// Appends a command.
+    #[inline]
+    pub(crate) fn tell(effects: &mut Effects, worker: WorkerId, command: Command) {
+        effects.0.push(Effect::Command { worker, command });
+    }
+
+    /// Brings the indices of workers up to date with one of them.
+    #[inline]
+    pub(crate) fn relevel(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get(id) else {
+            return;
+        };
+        let [open, roomy, loaded, queued] = Workers::levels_of(worker, &self.config);
+        for &class in &worker.classes {
+            if let Some(class) = self.classes.get_mut(class) {
+                class.open.set(id, open);
+            }
+        }
+        let host = worker.host;
+        self.workers.hosts[host].open.set(id, open);
+        self.workers.open.set(id, open);
+        self.workers.roomy.set(id, roomy);
+        self.workers.loaded.set(id, loaded);
+        self.workers.queued.set(id, queued);
+    }
+
+    /// Whether `worker` may run a task, now or later.
+    #[inline]
+    pub(crate) fn permits(&self, task: &Task, worker: WorkerId) -> bool {
+        self.classes
+            .get(task.class)
+            .is_none_or(|class| class.admits(worker))
+    }
+
+    /// The event at hand has moved something.
+    #[inline]
+    pub(crate) fn moved(&mut self) {
+        self.progress = self.now;
+    }
+}
+
+/// The state that belongs to a phase.
+pub(crate) fn state_of(phase: Phase) -> State {
+    match phase {
+        Phase::Vacant | Phase::Allocated => State::Forgotten,
+        Phase::Released => State::Released,
+        Phase::Waiting { .. } => State::Waiting,
+        Phase::Ready(_) => State::Ready,
+        Phase::Assigned(_) => State::Assigned,
+        Phase::Retracting { .. } => State::Retracting,
+        Phase::Memory { .. } => State::Memory,
+        Phase::Failed => State::Failed,
+    }
+}

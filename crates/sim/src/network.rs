@@ -1,0 +1,151 @@
+//! Connections: messages arrive in order, some time after they were sent.
+
+use std::time::Duration;
+
+use treadle_types::{Command, ObjectId, Report, WorkerId};
+
+use crate::client::Batch;
+use crate::plan::Node;
+use crate::universe::Key;
+use crate::world::{Item, Pid, World};
+
+/// A connection between the scheduler and a worker or a client.
+pub(crate) struct Connection {
+    pub(crate) node: Node,
+    /// The worker's process.
+    pub(crate) process: Option<Pid>,
+    /// When the last message arrives, from the scheduler and at it.
+    last: [Duration; 2],
+    /// What is still under way to the scheduler is lost.
+    pub(crate) is_broken: bool,
+    pub(crate) is_closed: [bool; 2],
+}
+
+/// A direction of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) connection: usize,
+    pub(crate) to_server: bool,
+}
+
+/// How a task stands, as a client hears it.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    Finished {
+        inline: Option<u64>,
+        /// Who has it, and under which name.
+        holder: Option<(WorkerId, ObjectId)>,
+    },
+    Failed,
+    Cancelled,
+    Pending,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Message {
+    // From workers.
+    Register(usize),
+    Report(Report),
+    // To workers.
+    Welcome(WorkerId),
+    Command(Command),
+    Leave,
+    // From clients. Futures have numbers of the client's own.
+    Hello,
+    Submit(Batch),
+    Put(u32, Key),
+    Want(u32, Key),
+    Unwant(Vec<u32>),
+    Cancel(Vec<u32>, bool),
+    Retry(Vec<u32>),
+    Replicate(u32, u32),
+    Move(u32),
+    // To clients.
+    News(u32, News),
+    Place(Key, ObjectId, Vec<WorkerId>),
+    // Both ways.
+    Closed,
+}
+
+impl Message {
+    pub(crate) fn is_periodic(&self) -> bool {
+        matches!(self, Self::Report(Report::Health { .. }))
+    }
+}
+
+impl World {
+    pub(crate) fn connect(&mut self, node: Node, process: Option<Pid>) -> usize {
+        self.connections.push(Connection {
+            node,
+            process,
+            last: [Duration::ZERO; 2],
+            is_broken: false,
+            is_closed: [false; 2],
+        });
+        self.connections.len() - 1
+    }
+
+    pub(crate) fn send_to_server(&mut self, connection: usize, message: Message) {
+        self.send(connection, true, message);
+    }
+
+    pub(crate) fn send_from_server(&mut self, connection: usize, message: Message) {
+        self.send(connection, false, message);
+    }
+
+    /// Sends after everything that was sent before on the connection; nothing more is sent on it.
+    pub(crate) fn close(&mut self, connection: usize, to_server: bool, delay: Duration) {
+        let end = &mut self.connections[connection];
+        if !std::mem::replace(&mut end.is_closed[usize::from(to_server)], true) {
+            self.transmit(connection, to_server, Message::Closed, delay);
+        }
+    }
+
+    fn send(&mut self, connection: usize, to_server: bool, message: Message) {
+        if !self.connections[connection].is_closed[usize::from(to_server)] {
+            self.transmit(connection, to_server, message, Duration::ZERO);
+        }
+    }
+
+    fn transmit(&mut self, connection: usize, to_server: bool, message: Message, delay: Duration) {
+        let latency = self.latency();
+        let last = &mut self.connections[connection].last[usize::from(to_server)];
+        *last = (*last).max(self.now + latency + delay);
+        let at = *last;
+        let link = Link {
+            connection,
+            to_server,
+        };
+        self.schedule_at(at, Item::Deliver(link, message));
+    }
+
+    pub(crate) fn latency(&mut self) -> Duration {
+        let (low, high) = self.plan.latency;
+        self.random.micros(low, high)
+    }
+
+    /// How long so many bytes travel.
+    pub(crate) fn transfer(&mut self, nbytes: u64) -> Duration {
+        self.latency() + Duration::from_micros(nbytes * 1_000_000 / self.plan.bandwidth)
+    }
+
+    /// Until when nothing gets through between two nodes.
+    pub(crate) fn cut(&self, one: Node, other: Node) -> Option<Duration> {
+        self.cuts.get(&(one.min(other), one.max(other))).copied()
+    }
+
+    pub(crate) fn deliver(&mut self, link: Link, message: Message) -> Result<(), String> {
+        let connection = &self.connections[link.connection];
+        if link.to_server {
+            if connection.is_broken && !matches!(message, Message::Closed) {
+                return Ok(());
+            }
+            return self.server_told(link.connection, message);
+        }
+        match (connection.node, connection.process) {
+            (Node::Machine(_), Some(pid)) => self.process_told(pid, message),
+            (Node::Client(client), _) => self.client_told(client, message),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What happens in a simulation: machines, network, clients, faults. Drawn from a seed.
+
+use std::time::Duration;
+
+use treadle_scheduler::{Config, Guards};
+use treadle_types::{Constraint, Symbol};
+
+use crate::random::Random;
+use crate::universe::{Traits, Universe};
+
+/// A worker from which nothing is heard for so long is lost.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(1_000);
+/// Clients act, and faults begin, before this, in microseconds.
+const BUSY: u64 = 2_500_000;
+/// Faults are over by then.
+pub(crate) const HEALED: Duration = Duration::from_millis(6_000);
+/// The abstract resource that tasks may need.
+pub(crate) const RESOURCE: Symbol = Symbol(300);
+
+/// What is switched off, to prove that its absence is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutation {
+    /// Nothing.
+    None,
+    /// The scheduler takes in reports of workers that were lost.
+    Incarnation,
+    /// The scheduler takes in reports about earlier attempts.
+    Attempt,
+    /// The scheduler assigns a task that it takes back before the worker has answered.
+    Retraction,
+    /// The scheduler counts a cancelled task as over before the worker has said so.
+    Cancellation,
+    /// The scheduler does not look at the bytes that a worker holds.
+    Budget,
+    /// A worker answers a request for a value with what any attempt of the task returned.
+    PeerAttempt,
+    /// A running task reads its inputs when it ends, not when it begins.
+    Pin,
+    /// A worker says that a cancelled task has stopped before it has.
+    EarlyStop,
+}
+
+impl Mutation {
+    /// Every guard that can be switched off.
+    pub const ALL: [Self; 8] = [
+        Self::Incarnation,
+        Self::Attempt,
+        Self::Retraction,
+        Self::Cancellation,
+        Self::Budget,
+        Self::PeerAttempt,
+        Self::Pin,
+        Self::EarlyStop,
+    ];
+
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "nothing",
+            Self::Incarnation => "incarnation",
+            Self::Attempt => "attempt",
+            Self::Retraction => "retraction",
+            Self::Cancellation => "cancellation",
+            Self::Budget => "budget",
+            Self::PeerAttempt => "peer-attempt",
+            Self::Pin => "pin",
+            Self::EarlyStop => "early-stop",
+        }
+    }
+
+    fn guards(self) -> Guards {
+        Guards {
+            incarnation: self != Self::Incarnation,
+            attempt: self != Self::Attempt,
+            retraction: self != Self::Retraction,
+            cancellation: self != Self::Cancellation,
+            budget: self != Self::Budget,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct MachinePlan {
+    pub(crate) name: Symbol,
+    pub(crate) host: Symbol,
+    pub(crate) threads: u32,
+    /// Bytes; 0: without a limit.
+    pub(crate) memory: u64,
+    /// How much of [`RESOURCE`] it has.
+    pub(crate) resource: f64,
+}
+
+/// The scheduler's node on the network, the machines', and the clients'.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Node {
+    Server,
+    Machine(usize),
+    Client(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// A worker's process is killed. Messages that it has sent may be lost.
+    Kill { machine: usize, loses: bool },
+    /// A worker registers again while its old connection lingers.
+    Reregister { machine: usize, lingers: Duration },
+    /// A worker's process stops for a while.
+    Pause { machine: usize, length: Duration },
+    /// Nothing gets through between two nodes.
+    Cut { between: (Node, Node), length: Duration },
+    /// A worker is asked to leave.
+    Drain { machine: usize },
+    /// A value's file cannot be read any more.
+    Unreadable { machine: usize, which: u64 },
+    /// A worker starts no tasks for lack of memory.
+    Memory { machine: usize, length: Duration },
+    /// Everything is dropped and cancelled.
+    Restart,
+}
+
+/// How clients behave.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    /// Longest pause between two actions, in microseconds.
+    pub(crate) pause: u64,
+    /// How often each does something.
+    pub(crate) actions: u64,
+    /// Percentage of submissions in several batches.
+    pub(crate) batches: u64,
+    /// Percentages of actions.
+    pub(crate) cancels: u64,
+    pub(crate) releases: u64,
+    pub(crate) moves: u64,
+    /// Percentage of clients that leave in the middle.
+    pub(crate) leaves: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    pub(crate) machines: Vec<MachinePlan>,
+    pub(crate) clients: Vec<Duration>,
+    pub(crate) habits: Habits,
+    pub(crate) universe: Universe,
+    pub(crate) constraints: Vec<Constraint>,
+    /// One way, in microseconds: drawn between these for each message.
+    pub(crate) latency: (u64, u64),
+    /// Bytes a second between two nodes.
+    pub(crate) bandwidth: u64,
+    /// How many values a worker fetches from another at once, and how many bytes in all.
+    pub(crate) fetches: (u32, u64),
+    /// Whether a worker that registers again replaces its old self at once.
+    pub(crate) replaces: bool,
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    /// Verify the invariants of the cores after this many steps.
+    pub(crate) check_every: u64,
+}
+
+impl Plan {
+    pub(crate) fn draw(random: &mut Random, mutation: Mutation) -> Self {
+        let count = random.pick(&[1, 2, 2, 3, 3, 4, 5]) as usize;
+        let limited = random.chance(25);
+        let largest = random.pick(&[2_000, 20_000, 1_000_000]);
+        let machines: Vec<_> = (0..count)
+            .map(|machine| MachinePlan {
+                name: Symbol(100 + machine as u32),
+                host: Symbol(200 + random.below(2) as u32),
+                threads: random.between(1, 3) as u32,
+                memory: match limited {
+                    true => largest * random.between(1, 4),
+                    false => 0,
+                },
+                // What a task needs is there.
+                resource: match machine {
+                    0 => random.pick(&[1.0, 2.0]),
+                    _ => random.pick(&[0.0, 1.0]),
+                },
+            })
+            .collect();
+        let constraints = constraints(random, &machines);
+        let traits = Traits {
+            longest: random.pick(&[100, 5_000, 50_000, 300_000]),
+            small: random.pick(&[0, 50, 100]),
+            largest,
+            raising: random.pick(&[0, 0, 5, 20]),
+            seceding: random.pick(&[0, 0, 10]),
+            constrained: random.pick(&[0, 0, 10, 50]),
+            constraints: constraints.clone(),
+        };
+        let mut universe = Universe::default();
+        for _ in 0..random.between(1, 4) {
+            universe.add_graph(random, &traits);
+        }
+        let low = random.pick(&[10, 100, 1_000]);
+        let clients = (0..random.pick(&[1, 1, 2, 3]))
+            .map(|_| random.micros(0, BUSY / 3))
+            .collect::<Vec<_>>();
+        let faults = faults(random, &machines, clients.len());
+        Self {
+            config: Config {
+                allowed_losses: random.between(0, 4) as u32,
+                bandwidth: 1e8,
+                prefill: random.micros(0, 20_000),
+                prefill_tasks: random.pick(&[0, 1, 4, 1_024]),
+                patience: Duration::from_secs(2),
+                story: 64,
+                guards: mutation.guards(),
+            },
+            machines,
+            clients,
+            habits: Habits {
+                pause: random.pick(&[1_000, 50_000, 400_000]),
+                actions: random.between(1, 12),
+                batches: random.pick(&[0, 30, 100]),
+                cancels: random.pick(&[0, 10, 30]),
+                releases: random.pick(&[0, 10, 30]),
+                moves: random.pick(&[0, 0, 15]),
+                leaves: random.pick(&[0, 0, 30]),
+            },
+            universe,
+            constraints,
+            latency: (low, low * random.between(1, 20)),
+            bandwidth: random.pick(&[1_000_000, 100_000_000]),
+            fetches: (
+                random.between(1, 4) as u32,
+                random.pick(&[1_000, 1 << 20, 1 << 30]),
+            ),
+            replaces: random.chance(50),
+            faults,
+            check_every: 1,
+        }
+    }
+}
+
+fn constraints(random: &mut Random, machines: &[MachinePlan]) -> Vec<Constraint> {
+    let names: Vec<_> = machines.iter().map(|machine| machine.name).collect();
+    let mut constraints = vec![Constraint {
+        workers: Vec::new(),
+        allow_other: false,
+        resources: vec![(RESOURCE, 1.0)],
+    }];
+    for _ in 0..2 {
+        let mut workers = random.some(&names, 40);
+        if workers.is_empty() {
+            workers.push(random.pick(&names));
+        }
+        constraints.push(Constraint {
+            workers,
+            allow_other: random.chance(40),
+            resources: Vec::new(),
+        });
+    }
+    constraints.push(Constraint {
+        workers: vec![machines[0].name],
+        allow_other: false,
+        resources: vec![(RESOURCE, random.pick(&[0.5, 1.0]))],
+    });
+    constraints
+}
+
+fn faults(random: &mut Random, machines: &[MachinePlan], clients: usize) -> Vec<(Duration, Fault)> {
+    let count = match random.chance(20) {
+        true => 0,
+        false => random.between(1, 8),
+    };
+    let draw = |random: &mut Random| {
+        let machine = random.index(machines.len());
+        let length = random.micros(1_000, 2_500_000);
+        let fault = match random.below(100) {
+            0..20 => Fault::Kill {
+                machine,
+                loses: random.chance(50),
+            },
+            20..35 => Fault::Reregister {
+                machine,
+                lingers: length,
+            },
+            35..50 => Fault::Pause { machine, length },
+            50..60 => Fault::Cut {
+                between: (Node::Server, Node::Machine(machine)),
+                length,
+            },
+            60..75 => {
+                let other = random.index(machines.len());
+                let other = match other == machine {
+                    true => Node::Client(random.index(clients)),
+                    false => Node::Machine(other),
+                };
+                Fault::Cut {
+                    between: (Node::Machine(machine), other),
+                    length,
+                }
+            }
+            75..79 => Fault::Cut {
+                between: (Node::Server, Node::Client(random.index(clients))),
+                length,
+            },
+            79..86 if machines.len() > 1 => Fault::Drain { machine },
+            86..92 => Fault::Unreadable {
+                machine,
+                which: random.next(),
+            },
+            99 => Fault::Restart,
+            _ => Fault::Memory { machine, length },
+        };
+        (random.micros(0, BUSY), fault)
+    };
+    let mut faults: Vec<_> = (0..count).map(|_| draw(random)).collect();
+    faults.sort_by_key(|(at, _)| *at);
+    faults
+}

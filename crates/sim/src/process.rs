@@ -1,0 +1,556 @@
+//! A worker's process: the production core, with a simulated store, executor and peers around it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use treadle_types::{ObjectId, Report, Returned, WorkerId};
+use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
+
+use crate::network::Message;
+use crate::plan::{Mutation, Node, RESOURCE};
+use crate::universe::{Habit, Key, Raises, decode, encode, evaluate, key_of};
+use crate::world::{Copied, Item, Party, Pid, World};
+
+/// How often a worker says how it is.
+const HEARTBEAT: Duration = Duration::from_millis(150);
+/// How long a worker waits for a value beyond the time that it travels.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
+
+pub(crate) struct Stored {
+    pub(crate) value: u64,
+    pub(crate) nbytes: u64,
+    pub(crate) is_readable: bool,
+}
+
+/// A task that runs.
+struct Job {
+    key: Key,
+    keep: bool,
+    /// Where the inputs are, and what they were when the task began.
+    inputs: Vec<(ObjectId, u64)>,
+    steps: VecDeque<(Duration, Step)>,
+    has_slot: bool,
+    /// An input that cannot be read.
+    missing: Option<ObjectId>,
+    is_interrupted: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Secede,
+    Rejoin,
+    End,
+}
+
+pub(crate) struct Process {
+    pub(crate) machine: usize,
+    connection: usize,
+    pub(crate) id: Option<WorkerId>,
+    pub(crate) core: Worker,
+    pub(crate) store: BTreeMap<ObjectId, Stored>,
+    jobs: BTreeMap<ObjectId, Job>,
+    /// Values that are asked for.
+    requests: BTreeMap<u64, (ObjectId, WorkerId)>,
+    pub(crate) paused_until: Duration,
+    is_out_of_memory: bool,
+    /// Tasks that were reported as stopped too early.
+    hushed: Vec<ObjectId>,
+}
+
+impl World {
+    pub(crate) fn start_process(&mut self, machine: usize) {
+        if self.current[machine].is_some() {
+            return;
+        }
+        let pid = self.next_pid;
+        self.next_pid += 1;
+        let connection = self.connect(Node::Machine(machine), Some(pid));
+        let (fetches_per_peer, fetch_bytes) = self.plan.fetches;
+        let core = Worker::new(Config {
+            threads: self.plan.machines[machine].threads,
+            fetch_bytes,
+            fetches_per_peer,
+        });
+        let process = Process {
+            machine,
+            connection,
+            id: None,
+            core,
+            store: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            paused_until: Duration::ZERO,
+            is_out_of_memory: false,
+            hushed: Vec::new(),
+        };
+        self.processes.insert(pid, process);
+        self.current[machine] = Some(pid);
+        self.send_to_server(connection, Message::Register(machine));
+        self.schedule(HEARTBEAT, Item::Heartbeat(pid));
+    }
+
+    /// Ends a process. The scheduler's side sees the end of the connection `delay` later.
+    pub(crate) fn kill(&mut self, pid: Pid, loses: bool, delay: Duration) {
+        let Some(process) = self.processes.remove(&pid) else {
+            return;
+        };
+        self.tell(|| format!("process {pid} of machine {} ends", process.machine));
+        self.current[process.machine] = None;
+        self.connections[process.connection].is_broken = loses;
+        self.close(process.connection, true, delay);
+    }
+
+    pub(crate) fn process_told(&mut self, pid: Pid, message: Message) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        match message {
+            Message::Welcome(id) => {
+                process.id = Some(id);
+                Ok(())
+            }
+            Message::Command(command) => self.process_event(pid, Event::Command(command)),
+            Message::Leave | Message::Closed => {
+                let machine = process.machine;
+                self.kill(pid, false, Duration::ZERO);
+                let delay = self.random.micros(1_000, 500_000);
+                self.schedule(delay, Item::Start(machine));
+                Ok(())
+            }
+            _ => Err("a worker was told what only the scheduler or a client hears".into()),
+        }
+    }
+
+    pub(crate) fn heartbeat(&mut self, pid: Pid) -> Result<(), String> {
+        if let Some(process) = self.processes.get(&pid) {
+            let (connection, health) = (process.connection, process.health());
+            self.send_to_server(connection, Message::Report(health));
+            self.schedule(HEARTBEAT, Item::Heartbeat(pid));
+        }
+        Ok(())
+    }
+
+    /// A process runs out of memory, or has enough again.
+    pub(crate) fn memory(&mut self, pid: Pid, is_out: bool) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        process.is_out_of_memory = is_out;
+        let (connection, health) = (process.connection, process.health());
+        self.send_to_server(connection, Message::Report(health));
+        self.process_event(pid, Event::Paused(is_out))
+    }
+
+    fn process_event(&mut self, pid: Pid, event: Event) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let mut effects = Effects::default();
+        let handled = process.core.handle(event, &mut effects);
+        handled.map_err(|error| format!("process {pid}: {error}"))?;
+        if self.summary.steps.is_multiple_of(self.plan.check_every) {
+            process.core.check();
+        }
+        for effect in effects.0 {
+            self.tell(|| format!("process {pid}: {effect:?}"));
+            self.carry_out(pid, effect)?;
+        }
+        self.check_process(pid)
+    }
+
+    fn carry_out(&mut self, pid: Pid, effect: Effect) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        match effect {
+            Effect::Run(run) => self.begin(pid, run)?,
+            Effect::Resume(object) => {
+                if let Some(job) = process.jobs.get_mut(&object) {
+                    job.has_slot = true;
+                    let delay = job.steps.front().map_or(Duration::ZERO, |step| step.0);
+                    self.schedule(delay, Item::Job(pid, object));
+                }
+            }
+            Effect::Interrupt(object) => {
+                self.summary.interrupted += 1;
+                if self.mutation == Mutation::EarlyStop {
+                    process.hushed.push(object);
+                    let stopped = Message::Report(Report::Stopped(object));
+                    let connection = process.connection;
+                    self.send_to_server(connection, stopped);
+                }
+                // Some functions notice, others run on.
+                if self.random.chance(50)
+                    && let Some(process) = self.processes.get_mut(&pid)
+                    && let Some(job) = process.jobs.get_mut(&object)
+                {
+                    job.is_interrupted = true;
+                    job.steps = VecDeque::from([(Duration::ZERO, Step::End)]);
+                    let delay = self.random.micros(0, 1_000);
+                    self.schedule(delay, Item::Job(pid, object));
+                }
+            }
+            Effect::Fetch {
+                object,
+                from,
+                nbytes,
+            } => {
+                let request = self.next_request + 1;
+                process.requests.insert(request, (object, from));
+                self.request(Party::Process(pid), from, object, nbytes);
+            }
+            Effect::Drop(object) => {
+                process.store.remove(&object);
+            }
+            Effect::Report(report) => {
+                if matches!(report, Report::Retracted(_)) {
+                    self.summary.retracted += 1;
+                }
+                if let Report::Stopped(object) = report
+                    && let Some(index) = process.hushed.iter().position(|&other| other == object)
+                {
+                    process.hushed.swap_remove(index);
+                    return Ok(());
+                }
+                let connection = process.connection;
+                self.send_to_server(connection, Message::Report(report));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a worker for a value; the answer, or none, comes as the request of number
+    /// `next_request`.
+    pub(crate) fn request(&mut self, by: Party, from: WorkerId, object: ObjectId, nbytes: u64) {
+        self.next_request += 1;
+        let request = self.next_request;
+        let latency = self.latency();
+        if let Some(&machine) = self.places.get(&from) {
+            let get = Item::Get {
+                by,
+                request,
+                machine,
+                worker: from,
+                object,
+            };
+            self.schedule(latency, get);
+        }
+        let patience = PATIENCE + self.transfer(nbytes) + latency * 20;
+        self.schedule(patience, Item::GetTimeout { by, request });
+    }
+
+    /// A worker is asked for a value.
+    pub(crate) fn serve(
+        &mut self,
+        by: Party,
+        request: u64,
+        machine: usize,
+        worker: WorkerId,
+        object: ObjectId,
+    ) -> Result<(), String> {
+        let any_attempt = self.mutation == Mutation::PeerAttempt;
+        let mut copied = None;
+        if let Some(pid) = self.current[machine]
+            && let Some(process) = self.processes.get_mut(&pid)
+            && process.id == Some(worker)
+        {
+            let mut found = process.store.get(&object);
+            if any_attempt {
+                let mut store = process.store.iter();
+                found = store.find_map(|(id, stored)| (id.task == object.task).then_some(stored));
+            }
+            match found {
+                Some(stored) if stored.is_readable => {
+                    copied = Some(Copied {
+                        value: stored.value,
+                        nbytes: stored.nbytes,
+                    });
+                }
+                Some(_) => {
+                    process.store.remove(&object);
+                    self.summary.gone += 1;
+                    self.process_event(pid, Event::Gone(object))?;
+                }
+                None => {}
+            }
+        }
+        let delay = self.transfer(copied.map_or(0, |copied| copied.nbytes));
+        let got = Item::Got {
+            by,
+            request,
+            copied,
+        };
+        self.schedule(delay, got);
+        Ok(())
+    }
+
+    pub(crate) fn got(
+        &mut self,
+        by: Party,
+        request: u64,
+        copied: Option<Copied>,
+    ) -> Result<(), String> {
+        let pid = match by {
+            Party::Process(pid) => pid,
+            Party::Client(client) => return self.gathered(client, request, copied),
+        };
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        // One that was given up already.
+        let Some((object, from)) = process.requests.remove(&request) else {
+            return Ok(());
+        };
+        match copied {
+            Some(Copied { value, nbytes }) => {
+                self.summary.fetched += 1;
+                let stored = Stored {
+                    value,
+                    nbytes,
+                    is_readable: true,
+                };
+                process.store.insert(object, stored);
+            }
+            None => self.summary.unfetched += 1,
+        }
+        let nbytes = copied.map(|copied| copied.nbytes);
+        let fetched = Event::Fetched {
+            object,
+            from,
+            nbytes,
+        };
+        self.process_event(pid, fetched)
+    }
+
+    /// A client brings a value.
+    pub(crate) fn bring(
+        &mut self,
+        machine: usize,
+        worker: WorkerId,
+        object: ObjectId,
+        key: Key,
+    ) -> Result<(), String> {
+        let Some(pid) = self.current[machine] else {
+            return Ok(());
+        };
+        let spec = self.plan.universe.spec(key);
+        let nbytes = spec.nbytes;
+        let stored = Stored {
+            value: spec.value,
+            nbytes,
+            is_readable: true,
+        };
+        match self.processes.get_mut(&pid) {
+            Some(process) if process.id == Some(worker) => {
+                process.store.insert(object, stored);
+                self.process_event(pid, Event::Put { object, nbytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, pid: Pid, run: Run) -> Result<(), String> {
+        let object = run.object;
+        let Some(key) = key_of(&run.recipe) else {
+            return Err(format!("{object:?} has a recipe that is none"));
+        };
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let spec = self.plan.universe.spec(key);
+        if spec.inputs.len() != run.inputs.len() {
+            return Err(format!("{object:?} runs with other inputs than {key:?} has"));
+        }
+        let mut missing = None;
+        let mut inputs = Vec::new();
+        for (&input, (source, inline)) in spec.inputs.iter().zip(&run.inputs) {
+            let value = match (inline, process.store.get(source)) {
+                (Some(inline), _) => decode(inline),
+                (None, Some(stored)) if stored.is_readable => Some(stored.value),
+                (None, Some(_)) => {
+                    missing = Some(*source);
+                    continue;
+                }
+                (None, None) => None,
+            };
+            let Some(value) = value else {
+                return Err(format!("{object:?} runs without its input {source:?}"));
+            };
+            if value != self.plan.universe.spec(input).value {
+                return Err(format!(
+                    "{object:?} reads {source:?}, which is not the value of {input:?}"
+                ));
+            }
+            inputs.push((*source, value));
+        }
+        let third = spec.duration / 3;
+        let steps = match (missing, spec.habit) {
+            (Some(_), _) => vec![(Duration::ZERO, Step::End)],
+            (None, Habit::Plain) => vec![(spec.duration, Step::End)],
+            (None, Habit::Secedes) => vec![
+                (third, Step::Secede),
+                (third, Step::Rejoin),
+                (third, Step::End),
+            ],
+            (None, Habit::Leaves) => vec![(third, Step::Secede), (2 * third, Step::End)],
+        };
+        let first = steps[0].0;
+        let job = Job {
+            key,
+            keep: run.keep,
+            inputs,
+            steps: steps.into(),
+            has_slot: true,
+            missing,
+            is_interrupted: false,
+        };
+        process.jobs.insert(object, job);
+        self.schedule(first, Item::Job(pid, object));
+        Ok(())
+    }
+
+    /// The next step of a running task.
+    pub(crate) fn job(&mut self, pid: Pid, object: ObjectId) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let Some(job) = process.jobs.get_mut(&object) else {
+            return Ok(());
+        };
+        let Some((_, step)) = job.steps.pop_front() else {
+            return Ok(());
+        };
+        let next = job.steps.front().map_or(Duration::ZERO, |step| step.0);
+        match step {
+            Step::Secede => {
+                job.has_slot = false;
+                self.schedule(next, Item::Job(pid, object));
+                self.process_event(pid, Event::Seceded(object))
+            }
+            // It goes on when it is told to.
+            Step::Rejoin => self.process_event(pid, Event::Rejoining(object)),
+            Step::End => self.end(pid, object),
+        }
+    }
+
+    fn end(&mut self, pid: Pid, object: ObjectId) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let Some(job) = process.jobs.remove(&object) else {
+            return Ok(());
+        };
+        self.summary.runs += 1;
+        let spec = self.plan.universe.spec(job.key);
+        let runs = self.oracle.count_run(job.key);
+        let raises = job.is_interrupted
+            || match spec.raises {
+                Raises::Never => false,
+                Raises::Times(times) => runs <= times,
+                Raises::Always => true,
+            };
+        let outcome = if let Some(missing) = job.missing {
+            process.store.remove(&missing);
+            self.summary.gone += 1;
+            Outcome::Missing(missing)
+        } else if raises {
+            Outcome::Raised(crate::universe::recipe(job.key))
+        } else {
+            if self.mutation == Mutation::Pin {
+                for (source, _) in &job.inputs {
+                    if !process.store.contains_key(source) {
+                        return Err(format!("{object:?} ends without its input {source:?}"));
+                    }
+                }
+            }
+            let value = evaluate(job.key, job.inputs.iter().map(|input| input.1));
+            let is_small = spec.is_small();
+            let kept = job.keep || !is_small;
+            if kept {
+                let stored = Stored {
+                    value,
+                    nbytes: spec.nbytes,
+                    is_readable: true,
+                };
+                process.store.insert(object, stored);
+            }
+            Outcome::Returned(Returned {
+                nbytes: spec.nbytes,
+                inline: is_small.then(|| encode(value)),
+                kept,
+                class: bytes::Bytes::new(),
+            })
+        };
+        let ran = Event::Ran {
+            object,
+            outcome,
+            duration: spec.duration,
+        };
+        self.process_event(pid, ran)
+    }
+
+    /// What must hold at a worker's process, whatever its core believes.
+    fn check_process(&self, pid: Pid) -> Result<(), String> {
+        let Some(process) = self.processes.get(&pid) else {
+            return Ok(());
+        };
+        let machine = &self.plan.machines[process.machine];
+        let running = process.jobs.values().filter(|job| job.has_slot).count();
+        if running > machine.threads as usize {
+            return Err(format!(
+                "process {pid} runs {running} tasks on {} slots",
+                machine.threads
+            ));
+        }
+        let mut used = 0.0;
+        for (object, job) in &process.jobs {
+            let spec = self.plan.universe.spec(job.key);
+            if spec.constraint == 0 {
+                continue;
+            }
+            let constraint = &self.plan.constraints[spec.constraint as usize - 1];
+            let needs = constraint.resources.iter();
+            used += needs.map(|(_, amount)| amount).sum::<f64>();
+            let is_allowed = constraint.allow_other
+                || constraint.workers.is_empty()
+                || constraint.workers.contains(&machine.name);
+            if !is_allowed {
+                return Err(format!("{object:?} runs on {:?}, which it may not", machine.name));
+            }
+        }
+        if used > machine.resource {
+            return Err(format!(
+                "process {pid} runs tasks that need {used} of {RESOURCE:?}, and has {}",
+                machine.resource
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    fn health(&self) -> Report {
+        let managed = self.store.values().map(|stored| stored.nbytes).sum();
+        Report::Health {
+            managed,
+            process: managed,
+            spilled: 0,
+            paused: self.is_out_of_memory,
+        }
+    }
+
+    /// Whether the store holds what the core believes.
+    pub(crate) fn check_store(&self) -> Result<(), String> {
+        let believed = self.core.objects();
+        let mut believed: Vec<_> = believed
+            .filter(|(_, status)| *status == treadle_worker::Status::Stored)
+            .map(|(object, _)| object)
+            .collect();
+        believed.sort_unstable();
+        let held: Vec<_> = self.store.keys().copied().collect();
+        match believed == held {
+            true => Ok(()),
+            false => Err(format!("a store holds {held:?}, its core believes {believed:?}")),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Weak scaling: how much of the ideal is left when workers and tasks grow together.
+//!
+//! The network has a latency, and the scheduler the CPU time that its core takes on this machine,
+//! measured event by event: while it works on one, others wait. Workers cost nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_scheduler::{Config, Effect, Effects, Event, Scheduler, Submission, WorkerProfile};
+use treadle_types::{ClientId, ObjectId, Options, Report, Returned, Symbol, TaskId, WorkerId};
+use treadle_worker::{Outcome, Worker};
+
+/// One way.
+const LATENCY: Duration = Duration::from_micros(100);
+/// Tasks that a client sends at once.
+const BATCH: u32 = 1_000;
+/// How often a worker says how it is.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+const THREADS: u32 = 2;
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Scaling {
+    /// The time that the tasks would take if no slot was ever free, over the time that they took.
+    pub share: f64,
+    /// The scheduler's CPU time a task.
+    pub cpu: Duration,
+}
+
+/// What arrives somewhere.
+#[derive(Clone, PartialEq, Debug)]
+enum Arrival {
+    Server(Event),
+    Worker(usize, treadle_types::Command),
+    Done(usize, ObjectId),
+    Heartbeat(usize),
+    Batch(u32),
+    Tick,
+}
+
+struct Cluster {
+    scheduler: Scheduler,
+    /// When the scheduler is done with what it has heard.
+    free: Duration,
+    cpu: Duration,
+    workers: Vec<Worker>,
+    now: Duration,
+    agenda: BinaryHeap<Reverse<(Duration, u64, usize)>>,
+    arrivals: Vec<Option<Arrival>>,
+    vacant: Vec<usize>,
+    number: u64,
+    task: Duration,
+    tasks: u32,
+    sent: u32,
+    finished: u32,
+}
+
+/// Runs `per_slot` tasks of this duration for each slot of so many workers of two threads.
+pub fn run(workers: usize, task: Duration, per_slot: u32) -> Scaling {
+    let mut cluster = Cluster {
+        scheduler: Scheduler::new(Config::default()),
+        free: Duration::ZERO,
+        cpu: Duration::ZERO,
+        workers: Vec::new(),
+        now: Duration::ZERO,
+        agenda: BinaryHeap::new(),
+        arrivals: Vec::new(),
+        vacant: Vec::new(),
+        number: 0,
+        task,
+        tasks: workers as u32 * THREADS * per_slot,
+        sent: 0,
+        finished: 0,
+    };
+    cluster.hear(Event::ClientJoined(ClientId(0)));
+    for worker in 0..workers {
+        cluster.workers.push(Worker::new(treadle_worker::Config {
+            threads: THREADS,
+            ..treadle_worker::Config::default()
+        }));
+        let name = Symbol(1_000 + worker as u32);
+        let profile = WorkerProfile {
+            name,
+            // Two workers a host.
+            host: Symbol(10_000 + worker as u32 / 2),
+            aliases: Vec::new(),
+            threads: THREADS,
+            memory: 0,
+            resources: Vec::new(),
+        };
+        let worker = WorkerId(worker as u32);
+        cluster.hear(Event::WorkerJoined { worker, profile });
+    }
+    // The cluster stands before the clock starts.
+    (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
+    cluster.after(Duration::ZERO, Arrival::Batch(0));
+    cluster.after(treadle_scheduler::TICK, Arrival::Tick);
+    for worker in 0..workers {
+        let offset = HEARTBEAT * worker as u32 / workers as u32;
+        cluster.after(offset, Arrival::Heartbeat(worker));
+    }
+    let took = cluster.run();
+    let ideal = task * per_slot;
+    Scaling {
+        share: ideal.as_secs_f64() / took.as_secs_f64(),
+        cpu: cluster.cpu / cluster.tasks,
+    }
+}
+
+/// Prints a table for 1 to 512 workers.
+pub fn report() {
+    println!("workers   100 ms tasks           1 s tasks");
+    for exponent in 0..10 {
+        let workers = 1 << exponent;
+        let short = run(workers, Duration::from_millis(100), 50);
+        let long = run(workers, Duration::from_secs(1), 20);
+        println!(
+            "{workers:>7}   {:>6.2} % {:>8.2?} CPU   {:>6.2} % {:>8.2?} CPU",
+            100.0 * short.share,
+            short.cpu,
+            100.0 * long.share,
+            long.cpu
+        );
+    }
+}
+
+impl Cluster {
+    /// Until the last task is reported.
+    fn run(&mut self) -> Duration {
+        while let Some(Reverse((at, _, index))) = self.agenda.pop() {
+            self.now = at;
+            self.vacant.push(index);
+            if let Some(arrival) = self.arrivals[index].take() {
+                self.arrive(arrival);
+            }
+            if self.finished == self.tasks {
+                return self.free.max(self.now);
+            }
+        }
+        panic!("nothing moves, and {} of {} tasks ran", self.finished, self.tasks);
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Server(event) => {
+                if let Event::Report {
+                    report: Report::Finished { .. },
+                    ..
+                } = &event
+                {
+                    self.finished += 1;
+                }
+                self.hear(event);
+            }
+            Arrival::Worker(worker, command) => {
+                self.work(worker, treadle_worker::Event::Command(command));
+            }
+            Arrival::Done(worker, object) => {
+                let returned = Returned {
+                    nbytes: 8,
+                    inline: Some(Bytes::from_static(b"12345678")),
+                    kept: false,
+                    class: Bytes::new(),
+                };
+                let ran = treadle_worker::Event::Ran {
+                    object,
+                    outcome: Outcome::Returned(returned),
+                    duration: self.task,
+                };
+                self.work(worker, ran);
+            }
+            Arrival::Heartbeat(worker) => {
+                let health = Report::Health {
+                    managed: 0,
+                    process: 0,
+                    spilled: 0,
+                    paused: false,
+                };
+                self.report(worker, health);
+                self.after(HEARTBEAT, Arrival::Heartbeat(worker));
+            }
+            Arrival::Batch(first) => {
+                let count = BATCH.min(self.tasks - first);
+                let begun = Instant::now();
+                let tasks: Vec<_> = (0..count).map(|_| self.scheduler.allocate()).collect();
+                self.charge(begun.elapsed());
+                self.sent += count;
+                let last = self.sent == self.tasks;
+                self.hear(Event::Submit(submission(tasks, first, last)));
+                if !last {
+                    // The client is no faster than the scheduler takes its tasks.
+                    let pause = self.free.saturating_sub(self.now);
+                    self.after(pause, Arrival::Batch(first + count));
+                }
+            }
+            Arrival::Tick => {
+                self.hear(Event::Tick);
+                self.after(treadle_scheduler::TICK, Arrival::Tick);
+            }
+        }
+    }
+
+    fn after(&mut self, delay: Duration, arrival: Arrival) {
+        self.at(self.now + delay, arrival);
+    }
+
+    fn at(&mut self, at: Duration, arrival: Arrival) {
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None => {
+                self.arrivals.push(None);
+                self.arrivals.len() - 1
+            }
+        };
+        self.arrivals[index] = Some(arrival);
+        self.number += 1;
+        self.agenda.push(Reverse((at, self.number, index)));
+    }
+
+    /// The scheduler was busy for so long.
+    fn charge(&mut self, time: Duration) {
+        self.free = self.free.max(self.now) + time;
+        self.cpu += time;
+    }
+
+    fn hear(&mut self, event: Event) {
+        let mut effects = Effects::default();
+        let now = self.free.max(self.now);
+        let begun = Instant::now();
+        let handled = self.scheduler.handle(event, now, &mut effects);
+        self.charge(begun.elapsed());
+        handled.expect("the events are those of a real cluster");
+        for effect in effects.0 {
+            if let Effect::Command { worker, command } = effect {
+                let arrival = Arrival::Worker(worker.0 as usize, command);
+                self.at(self.free + LATENCY, arrival);
+            }
+        }
+    }
+
+    fn work(&mut self, worker: usize, event: treadle_worker::Event) {
+        let mut effects = treadle_worker::Effects::default();
+        let handled = self.workers[worker].handle(event, &mut effects);
+        handled.expect("the events are those of a real worker");
+        for effect in effects.0 {
+            match effect {
+                treadle_worker::Effect::Run(run) => {
+                    self.after(self.task, Arrival::Done(worker, run.object));
+                }
+                treadle_worker::Effect::Report(report) => self.report(worker, report),
+                _ => {}
+            }
+        }
+    }
+
+    fn report(&mut self, worker: usize, report: Report) {
+        let worker = WorkerId(worker as u32);
+        let event = Event::Report { worker, report };
+        self.after(LATENCY, Arrival::Server(event));
+    }
+}
+
+/// Tasks that read nothing.
+fn submission(tasks: Vec<TaskId>, first: u32, last: bool) -> Submission {
+    let count = tasks.len();
+    Submission {
+        client: ClientId(0),
+        number: 0,
+        last,
+        offsets: vec![0; count + 1],
+        inputs: Vec::new(),
+        readers: vec![0; count],
+        ranks: (first..first + count as u32).collect(),
+        functions: vec![Symbol(1); count],
+        recipes: vec![Bytes::from_static(b"recipe"); count],
+        options: vec![0; count],
+        option_sets: vec![Options::default()],
+        constraints: Vec::new(),
+        wanted: tasks.clone(),
+        tasks,
+    }
+}

@@ -1,0 +1,285 @@
+//! What there is to compute: keys with their tasks, and the values that a sequential run gives them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use treadle_types::{Constraint, INLINE, Symbol};
+
+use crate::random::{Random, mix};
+
+/// A key. Its task reads only keys of smaller numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Key(pub(crate) u32);
+
+/// Whether a task raises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Raises {
+    Never,
+    /// The first times that it runs, in all the world.
+    Times(u32),
+    Always,
+}
+
+/// What a task does besides computing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Habit {
+    Plain,
+    /// It gives its slot away, and takes it back before it ends.
+    Secedes,
+    /// It gives its slot away for good.
+    Leaves,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    /// No task computes it: clients put it.
+    pub(crate) is_data: bool,
+    pub(crate) inputs: Vec<Key>,
+    pub(crate) nbytes: u64,
+    pub(crate) duration: Duration,
+    pub(crate) function: Symbol,
+    pub(crate) raises: Raises,
+    pub(crate) retries: u32,
+    pub(crate) habit: Habit,
+    /// The user's priority.
+    pub(crate) priority: i32,
+    /// One past the index of a constraint of the world; 0: none.
+    pub(crate) constraint: u32,
+    /// What a sequential run computes.
+    pub(crate) value: u64,
+    /// The key, those that its task reads, and so on.
+    pub(crate) lineage: BTreeSet<Key>,
+}
+
+/// A graph that clients submit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) keys: Vec<Key>,
+    /// What nobody of the graph reads.
+    pub(crate) outputs: Vec<Key>,
+}
+
+/// What a plan says about tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Traits {
+    /// Longest time that a task takes, in microseconds.
+    pub(crate) longest: u64,
+    /// Percentage of tasks with a small value.
+    pub(crate) small: u64,
+    /// Size of the largest value.
+    pub(crate) largest: u64,
+    /// Percentages.
+    pub(crate) raising: u64,
+    pub(crate) seceding: u64,
+    pub(crate) constrained: u64,
+    pub(crate) constraints: Vec<Constraint>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Universe {
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) graphs: Vec<Graph>,
+    /// What tasks of the graph that is being added may read besides what its shape says.
+    data: Option<Key>,
+}
+
+impl Spec {
+    /// Whether the value travels in reports.
+    pub(crate) fn is_small(&self) -> bool {
+        self.nbytes <= INLINE as u64
+    }
+}
+
+impl Universe {
+    pub(crate) fn spec(&self, key: Key) -> &Spec {
+        &self.specs[key.0 as usize]
+    }
+
+    /// Adds a graph of a random shape, which may read earlier ones.
+    pub(crate) fn add_graph(&mut self, random: &mut Random, traits: &Traits) {
+        let first = self.specs.len();
+        let size = random.pick(&[1, 2, 4, 8, 12, 20, 40]);
+        self.data = None;
+        if random.chance(30) {
+            self.data = Some(self.add(vec![], true, random, traits));
+        }
+        match random.below(6) {
+            0 => self.chains(size, random, traits),
+            1 => self.tree(size, random, traits),
+            2 => self.layers(size, random, traits),
+            3 => self.exchange(size, random, traits),
+            4 => self.anything(size, random, traits),
+            _ => {
+                for _ in 0..size {
+                    self.add(vec![], false, random, traits);
+                }
+            }
+        }
+        let keys = self.keys_from(first);
+        let read: BTreeSet<_> = keys.iter().flat_map(|&key| &self.spec(key).inputs).collect();
+        let is_output = |key: &&Key| !read.contains(key) && !self.spec(**key).is_data;
+        let outputs = keys.iter().filter(is_output);
+        self.graphs.push(Graph {
+            outputs: outputs.copied().collect(),
+            keys,
+        });
+    }
+
+    fn keys_from(&self, first: usize) -> Vec<Key> {
+        (first..self.specs.len()).map(|n| Key(n as u32)).collect()
+    }
+
+    fn add(
+        &mut self,
+        mut inputs: Vec<Key>,
+        is_data: bool,
+        random: &mut Random,
+        traits: &Traits,
+    ) -> Key {
+        let key = Key(self.specs.len() as u32);
+        if let Some(data) = self.data
+            && !inputs.contains(&data)
+            && random.chance(30)
+        {
+            inputs.push(data);
+        }
+        let value = inputs.iter().map(|&input| self.spec(input).value);
+        let value = evaluate(key, value);
+        let mut lineage = BTreeSet::from([key]);
+        for &input in &inputs {
+            lineage.extend(&self.spec(input).lineage);
+        }
+        let raises = match random.below(100) {
+            n if is_data || n >= traits.raising => Raises::Never,
+            n if n % 3 == 0 => Raises::Always,
+            _ => Raises::Times(random.between(1, 3) as u32),
+        };
+        let habit = match random.below(100) {
+            n if n >= traits.seceding => Habit::Plain,
+            n if n % 3 == 0 => Habit::Leaves,
+            _ => Habit::Secedes,
+        };
+        let constrained = !is_data && random.chance(traits.constrained);
+        self.specs.push(Spec {
+            is_data,
+            inputs,
+            nbytes: match is_data || random.chance(traits.small) {
+                true => random.between(8, INLINE as u64),
+                false => random.between(INLINE as u64 + 1, traits.largest),
+            },
+            duration: random.micros(1, traits.longest),
+            function: Symbol(random.below(3) as u32),
+            raises,
+            retries: random.pick(&[0, 0, 1, 3]),
+            habit,
+            priority: random.pick(&[0, 0, 0, 1, -1]),
+            constraint: match constrained {
+                true => 1 + random.below(traits.constraints.len() as u64) as u32,
+                false => 0,
+            },
+            value,
+            lineage,
+        });
+        key
+    }
+
+    /// An earlier key, mostly of the same graph.
+    fn earlier(&self, first: usize, random: &mut Random) -> Option<Key> {
+        let here = self.specs.len();
+        let from = match random.chance(90) {
+            true => first,
+            false => 0,
+        };
+        (from < here).then(|| Key(random.between(from as u64, here as u64 - 1) as u32))
+    }
+
+    fn chains(&mut self, size: u64, random: &mut Random, traits: &Traits) {
+        for _ in 0..random.between(1, 3) {
+            let mut last = None;
+            for _ in 0..size.div_ceil(2) {
+                last = Some(self.add(last.into_iter().collect(), false, random, traits));
+            }
+        }
+    }
+
+    /// A reduction.
+    fn tree(&mut self, size: u64, random: &mut Random, traits: &Traits) {
+        let mut level: Vec<_> = (0..size)
+            .map(|_| self.add(vec![], false, random, traits))
+            .collect();
+        let arity = random.between(2, 4) as usize;
+        while level.len() > 1 {
+            let groups: Vec<_> = level.chunks(arity).map(<[Key]>::to_vec).collect();
+            level.clear();
+            for group in groups {
+                level.push(self.add(group, false, random, traits));
+            }
+        }
+    }
+
+    /// Each task reads its neighbours in the layer before.
+    fn layers(&mut self, size: u64, random: &mut Random, traits: &Traits) {
+        let width = size.div_ceil(3) as usize;
+        let mut last: Vec<Key> = Vec::new();
+        for _ in 0..random.between(2, 4) {
+            let mut layer = Vec::new();
+            for position in 0..width {
+                let near = position.saturating_sub(1)..(position + 2).min(last.len());
+                let inputs = last.get(near).map(<[Key]>::to_vec).unwrap_or_default();
+                layer.push(self.add(inputs, false, random, traits));
+            }
+            last = layer;
+        }
+    }
+
+    /// Each task of the second half reads all of the first.
+    fn exchange(&mut self, size: u64, random: &mut Random, traits: &Traits) {
+        let width = size.min(12).div_ceil(2);
+        let first = self.specs.len();
+        for _ in 0..width {
+            self.add(vec![], false, random, traits);
+        }
+        let all = self.keys_from(first);
+        for _ in 0..width {
+            self.add(all.clone(), false, random, traits);
+        }
+    }
+
+    fn anything(&mut self, size: u64, random: &mut Random, traits: &Traits) {
+        let first = self.specs.len();
+        for _ in 0..size {
+            let inputs: BTreeSet<_> = (0..random.below(5))
+                .filter_map(|_| self.earlier(first, random))
+                .collect();
+            self.add(inputs.into_iter().collect(), false, random, traits);
+        }
+    }
+}
+
+/// The value of a key whose task reads these values.
+pub(crate) fn evaluate(key: Key, inputs: impl Iterator<Item = u64>) -> u64 {
+    inputs.fold(mix(u64::from(key.0) + 1), |hash, input| {
+        mix(hash.rotate_left(7) ^ input)
+    })
+}
+
+/// What a task is told to run.
+pub(crate) fn recipe(key: Key) -> Bytes {
+    Bytes::copy_from_slice(&key.0.to_le_bytes())
+}
+
+/// The inverse of [`recipe`].
+pub(crate) fn key_of(recipe: &[u8]) -> Option<Key> {
+    Some(Key(u32::from_le_bytes(recipe.try_into().ok()?)))
+}
+
+/// A value, as it travels.
+pub(crate) fn encode(value: u64) -> Bytes {
+    Bytes::copy_from_slice(&value.to_le_bytes())
+}
+
+/// The inverse of [`encode`].
+pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}

@@ -1,0 +1,149 @@
+//! What must hold when nothing moves any more.
+
+use treadle_types::WorkerId;
+
+use crate::client::Standing;
+use crate::process::Process;
+use crate::world::World;
+
+impl World {
+    /// Whether each machine has a worker, and the scheduler counts on it.
+    pub(crate) fn are_workers_there(&self) -> bool {
+        let is_there = |process: &Process| {
+            let registration = process.id.and_then(|id| self.server.workers.get(&id));
+            registration.is_some_and(|registration| !registration.is_lost)
+        };
+        let processes = self.current.iter().map(|pid| self.processes.get(&(*pid)?));
+        let mut there = processes.map(|process| process.is_some_and(is_there));
+        let registered = self.server.workers.values().filter(|entry| !entry.is_lost);
+        there.all(|there| there) && registered.count() == self.current.len()
+    }
+
+    /// Whether clients wait for nothing, and the scheduler knows nothing if there are none.
+    pub(crate) fn is_resolved(&self) -> bool {
+        let mut staying = self.clients.iter().filter(|client| !client.has_left).peekable();
+        match staying.peek() {
+            None => self.server.tasks.is_empty(),
+            Some(_) => staying.all(|client| {
+                let mut futures = client.futures.values();
+                futures.all(|future| future.standing != Standing::Pending)
+            }),
+        }
+    }
+
+    /// Futures that are neither finished nor failed nor cancelled.
+    pub(crate) fn unresolved(&self) -> String {
+        let mut pending = Vec::new();
+        for (client, state) in self.clients.iter().enumerate() {
+            for future in state.futures.values() {
+                if future.standing == Standing::Pending && !state.has_left {
+                    let key = future.key;
+                    let task = self.server.tasks.get(&key).copied();
+                    let view = task.and_then(|task| self.server.core.task(task));
+                    let how = view.map(|view| {
+                        let inputs = view.inputs().map(|id| {
+                            let input = self.server.core.task(id);
+                            let holders = input.map(|input| input.holders().collect::<Vec<_>>());
+                            (id, input.map(|input| input.state()), holders)
+                        });
+                        let inputs: Vec<_> = inputs.collect();
+                        (view.state(), view.worker(), view.constraint().cloned(), inputs)
+                    });
+                    pending.push(format!("client {client} waits for {key:?} {task:?} {how:?}\n"));
+                }
+            }
+        }
+        let there = self.are_workers_there();
+        let stuck = &self.server.stuck;
+        format!("{}, workers there: {there}, stuck: {stuck:?}", pending.concat())
+    }
+
+    /// Every future has a value or a reason to have none, and everybody believes the same.
+    pub(crate) fn verify_results(&mut self) -> Result<(), String> {
+        for client in &self.clients {
+            if client.has_left {
+                continue;
+            }
+            for future in client.futures.values() {
+                match future.standing {
+                    Standing::Pending => return Err(format!("hangs: {}", self.unresolved())),
+                    Standing::Finished { inline, .. } => {
+                        self.summary.finished += 1;
+                        let task = self.server.tasks.get(&future.key);
+                        let Some(&task) = task else {
+                            return Err(format!("{:?} is wanted, and forgotten", future.key));
+                        };
+                        let holders = self.server.holders(task);
+                        if inline.is_none() && holders.is_empty() {
+                            return Err(format!("{:?} is finished, and nowhere", future.key));
+                        }
+                    }
+                    Standing::Failed => self.summary.failed += 1,
+                    Standing::Cancelled => self.summary.cancelled += 1,
+                }
+            }
+        }
+        self.verify_values()
+    }
+
+    /// What is in the stores is what the scheduler believes, and right.
+    fn verify_values(&self) -> Result<(), String> {
+        for process in self.processes.values() {
+            process.check_store()?;
+            let core = &process.core;
+            let idle = core.busy() == 0 && core.ready() == 0 && core.waiting() == 0;
+            if !idle || core.fetching().0 > 0 {
+                return Err(format!("machine {} still does something", process.machine));
+            }
+            let Some(worker) = process.id else {
+                continue;
+            };
+            for (object, stored) in &process.store {
+                let Some((key, holders)) = self.server.find(object.task) else {
+                    return Err(format!("{worker:?} holds {object:?}, which is forgotten"));
+                };
+                if !holders.contains(&worker) {
+                    return Err(format!(
+                        "{worker:?} holds {object:?}, and the scheduler does not know"
+                    ));
+                }
+                if stored.value != self.plan.universe.spec(key).value {
+                    return Err(format!("{worker:?} holds another value of {key:?}"));
+                }
+            }
+            self.verify_holdings(worker, process)?;
+        }
+        Ok(())
+    }
+
+    fn verify_holdings(&self, worker: WorkerId, process: &Process) -> Result<(), String> {
+        for &task in self.server.tasks.values() {
+            if self.server.holders(task).contains(&worker)
+                && !process.store.keys().any(|object| object.task == task)
+            {
+                return Err(format!("{worker:?} is to hold {task:?}, and does not"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The clients have left: nothing is left behind.
+    pub(crate) fn verify_emptiness(&self) -> Result<(), String> {
+        if self.server.core.tasks().next().is_some() {
+            return Err(format!("the scheduler still knows {:?}", self.server.tasks));
+        }
+        if !self.server.tasks.is_empty() {
+            return Err(format!("keys are left: {:?}", self.server.tasks));
+        }
+        for process in self.processes.values() {
+            if !process.core.is_empty() || !process.store.is_empty() {
+                let objects: Vec<_> = process.core.objects().collect();
+                return Err(format!(
+                    "machine {} is left with {objects:?}",
+                    process.machine
+                ));
+            }
+        }
+        Ok(())
+    }
+}

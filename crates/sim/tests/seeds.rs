@@ -1,0 +1,62 @@
+//! A cluster survives what its seed does to it.
+
+use treadle_sim::{Mutation, Summary, simulate};
+
+/// Simulations of an ordinary test run.
+const SEEDS: u64 = 2_000;
+
+fn add(sum: &mut Summary, one: &Summary) {
+    sum.steps += one.steps;
+    sum.runs += one.runs;
+    sum.finished += one.finished;
+    sum.failed += one.failed;
+    sum.cancelled += one.cancelled;
+    sum.lost += one.lost;
+    sum.fetched += one.fetched;
+    sum.unfetched += one.unfetched;
+    sum.retracted += one.retracted;
+    sum.interrupted += one.interrupted;
+    sum.gone += one.gone;
+}
+
+#[test]
+fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
+    let mut sum = Summary::default();
+    let mut failures = Vec::new();
+    for seed in 0..SEEDS {
+        match simulate(seed, Mutation::None, false) {
+            Ok(summary) => add(&mut sum, &summary),
+            Err(error) => failures.push(format!(
+                "seed {seed}: {error}\n  replay: cargo run -p treadle-sim --release -- --seed {seed}"
+            )),
+        }
+        if failures.len() == 10 {
+            break;
+        }
+    }
+    println!("{sum:?}");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    // Simulations in which nothing happens prove nothing.
+    let happened = [
+        (sum.finished, 10_000),
+        (sum.failed, 500),
+        (sum.cancelled, 500),
+        (sum.lost, 1_000),
+        (sum.fetched, 5_000),
+        (sum.unfetched, 500),
+        (sum.retracted, 200),
+        (sum.interrupted, 200),
+        (sum.gone, 20),
+    ];
+    for (index, (count, expected)) in happened.into_iter().enumerate() {
+        assert!(count >= expected, "too little of number {index}: {sum:?}");
+    }
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in [1, 7, 42] {
+        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, Mutation::None, false)));
+        assert_eq!(one, other);
+    }
+}

@@ -1,0 +1,39 @@
+//! How a task wants to be run.
+
+use crate::Symbol;
+
+/// What runs first: the smaller. A later submission comes after an earlier one of the same user
+/// priority, and within a submission the rank of the planned order decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Priority {
+    /// The user's priority, negated: theirs is higher for what shall run earlier.
+    pub user: i32,
+    /// A counter of submissions.
+    pub submission: u32,
+    /// The position in the order of the submission.
+    pub rank: u32,
+}
+
+/// Where a task may run, and what it needs there.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Constraint {
+    /// Workers that have one of these among their names (their name, address, host). Empty: any.
+    pub workers: Vec<Symbol>,
+    /// Whether other workers will do if none of these is there.
+    pub allow_other: bool,
+    /// Amounts of abstract resources that the task uses while it runs.
+    pub resources: Vec<(Symbol, f64)>,
+}
+
+/// How the tasks of a submission want to be run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The user's priority: higher runs earlier.
+    pub priority: i32,
+    /// How often a task that raised is run again.
+    pub retries: u32,
+    /// One past the index of a constraint of the submission; 0: none.
+    pub constraint: u32,
+    /// The value is an actor: it stays on the worker that made it, and no copy is made.
+    pub actor: bool,
+}

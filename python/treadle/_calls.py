@@ -1,0 +1,153 @@
+"""What travels in calls between Python sides: clients, the scheduler's sidecar, workers.
+
+A call's operation is the name of distributed's handler, its argument the pickled keyword arguments,
+its answer what that handler returns. What distributed marks to be serialised (``to_serialize``)
+becomes an :class:`Opaque`, which whoever only passes it on never unpickles: the scheduler need not
+be able to import what its users publish.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+from distributed.protocol.pickle import dumps
+from distributed.protocol.serialize import Serialize, ToPickle
+
+from treadle.worker import errors
+
+__all__ = ["SIDECAR", "Opaque", "error_of", "pack", "pack_answer", "unpack", "unpack_answer"]
+
+# What the sidecar serves of `client.scheduler`; all else is the scheduler's own.
+SIDECAR = frozenset(
+    [
+        *("queue_create", "queue_put", "queue_get", "queue_qsize"),
+        *("variable_set", "variable_get"),
+        *("semaphore_register", "semaphore_acquire", "semaphore_release", "semaphore_close"),
+        *("semaphore_refresh_leases", "semaphore_value"),
+        *("event_wait", "event_set", "event_clear", "event_is_set"),
+        *("multi_lock_acquire", "multi_lock_release"),
+        *("publish_list", "publish_put", "publish_get", "publish_delete"),
+        *("log_event", "events", "get_metadata", "set_metadata"),
+        *("run_function", "versions", "logs", "get_logs", "broadcast"),
+        *("register_scheduler_plugin", "unregister_scheduler_plugin"),
+        *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
+        *("register_nanny_plugin", "unregister_nanny_plugin"),
+    ]
+)
+
+
+class Opaque:
+    """The pickle of an object that is only passed on."""
+
+    __slots__ = ("pickle",)
+
+    def __init__(self, pickle: bytes) -> None:
+        self.pickle = pickle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Opaque, (self.pickle,)
+
+    def __repr__(self) -> str:
+        return f"<Opaque: {len(self.pickle)} bytes>"
+
+
+_Pickler: Any = cloudpickle.Pickler
+
+
+class _Packer(_Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (Serialize, ToPickle)):
+            return Opaque, (dumps(obj.data),)
+        return super().reducer_override(obj)
+
+
+class _Opener(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        if module == __name__ and name == "Opaque":
+            return pickle.loads
+        return super().find_class(module, name)
+
+
+def _pack(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Packer(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def _is_plain(value: Any, depth: int = 8) -> bool:
+    """Whether any Python can unpickle the value, but for what becomes opaque by itself."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str, bytes, Serialize, ToPickle):
+        return True
+    if depth == 0:
+        return False
+    if kind in (list, tuple):
+        return all(_is_plain(item, depth - 1) for item in value)
+    if kind is dict:
+        return all(_is_plain(item, depth - 1) for pair in value.items() for item in pair)
+    return False
+
+
+def pack(kwargs: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the argument of a call.
+
+    Raises
+    ------
+    TypeError
+        An argument cannot be pickled; pickle's own errors likewise.
+    """
+    if "data" in kwargs and not _is_plain(kwargs["data"]):
+        # Of a queue or a variable.
+        kwargs = {**kwargs, "data": Serialize(kwargs["data"])}
+    return {"kwargs": _pack(dict(kwargs))}
+
+
+def unpack(argument: Any, *, opening: bool) -> dict[str, Any]:
+    """Return the keyword arguments of a call, with what is opaque unpickled or as it is.
+
+    Raises
+    ------
+    ValueError
+        The argument is none of :func:`pack`'s.
+    Exception
+        Whatever unpickling raises: a module is not there, for example.
+    """
+    packed = argument.get("kwargs") if isinstance(argument, dict) else None
+    if not isinstance(packed, bytes):
+        raise ValueError(f"a call needs pickled keyword arguments, not {argument!r:.200}")
+    kwargs = _Opener(io.BytesIO(packed)).load() if opening else pickle.loads(packed)
+    if not isinstance(kwargs, dict):
+        raise ValueError(f"a call needs keyword arguments, not {type(kwargs).__name__}")
+    return kwargs
+
+
+def pack_answer(value: Any) -> bytes:
+    """Return an answer as it travels. Raises what pickling raises."""
+    return _pack(value)
+
+
+def unpack_answer(answer: bytes) -> Any:
+    """Return what was answered, unpickled throughout. Raises what unpickling raises."""
+    return _Opener(io.BytesIO(answer)).load()
+
+
+def error_of(error: Any) -> BaseException:
+    """Return the exception that a call's error stands for.
+
+    What the other side's code raised is raised again, with its traceback. What the scheduler says
+    by itself (the node is gone) is an ``OSError``, as distributed's callers expect of a lost worker.
+    """
+    if isinstance(error, bytes):
+        exception, traceback = errors.load(error)
+        if isinstance(exception, StopIteration):
+            # No future and no coroutine can raise it.
+            return RuntimeError(f"the call raised {exception!r}")
+        return exception.with_traceback(traceback)
+    if isinstance(error, BaseException):
+        raw = error.args[0] if error.args else None
+        return error_of(raw) if isinstance(raw, bytes) else error
+    return OSError(str(error))

@@ -1,0 +1,116 @@
+"""The last lines of a process's log and of its standard error.
+
+They explain the end of a worker to those whose tasks it ran, so they are kept in memory, a bounded
+number of bytes, also where nobody configured logging.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from typing import Any, TextIO, cast
+
+import dask
+
+__all__ = ["Log", "Tail"]
+
+_FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
+_LOGGERS = ("distributed", "treadle")
+
+
+class Tail:
+    """The last bytes of a text that is written piece by piece."""
+
+    def __init__(self, limit: int = 16 * 1024) -> None:
+        self._limit = limit
+        self._pieces: deque[str] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        """Append a text."""
+        text = text[-self._limit :]
+        with self._lock:
+            self._pieces.append(text)
+            self._size += len(text)
+            while self._size - len(self._pieces[0]) >= self._limit:
+                self._size -= len(self._pieces.popleft())
+
+    def text(self) -> str:
+        """Return the last whole lines, at most the limit in bytes."""
+        with self._lock:
+            text = "".join(self._pieces)
+        encoded = text.encode("utf-8", "replace")
+        if len(encoded) <= self._limit:
+            return text
+        last = encoded[-self._limit :].decode("utf-8", "ignore")
+        return last.partition("\n")[2] or last
+
+
+class _Tee:
+    """Standard error, which is kept as well."""
+
+    def __init__(self, stream: TextIO, tail: Tail) -> None:
+        self._stream = stream
+        self._tail = tail
+
+    def write(self, text: str) -> int:
+        self._tail.write(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Log(logging.Handler):
+    """Keeps the records of the loggers of distributed and Treadle, and what goes to standard error.
+
+    ``with_stderr`` is for a process that is a worker and nothing else.
+    """
+
+    def __init__(self, *, with_stderr: bool = False) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(_FORMAT))
+        longest = dask.config.get("distributed.admin.log-length", 10_000)
+        self._records: deque[logging.LogRecord] = deque(maxlen=longest)
+        self._tail = Tail()
+        self._stderr: TextIO | None = None
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self)
+        if with_stderr and sys.stderr is not None:
+            self._stderr = sys.stderr
+            sys.stderr = cast("TextIO", _Tee(sys.stderr, self._tail))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self._records.append(record)
+        # Not through standard error: logging's own handler took hold of the stream before this did.
+        self._tail.write(self.format(record) + "\n")
+
+    def records(self) -> list[logging.LogRecord]:
+        """Return the last records, oldest first."""
+        return list(self._records)
+
+    def entries(self, start: float, n: int | None, timestamps: bool) -> list[tuple[Any, ...]]:
+        """Return (time,) level and text of the last records since a time, newest first."""
+        found: list[tuple[Any, ...]] = []
+        for record in reversed(self.records()):
+            if record.created < start or (n and len(found) >= n):
+                break
+            entry: tuple[Any, ...] = (record.levelname, self.format(record))
+            found.append((record.created, *entry) if timestamps else entry)
+        return found
+
+    def text(self) -> str:
+        """Return the last lines."""
+        return self._tail.text()
+
+    def close(self) -> None:
+        """Stop keeping; what is kept stays readable."""
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+        if self._stderr is not None and isinstance(sys.stderr, _Tee):
+            sys.stderr = self._stderr
+        super().close()

@@ -1,0 +1,41 @@
+"""``treadle.Client`` and what belongs to it.
+
+Import these names from :mod:`treadle`.
+"""
+
+from __future__ import annotations
+
+try:
+    import distributed
+except ImportError as error:
+    raise ImportError(
+        "treadle.Client is a distributed.Client, and distributed is not installed: "
+        "run `pip install 'treadle[cluster]'`, or `pip install 'distributed>=2026.8'`"
+    ) from error
+
+import dask.config
+
+from treadle.client._client import Client
+from treadle.client._completed import as_completed
+from treadle.client._failures import DataLost, InputUnavailable, WorkerLost
+from treadle.client._future import Future
+from treadle.client._local import LocalCluster
+
+__all__ = [
+    "Client",
+    "DataLost",
+    "Future",
+    "InputUnavailable",
+    "LocalCluster",
+    "WorkerLost",
+    "as_completed",
+    "wait",
+]
+
+wait = distributed.wait
+
+# In a user's traceback, frames of the client are as uninteresting as distributed's.
+_hidden = dask.config.get("admin.traceback.shorten")
+dask.config.update_defaults(
+    {"admin": {"traceback": {"shorten": [*_hidden, r"treadle[\\\/]client[\\\/]"]}}}
+)

@@ -1,0 +1,580 @@
+"""The client."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from itertools import compress
+from numbers import Number
+from queue import Queue
+from typing import Any
+
+import dask
+from dask._expr import HLGExpr, LLGExpr
+from dask.base import flatten
+from dask.core import validate_key
+from dask.highlevelgraph import HighLevelGraph
+from dask.typing import no_default
+from dask.utils import funcname, parse_timedelta, shorten_traceback
+from distributed.client import WorkerStartTimeoutError, futures_of
+from distributed.utils_comm import pack_data
+from tlz import partition_all
+
+from treadle.client import _options
+from treadle.client._connected import Connected
+from treadle.client._future import Future
+from treadle.client._gather import Gathering, raise_of
+from treadle.client._graphs import nodes_of
+from treadle.client._local import LocalCluster
+from treadle.client._scatter import Scattering
+from treadle.client._scheduler import ask
+from treadle.client._state import State
+
+__all__ = ["Client"]
+
+
+class Client(Connected):
+    """A ``distributed.Client`` whose tasks run on Treadle.
+
+    It is one: what accepts a client of distributed accepts it, and everything is documented there.
+    Calls that Treadle does not serve raise a ``NotImplementedError`` that names them.
+
+    Parameters
+    ----------
+    address
+        ``"treadle://host:port"`` or ``"treadle+tls://host:port"``, or an object with a
+        ``scheduler_address``. Without one, a scheduler is started in this process.
+    workers
+        How many worker processes to start on this machine; without it (and without ``n_workers`` and
+        ``processes``) tasks run on threads of this process.
+    threads_per_worker
+        How many tasks a worker runs at once; by default the cores are shared out.
+    memory_limit
+        Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is,
+        ``"auto"`` or 0 for none.
+    secret, certificates, insecure
+        As for :func:`treadle.transfer.connect`; ``security`` takes a ``distributed.Security`` too.
+    **kwargs
+        What ``distributed.Client`` takes; without an address, what :class:`LocalCluster` takes.
+
+    Examples
+    --------
+    >>> client = treadle.Client(workers=2)  # doctest: +SKIP
+    >>> client.submit(sum, [1, 2]).result()  # doctest: +SKIP
+    3
+    """
+
+    def __init__(
+        self,
+        address: Any = None,
+        loop: Any = None,
+        timeout: Any = no_default,
+        set_as_default: bool = True,
+        scheduler_file: Any = None,
+        security: Any = None,
+        asynchronous: bool = False,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            address,
+            loop,
+            timeout,
+            set_as_default,
+            scheduler_file,
+            security,
+            asynchronous,
+            name,
+            **kwargs,
+        )
+
+    # Calls
+
+    def submit(
+        self,
+        func: Callable[..., Any],
+        *args: Any,
+        key: Hashable | None = None,
+        workers: Any = None,
+        resources: Mapping[str, float] | None = None,
+        retries: int | None = None,
+        priority: float = 0,
+        fifo_timeout: Any = "100 ms",
+        allow_other_workers: bool = False,
+        actor: bool = False,
+        actors: bool = False,
+        pure: bool = True,
+        **kwargs: Any,
+    ) -> Future:
+        """Run ``func(*args, **kwargs)`` on a worker; see ``distributed.Client.submit``.
+
+        ``fifo_timeout`` means nothing here: of two calls of one priority the earlier one is first.
+        """
+        if not callable(func):
+            raise TypeError("First input to submit must be a callable function")
+        if allow_other_workers not in (True, False, None):
+            raise TypeError("allow_other_workers= must be True or False")
+        actor = actor or actors
+        connection = self._usable("send update-graph message")
+        if key is None:
+            if pure and not actor:
+                key = connection.call_key(func, args, kwargs)
+            else:
+                key = f"{funcname(func)}-{uuid.uuid4()}"
+        else:
+            validate_key(key)
+        with self._refcount_lock:
+            state = self.futures.get(key)
+            if state is not None:
+                state.refs += 1
+                return Future(key, self, state)
+        if allow_other_workers and workers is None:
+            raise ValueError("Only use allow_other_workers= if using workers=")
+        options = _options.of_keywords(
+            workers=workers,
+            allow_other_workers=allow_other_workers,
+            priority=priority,
+            retries=retries,
+            resources=resources,
+            actor=actor,
+        )
+        future, state = self._new_future(key)
+        try:
+            connection.submit_call(key, state, func, args, kwargs, options)
+        except BaseException:
+            self._withdraw([state])
+            raise
+        return future
+
+    def _new_future(self, key: Hashable) -> tuple[Future, State]:
+        state = State(key)
+        state.refs = 1
+        with self._refcount_lock:
+            self.futures[key] = state
+        return Future(key, self, state), state
+
+    def _withdraw(self, states: list[State]) -> None:
+        """Forget keys that could not be submitted."""
+        with self._refcount_lock:
+            for state in states:
+                if self.futures.get(state.key) is state:
+                    del self.futures[state.key]
+        for state in states:
+            state.forget()
+
+    def map(
+        self,
+        func: Callable[..., Any],
+        *iterables: Collection[Any],
+        key: str | list[Hashable] | None = None,
+        workers: Any = None,
+        retries: int | None = None,
+        resources: Mapping[str, float] | None = None,
+        priority: float = 0,
+        allow_other_workers: bool = False,
+        fifo_timeout: Any = "100 ms",
+        actor: bool = False,
+        actors: bool = False,
+        pure: bool = True,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> list[Future]:
+        """Run a function once for each set of arguments; see ``distributed.Client.map``.
+
+        Calls are sent while the later ones are still being prepared, with and without
+        ``batch_size``.
+        """
+        if not callable(func):
+            raise TypeError("First input to map must be a callable function")
+        if all(isinstance(it, (Queue, Iterator)) for it in iterables):
+            raise TypeError(
+                "Dask no longer supports mapping over Iterators or Queues."
+                "Consider using a normal for loop and Client.submit"
+            )
+        if allow_other_workers and workers is None:
+            raise ValueError("Only use allow_other_workers= if using workers=")
+        if workers is not None and not isinstance(workers, (str, Number, list, set)):
+            raise TypeError("Workers must be a list or set of workers or None")
+        actor = actor or actors
+        options = _options.of_keywords(
+            workers=workers,
+            allow_other_workers=allow_other_workers,
+            priority=priority,
+            retries=retries,
+            resources=resources,
+            actor=actor,
+        )
+        if not batch_size or batch_size <= 1:
+            return self._map(func, iterables, key, options, pure and not actor, kwargs)
+        futures: list[Future] = []
+        batches = zip(*(partition_all(batch_size, it) for it in iterables), strict=False)
+        for number, batch in enumerate(batches):
+            start = number * batch_size
+            keys = key[start : start + batch_size] if isinstance(key, list) else key
+            futures += self._map(func, batch, keys, options, pure and not actor, kwargs)
+        return futures
+
+    def _map(
+        self,
+        func: Callable[..., Any],
+        iterables: tuple[Collection[Any], ...],
+        key: str | list[Hashable] | None,
+        options: _options.Options | None,
+        pure: bool,
+        kwargs: Mapping[str, Any],
+    ) -> list[Future]:
+        connection = self._usable("send update-graph message")
+        keys = self._keys_of_calls(connection, func, iterables, key, pure, kwargs)
+        futures: list[Future] = []
+        states: list[State] = []
+        fresh = []
+        known = self.futures
+        with self._refcount_lock:
+            for name in keys:
+                state = known.get(name)
+                if state is None:
+                    state = known[name] = State(name)
+                    states.append(state)
+                    fresh.append(True)
+                else:
+                    fresh.append(False)
+                state.refs += 1
+                futures.append(Future(name, self, state))
+        if not states:
+            return futures
+        arguments: Any = zip(*iterables, strict=False)
+        if len(states) != len(fresh):
+            arguments = compress(arguments, fresh)
+            keys = list(compress(keys, fresh))
+        try:
+            connection.submit_calls(keys, states, func, arguments, kwargs, options)
+        except BaseException:
+            self._withdraw(states)
+            raise
+        return futures
+
+    @staticmethod
+    def _keys_of_calls(
+        connection: Any,
+        func: Callable[..., Any],
+        iterables: tuple[Collection[Any], ...],
+        key: str | list[Hashable] | None,
+        pure: bool,
+        kwargs: Mapping[str, Any],
+    ) -> list[Hashable]:
+        if isinstance(key, (list, tuple)):
+            count = min(map(len, iterables), default=0)
+            keys = list(key[:count])
+            for name in keys:
+                validate_key(name)
+            if len(keys) < count:
+                raise ValueError(f"{count} calls need {count} keys, not {len(keys)}")
+            return keys
+        prefix = key or funcname(func)
+        if pure:
+            keys = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
+            if key is None:
+                return keys
+            return [f"{prefix}-{name.rpartition('-')[2]}" for name in keys]
+        unique = uuid.uuid4()
+        count = min(map(len, iterables), default=0)
+        return [f"{prefix}-{unique}-{i}" for i in range(count)]
+
+    # Graphs
+
+    def _graph_to_futures(
+        self,
+        expr: Any,
+        keys: Collection[Hashable],
+        span_metadata: Any = None,  # noqa: ARG002 (distributed's signature)
+        workers: Any = None,
+        allow_other_workers: bool | None = None,
+        internal_priority: Any = None,  # noqa: ARG002
+        user_priority: Any = 0,
+        resources: Mapping[str, float] | None = None,
+        retries: int | None = None,
+        fifo_timeout: Any = 0,  # noqa: ARG002
+        actors: Any = None,
+    ) -> dict[Hashable, Future]:
+        connection = self._usable("send update-graph message")
+        if allow_other_workers not in (True, False, None):
+            raise TypeError("allow_other_workers= must be True, False, or None")
+        annotations = dict(dask.get_annotations())
+        if user_priority:
+            annotations["priority"] = user_priority
+        if workers:
+            annotations["workers"] = workers
+        if retries:
+            annotations["retries"] = retries
+        if allow_other_workers:
+            annotations["allow_other_workers"] = allow_other_workers
+        if resources:
+            annotations["resources"] = resources
+        if actors is not None and actors is not True and actors is not False:
+            actors = list(self._expand_key(actors))
+        wanted = list(dict.fromkeys(keys))
+        for key in wanted:
+            validate_key(key)
+        graph, by_key = nodes_of(expr, wanted)
+        options, options_of = _options.of_graph(graph, annotations, by_key, actors)
+        futures = {}
+        states = []
+        fresh = []
+        with self._refcount_lock:
+            for key in wanted:
+                state = self.futures.get(key)
+                if state is None:
+                    state = self.futures[key] = State(key)
+                    fresh.append(state)
+                state.refs += 1
+                states.append(state)
+                futures[key] = Future(key, self, state)
+            held = self._hold_inputs(graph)
+        try:
+            connection.submit(graph, wanted, states, options, options_of)
+        except BaseException:
+            self._withdraw(fresh)
+            raise
+        finally:
+            for future in held:
+                future.release()
+        return futures
+
+    def _hold_inputs(self, graph: Mapping[Hashable, Any]) -> list[Future]:
+        """Return futures of the keys that a graph reads and does not make."""
+        outside = {
+            key for node in graph.values() for key in node.dependencies if key not in graph
+        }
+        return [Future(key, self) for key in outside]
+
+    def get(
+        self,
+        dsk: Any,
+        keys: Any,
+        workers: Any = None,
+        allow_other_workers: bool | None = None,
+        resources: Mapping[str, float] | None = None,
+        sync: bool = True,
+        asynchronous: bool | None = None,
+        direct: bool | None = None,
+        retries: int | None = None,
+        priority: float = 0,
+        fifo_timeout: Any = "60s",
+        actors: Any = None,
+        **_kwargs: Any,
+    ) -> Any:
+        """Compute keys of a graph; see ``distributed.Client.get``."""
+        if isinstance(dsk, dict):
+            dsk = LLGExpr(dsk)
+        elif isinstance(dsk, HighLevelGraph):
+            dsk = HLGExpr(dsk)
+        futures = self._graph_to_futures(
+            dsk,
+            list(flatten([keys])),
+            workers=workers,
+            allow_other_workers=allow_other_workers,
+            resources=resources,
+            fifo_timeout=fifo_timeout,
+            retries=retries,
+            user_priority=priority,
+            actors=actors,
+        )
+        packed = pack_data(keys, futures)
+        if not sync:
+            return packed
+        try:
+            return self.gather(packed, asynchronous=asynchronous, direct=direct)
+        finally:
+            for future in futures.values():
+                future.release()
+
+    # Values
+
+    def gather(
+        self,
+        futures: Any,
+        errors: str = "raise",
+        direct: bool | None = None,
+        asynchronous: bool | None = None,
+    ) -> Any:
+        """Get the values of futures, in whatever containers; see ``distributed.Client.gather``.
+
+        Values come from the workers that have them, so ``direct`` means nothing here.
+        """
+        if isinstance(futures, Queue):
+            raise TypeError(
+                "Dask no longer supports gathering over Iterators and Queues. "
+                "Consider using a normal for loop and Client.submit/gather"
+            )
+        if isinstance(futures, Iterator):
+            return (self.gather(f, errors=errors, direct=direct) for f in futures)
+        if self.asynchronous if asynchronous is None else asynchronous:
+            return self._gather(futures, errors=errors)
+        try:
+            return self._gather_now(futures, errors)
+        except BaseException:
+            with shorten_traceback():
+                raise
+
+    def _gather_now(self, futures: Any, errors: str) -> Any:
+        gathering = Gathering(self, futures, errors)
+        values: dict[Hashable, Any] = {}
+        while True:
+            self._block(gathering.ready())
+            keys = gathering.keys(values)
+            if not keys:
+                return gathering.result(values)
+            found, failed = self._fetch_now(keys)
+            values.update(found)
+            gathering.lost(failed)
+
+    async def _gather(
+        self,
+        futures: Any,
+        errors: str = "raise",
+        direct: bool | None = None,  # noqa: ARG002 (distributed's signature)
+        local_worker: Any = None,  # noqa: ARG002
+    ) -> Any:
+        gathering = Gathering(self, futures, errors)
+        values: dict[Hashable, Any] = {}
+        while True:
+            await gathering.wait()
+            keys = gathering.keys(values)
+            if not keys:
+                return gathering.result(values)
+            found, failed = await self._fetch(keys)
+            values.update(found)
+            gathering.lost(failed)
+
+    def _value(self, future: Future, timeout: float | None) -> Any:
+        """Return the value of a finished future: what :meth:`Future.result` returns."""
+        connection = self._connection
+        key = future.key
+        if connection is not None and connection.is_inline(key):
+            return connection.value(key)
+        values, errors = self._fetch_now([key], timeout)
+        if key in values:
+            return values[key]
+        state = future._bound()[1]
+        if state.status in ("error", "cancelled"):
+            raise_of(state)
+        raise errors[key]
+
+    async def _scatter(
+        self,
+        data: Any,
+        workers: Any = None,
+        broadcast: bool | int = False,
+        direct: bool | None = None,  # noqa: ARG002 (distributed's signature)
+        local_worker: Any = None,  # noqa: ARG002
+        timeout: Any = no_default,
+        hash: bool = True,  # noqa: A002
+    ) -> Any:
+        limit = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
+        scattering = Scattering(data, hash)
+        return await scattering.run(self, workers, broadcast, limit)
+
+    # Tasks
+
+    async def _cancel(
+        self,
+        futures: Any,
+        reason: str | None = None,
+        msg: str | None = None,
+        force: bool = False,
+    ) -> None:
+        self._cancel_now(futures, reason, msg, force)
+
+    def _cancel_now(
+        self, futures: Any, reason: str | None, msg: str | None, force: bool
+    ) -> None:
+        keys = list(dict.fromkeys(future.key for future in futures_of(futures)))
+        states = []
+        with self._refcount_lock:
+            if self._connection is not None:
+                self._connection.cancel(keys, force, reason, msg)
+            for key in keys:
+                state = self.futures.pop(key, None)
+                if state is not None:
+                    states.append(state)
+        for state in states:
+            state.cancel(reason, msg)
+
+    def cancel(
+        self,
+        futures: Any,
+        asynchronous: bool | None = None,
+        force: bool = False,
+        reason: str | None = None,
+        msg: str | None = None,
+    ) -> Any:
+        """Cancel futures; see ``distributed.Client.cancel``."""
+        if self.asynchronous if asynchronous is None else asynchronous:
+            return self._cancel(futures, reason=reason, msg=msg, force=force)
+        return self._cancel_now(futures, reason, msg, force)
+
+    async def _retry(self, futures: Any) -> None:
+        keys = list(dict.fromkeys(future.key for future in futures_of(futures)))
+        connection = self._usable("retry")
+        for key in keys:
+            state = self.futures.get(key)
+            if state is not None and state.status == "error":
+                state.retry()
+        connection.retry(keys)
+
+    # The cluster
+
+    async def _wait_for_workers(self, n_workers: int, timeout: Any = None) -> None:
+        loop = asyncio.get_running_loop()
+        limit = parse_timedelta(timeout, "s") if timeout else None
+        until = None if limit is None else loop.time() + limit
+        pause = 0.002
+        while True:
+            await self._update_scheduler_info(n_workers=-1)
+            workers = self._scheduler_identity.get("workers", {})
+            running = sum(worker.get("status") == "running" for worker in workers.values())
+            if running >= n_workers:
+                return
+            if until is not None and loop.time() > until:
+                raise WorkerStartTimeoutError(running, n_workers, timeout)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """Where the scheduler shows its state and metrics, if it does."""
+        if self.cluster is not None:
+            link: str | None = self.cluster.dashboard_link
+            return link
+        found: str | None = self._scheduler_identity.get("http")
+        return found
+
+    async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
+        before = (await self._identity())["workers"]
+        await ask(self._connection, "", "restart", {})
+        self._handle_restart()
+        if isinstance(self.cluster, LocalCluster):
+            await asyncio.to_thread(self.cluster.restart, timeout)
+        if wait_for_workers and before:
+            await self._wait_for_workers(len(before), timeout)
+
+    async def _identity(self) -> dict[str, Any]:
+        identity: dict[str, Any] = await ask(self._connection, "", "identity", {"n_workers": -1})
+        return identity
+
+    async def _restart_some(
+        self, workers: list[str], timeout: float, on_error: str
+    ) -> dict[str, str]:
+        if not isinstance(self.cluster, LocalCluster):
+            raise NotImplementedError(
+                "Treadle's scheduler does not serve 'restart_workers': only the client that "
+                "started workers can restart some of them"
+            )
+        known = (await self._identity())["workers"]
+        by_address = {address: str(worker["name"]) for address, worker in known.items()}
+        names = [by_address.get(worker, worker) for worker in workers]
+        outcome = await asyncio.to_thread(self.cluster.restart, timeout, names)
+        if on_error == "raise" and any(value != "OK" for value in outcome.values()):
+            raise TimeoutError(f"workers did not come back within {timeout} s: {outcome}")
+        return {worker: outcome[name] for worker, name in zip(workers, names, strict=True)}

@@ -1,0 +1,235 @@
+"""``as_completed`` that needs no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import parse_timedelta
+from distributed.actor import BaseActorFuture
+from distributed.client import Future as FutureOfDistributed
+from distributed.client import as_completed as as_completed_of_distributed
+from distributed.client import default_client
+from distributed.core import clean_exception
+from distributed.utils import Deadline, wait_for
+from distributed.utils import TimeoutError as DistributedTimeoutError
+
+from treadle.client._future import Future
+from treadle.client._state import State, call_in
+
+if TYPE_CHECKING:
+    from treadle.client._client import Client
+
+__all__ = ["as_completed"]
+
+
+class as_completed(as_completed_of_distributed):  # type: ignore[misc] # noqa: N801
+    """Futures in the order in which they complete.
+
+    The same as ``distributed.as_completed``, which works with Treadle's futures too; this one has no
+    event loop between a result and the loop that waits for it.
+
+    Parameters
+    ----------
+    futures
+        Futures to be iterated over; more can be added with ``add`` and ``update``.
+    loop
+        Ignored, but for futures that are not Treadle's.
+    with_results
+        Whether to get the values too: then each item is a pair of a future and its value.
+    raise_errors
+        With ``with_results``: raise what a task raised, instead of yielding it.
+    timeout
+        Seconds after which the next item raises a ``TimeoutError``, counted from now.
+    """
+
+    def __init__(
+        self,
+        futures: Iterable[Any] | None = None,
+        loop: Any = None,
+        with_results: bool = False,
+        raise_errors: bool = True,
+        *,
+        timeout: Any = None,
+    ) -> None:
+        self.futures: defaultdict[Any, int] = defaultdict(int)
+        self.queue: SimpleQueue[Any] = SimpleQueue()
+        # Reentrant: a future that is done already is queued while it is added.
+        self.lock = threading.RLock()
+        self.with_results = with_results
+        self.raise_errors = raise_errors
+        self._loop = loop
+        self._deadline = Deadline.after(parse_timedelta(timeout))
+        self._client: Client | None = None
+        self._foreign = False
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.thread_condition = threading.Condition()
+        if futures:
+            self.update(futures)
+
+    @property
+    def loop(self) -> Any:
+        """The event loop for futures that are not Treadle's."""
+        return self._loop or default_client().loop
+
+    def update(self, futures: Iterable[Any]) -> None:
+        """Add several futures."""
+        with self.lock:
+            for future in futures:
+                if type(future) is Future:
+                    client, state = future._bound()
+                    if self._client is None:
+                        self._client = client
+                    elif client is not self._client:
+                        self._foreign = True
+                    self.futures[future] += 1
+                    state.add_waker(partial(self._is_done, future))
+                elif isinstance(future, (FutureOfDistributed, BaseActorFuture)):
+                    self._foreign = True
+                    self.futures[future] += 1
+                    self.loop.add_callback(self._track_future, future)
+                else:
+                    raise TypeError(f"Input must be a future, got {future}")
+
+    def _is_done(self, future: Future, state: State) -> None:
+        if not self.with_results:
+            self._arrived(future, future)
+        elif state.status == "finished":
+            client = future._client
+            assert client is not None
+            client._fetch_then([future.key], partial(self._has_value, future))
+        else:
+            self._arrived(future, (future, _result_of(state)))
+
+    def _has_value(self, future: Future, values: dict[Any, Any], _errors: dict[Any, Any]) -> None:
+        if future.key in values:
+            self._arrived(future, (future, values[future.key]))
+            return
+        state = future._bound()[1]
+        if state.done() and state.status != "finished":
+            self._arrived(future, (future, _result_of(state)))
+        else:
+            state.add_waker(partial(self._is_done, future))
+
+    def _arrived(self, future: Future, item: Any) -> None:
+        with self.lock:
+            if future not in self.futures:
+                return  # cleared meanwhile
+            self.futures[future] -= 1
+            if not self.futures[future]:
+                del self.futures[future]
+            self.queue.put(item)
+            waiters, self._waiters = self._waiters, []
+        for loop, waiter in waiters:
+            call_in(loop, partial(_end, waiter))
+        if self._foreign:
+            with self.thread_condition:
+                self.thread_condition.notify_all()
+
+    async def _track_future(self, future: Any) -> None:
+        """Do what :meth:`_is_done` does for a future that is not Treadle's, in its loop."""
+        result: Any = None
+        try:
+            if isinstance(future, FutureOfDistributed):
+                await future._state.wait()
+            else:
+                await future
+        except Exception:
+            pass  # it is done all the same
+        if self.with_results:
+            result = await future._result(**_quiet(future))
+        self._arrived(future, (future, result) if self.with_results else future)
+
+    def count(self) -> int:
+        """Return how many futures are still to come."""
+        with self.lock:
+            return len(self.futures) + self.queue.qsize()
+
+    def __repr__(self) -> str:
+        return f"<as_completed: waiting={len(self.futures)} done={self.queue.qsize()}>"
+
+    def _take(self) -> Any:
+        item = self.queue.get_nowait()
+        if self.with_results and self.raise_errors:
+            future, result = item
+            if isinstance(future, FutureOfDistributed) and future.status == "error":
+                _, exception, traceback = result
+                raise exception.with_traceback(traceback)
+        return item
+
+    def _ready(self) -> bool:
+        return not self.queue.empty() or not self.futures
+
+    def __next__(self) -> Any:
+        while self.queue.empty():
+            if self._deadline.expired:
+                raise DistributedTimeoutError
+            if self.is_empty():
+                raise StopIteration
+            if self._foreign or self._client is None:
+                # What arrives does so in another thread, which says so.
+                with self.thread_condition:
+                    if self.queue.empty():
+                        self.thread_condition.wait(timeout=0.1)
+            else:
+                self._client._block(self._ready, self._deadline.remaining)
+        return self._take()
+
+    next = __next__
+
+    async def __anext__(self) -> Any:
+        if not self._deadline.expires:
+            return await self._anext()
+        return await wait_for(self._anext(), self._deadline.remaining)
+
+    async def _anext(self) -> Any:
+        while self.queue.empty():
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            with self.lock:
+                if not self.queue.empty():
+                    break
+                if not self.futures:
+                    raise StopAsyncIteration
+                self._waiters.append((loop, waiter))
+            await waiter
+        return self._take()
+
+    def next_batch(self, block: bool = True) -> list[Any]:
+        """Return all futures that are done; at least one, unless ``block`` is False."""
+        batch = [next(self)] if block else []
+        while True:
+            try:
+                batch.append(self.queue.get_nowait())
+            except Empty:
+                return batch
+
+    def clear(self) -> None:
+        """Forget all futures."""
+        with self.lock:
+            self.futures.clear()
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            waiters, self._waiters = self._waiters, []
+        for loop, waiter in waiters:
+            call_in(loop, partial(_end, waiter))
+
+
+def _result_of(state: State) -> Any:
+    if state.status == "error":
+        return clean_exception(state.exception, state.traceback)
+    return state.exception
+
+
+def _quiet(future: Any) -> dict[str, Any]:
+    return {"raiseit": False} if isinstance(future, FutureOfDistributed) else {}
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,593 @@
+"""A client's connection: how it begins and ends, waiting on it, and the futures that refer to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+
+import distributed
+from dask.typing import no_default
+from dask.utils import parse_timedelta
+from distributed.client import (
+    ClosedClientError,
+    _del_global_client,
+    _get_global_client,
+)
+from distributed.objects import SchedulerInfo
+from distributed.utils import TimeoutError as DistributedTimeoutError
+
+from treadle import _core
+from treadle.client import _addresses
+from treadle.client._gather import (
+    all_done,
+    any_done,
+    wait_in_loop,
+    wait_of_distributed,
+    waited,
+    waiting_for,
+)
+from treadle.client._handlers import Handlers
+from treadle.client._local import LocalCluster
+from treadle.client._scheduler import Nodes, Scheduler, ask, stream
+from treadle.client._state import State, call_in
+from treadle.worker import blocking
+
+__all__ = ["Connected"]
+
+logger = logging.getLogger("treadle.client")
+
+# Seconds that released futures are collected for. A program that makes a future and drops it, over
+# and over, would otherwise wake the event loop's thread each time, which costs more than the call.
+_COLLECT = 0.005
+# Seconds in which a connection says goodbye.
+_GOODBYE = 5.0
+
+# What distributed's code sends and a connection does by itself, or does not need.
+_NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "report-key"])
+
+_USABLE = ("running", "connecting", "newly-created")
+
+
+class References(Mapping[Hashable, int]):
+    """How many futures there are of each key: what distributed keeps in a dictionary."""
+
+    def __init__(self, futures: dict[Hashable, State]) -> None:
+        self._futures = futures
+
+    def __getitem__(self, key: Hashable) -> int:
+        state = self._futures.get(key)
+        return 0 if state is None else state.refs
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(list(self._futures))
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._futures
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Connected(distributed.Client):  # type: ignore[misc]
+    """A ``distributed.Client`` on a native connection; what it is asked to do is in its subclass."""
+
+    futures: dict[Hashable, State]
+    scheduler: Scheduler | None
+    cluster: Any
+
+    def __init__(
+        self,
+        address: Any = None,
+        loop: Any = None,
+        timeout: Any = no_default,
+        set_as_default: bool = True,
+        scheduler_file: Any = None,
+        security: Any = None,
+        asynchronous: bool = False,
+        name: str | None = None,
+        *,
+        secret: bytes | str | None = None,
+        certificates: Mapping[str, str] | None = None,
+        insecure: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(address, str):
+            certificates = certificates or _addresses.of_security(security)
+            address = _addresses.complete(address, certificates)
+        self._credentials = _addresses.Credentials(secret, certificates, insecure)
+        self._connection: Any = None
+        self._asyncio_loop: asyncio.AbstractEventLoop | None = None
+        self._released: deque[State] = deque()
+        self._collecting = False
+        self._unsent: list[dict[str, Any]] = []
+        self._events: set[asyncio.Task[None]] = set()
+        _connected.add(self)
+        super().__init__(
+            address,
+            loop,
+            timeout,
+            set_as_default,
+            scheduler_file,
+            security,
+            asynchronous,
+            name,
+            **kwargs,
+        )
+
+    # Distributed's is a dictionary of its own.
+    @property
+    def refcount(self) -> References:
+        """How many futures of this client there are, by key."""
+        return References(self.futures)
+
+    @refcount.setter
+    def refcount(self, _: Any) -> None:
+        pass
+
+    # Beginning
+
+    async def _start(self, timeout: Any = no_default, **_kwargs: Any) -> Connected:
+        self.status = "connecting"
+        self._asyncio_loop = loop = asyncio.get_running_loop()
+        timeout = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
+        try:
+            address, credentials = await self._find_scheduler(timeout)
+            connect = partial(
+                _core.Connection,
+                address,
+                self.id,
+                Handlers(self),
+                secret=credentials.secret,
+                certificates=credentials.certificates,
+                insecure=credentials.insecure,
+                timeout=timeout,
+                info={"pid": os.getpid()},
+            )
+            connection = await asyncio.to_thread(connect)
+        except BaseException:
+            await self._close(fast=True)
+            raise
+        self._connection = connection
+        self.rpc = Nodes(connection)
+        self.scheduler = Scheduler(self, connection)
+        self.status = "running"
+        loop.add_reader(connection.fileno(), connection.process)
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            self._send_to_scheduler(message)
+        for topic, handler in distributed.Client._default_event_handlers.items():
+            self.subscribe_topic(topic, handler)
+        if isinstance(self.cluster, LocalCluster):
+            await self._wait_for_local(self.cluster, max(timeout, 60.0))
+        await self._update_scheduler_info()
+        self._periodic_callbacks["scheduler-info"].start()
+        await self.preloads.start()
+        return self
+
+    async def _find_scheduler(self, timeout: float) -> tuple[str, _addresses.Credentials]:
+        own = self._credentials
+        if self.cluster is None and self.scheduler_file is None and self._start_arg is None:
+            options = dict(self._startup_kwargs)
+            options.pop("security", None)
+            make = partial(LocalCluster, timeout=timeout, **options)
+            self.cluster = await asyncio.to_thread(make)
+        if self.cluster is not None:
+            if not isinstance(self.cluster, LocalCluster):
+                await self.cluster
+            address = self.cluster.scheduler_address
+        elif self.scheduler_file is not None:
+            address, found = await self._read_scheduler_file(timeout)
+            return address, own if own != _addresses.Credentials() else found
+        else:
+            address = self._start_arg
+        known = _addresses.known(address)
+        return address, _addresses.Credentials(
+            own.secret or known.secret,
+            own.certificates or known.certificates,
+            own.insecure or known.insecure,
+        )
+
+    async def _wait_for_local(self, cluster: LocalCluster, timeout: float) -> None:
+        """Wait until the workers of this machine have joined."""
+        joining = asyncio.ensure_future(self._wait_for_workers(len(cluster.workers), timeout))
+        try:
+            while not joining.done():
+                await asyncio.wait([joining], timeout=0.1)
+                if reason := cluster.failed():
+                    await self._close(fast=True)
+                    raise RuntimeError(f"the workers cannot be started; {reason}")
+            joining.result()
+        finally:
+            joining.cancel()
+
+    async def _read_scheduler_file(self, timeout: float) -> tuple[str, _addresses.Credentials]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while True:
+            try:
+                return _addresses.of_file(self.scheduler_file)
+            except (FileNotFoundError, ValueError, KeyError):
+                # Its writer may not be there yet, or not be through.
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(0.01)
+
+    async def _update_scheduler_info(self, n_workers: int = 0) -> None:
+        connection = self._connection
+        if connection is None or self.status not in ("running", "connecting"):
+            return
+        with suppress(OSError):
+            answer = await ask(connection, "", "identity", {"n_workers": n_workers})
+            self._scheduler_identity = SchedulerInfo(answer)
+
+    # Ending
+
+    async def _close(self, fast: bool = False) -> None:
+        if self.status == "closed":
+            return
+        self.status = "closing"
+        await self.preloads.teardown()
+        for callback in self._periodic_callbacks.values():
+            callback.stop()
+        _del_global_client(self)
+        self._scheduler_identity = {}
+        if self._set_as_default and not _get_global_client():
+            with suppress(AttributeError), self._set_config:
+                pass  # leaving it undoes it
+        for task in self._events:
+            task.cancel()
+        self._forget_all()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(ValueError, OSError, RuntimeError):
+                asyncio.get_running_loop().remove_reader(connection.fileno())
+            await asyncio.to_thread(connection.close, 0.0 if fast else _GOODBYE)
+        if self._start_arg is None and self.scheduler_file is None and self.cluster is not None:
+            await asyncio.to_thread(self.cluster.close)
+        self.scheduler = None
+        self.status = "closed"
+
+    def close(self, timeout: Any = no_default) -> Any:
+        """End the connection, and the workers if this client started them.
+
+        In an event loop it returns what has to be awaited.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds.
+        """
+        if self.status == "closed" and not self.asynchronous and not self._is_finalizing():
+            # It may have been the connection that ended.
+            self._loop_runner.stop()
+        return super().close(timeout)
+
+    def __del__(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is None or self.status == "closed":
+            return
+        if not self.asynchronous:
+            super().__del__()
+            return
+        try:
+            self._close_soon()
+        except RuntimeError:
+            # Its event loop has ended before it.
+            connection.close(0.0)
+
+    def _forget_all(self) -> None:
+        """Let all futures know that nothing will come any more."""
+        # Nothing is to be collected again, so nobody is to be woken for that.
+        self._collecting = True
+        with self._refcount_lock:
+            states = list(self.futures.values())
+            self.futures.clear()
+            self._released.clear()
+        for state in states:
+            state.forget()
+
+    async def _shutdown(self) -> None:
+        self.status = "closing"
+        if self.cluster is None:
+            assert self.scheduler is not None
+            with suppress(OSError):
+                await self.scheduler.terminate()
+        elif isinstance(self.cluster, LocalCluster):
+            self._forget_all()
+            await asyncio.to_thread(self.cluster.close)
+        else:
+            await self.cluster.close()
+        await self._close()
+
+    def _lost_connection(self, reason: str) -> None:
+        """The connection has ended: in any thread."""
+        if self.status in ("closing", "closed"):
+            return
+        logger.error("Lost the connection to the scheduler: %s", reason)
+        message = (
+            "Client lost the connection to the scheduler. "
+            "Please check your connection and re-run your work."
+        )
+        self._cancel_all("scheduler-connection-lost", f"{message}\n{reason}")
+        self._in_loop(self._close_soon)
+
+    def _close_soon(self) -> None:
+        self._keep(asyncio.ensure_future(self._close(fast=True)), self._closings)
+
+    _closings: set[asyncio.Future[Any]] = set()
+
+    @staticmethod
+    def _keep(task: asyncio.Future[Any], among: set[Any]) -> None:
+        # The loop itself has only a weak reference to a task.
+        among.add(task)
+        task.add_done_callback(among.discard)
+
+    def _handle_restart(self) -> None:
+        """Everything was dropped: in any thread."""
+        self._cancel_all("scheduler-restart", "Scheduler has restarted. Please re-run your work.")
+
+    def _cancel_all(self, reason: str, message: str) -> None:
+        with self._refcount_lock:
+            states = list(self.futures.values())
+            self.futures.clear()
+            self.generation += 1
+        for state in states:
+            state.cancel(reason, message)
+
+    # Waiting
+
+    def _in_loop(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in the client's loop, soon."""
+        if self._asyncio_loop is not None:
+            call_in(self._asyncio_loop, partial(function, *args))
+
+    def _block(self, done: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait in this thread, without an event loop, until ``done()``.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds.
+        """
+        if done():
+            return
+        connection = self._connection
+        if connection is None:
+            self._refuse("wait for it")
+        if self._released:
+            self._collect()
+        with blocking():
+            in_time = connection.wait(done, timeout)
+        if not in_time:
+            raise DistributedTimeoutError(f"timed out after {timeout} s.")
+
+    def sync(
+        self,
+        func: Callable[..., Any],
+        *args: Any,
+        asynchronous: bool | None = None,
+        callback_timeout: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a coroutine function: its result in a thread, a coroutine in an event loop."""
+        if asynchronous is None:
+            asynchronous = self.asynchronous
+        if func is wait_of_distributed:
+            if not asynchronous:
+                return self._wait_now(*args, **kwargs)
+            func = wait_in_loop
+        if asynchronous:
+            return super().sync(
+                func, *args, asynchronous=True, callback_timeout=callback_timeout, **kwargs
+            )
+        with blocking():
+            return super().sync(
+                func, *args, asynchronous=False, callback_timeout=callback_timeout, **kwargs
+            )
+
+    def _wait_now(
+        self, fs: Any, timeout: float | None = None, return_when: str = "ALL_COMPLETED"
+    ) -> Any:
+        """``distributed.wait``, in a thread."""
+        futures = waiting_for(fs, timeout, return_when)
+        clients = {future.client for future in futures}
+        if len(clients) == 1:
+            (client,) = clients
+            if client is not self and isinstance(client, Connected):
+                return client._wait_now(futures, timeout, return_when)
+        elif clients:
+            return self.sync(wait_in_loop, futures, timeout, return_when, asynchronous=False)
+        states = [future._state for future in futures]
+        if return_when == "ALL_COMPLETED":
+            self._block(all_done(states), timeout)
+        else:
+            self._block(any_done(states), timeout)
+        return waited(futures)
+
+    # Values
+
+    def _fetch_then(
+        self,
+        keys: list[Hashable],
+        done: Callable[[dict[Hashable, Any], dict[Hashable, BaseException]], None],
+    ) -> None:
+        """Get the values of finished keys; ``done`` is called in any thread."""
+        connection = self._connection
+        if connection is None:
+            self._refuse("get values")
+        connection.fetch(keys, done)
+
+    async def _fetch(
+        self, keys: list[Hashable]
+    ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
+        """Get the values of finished keys, in an event loop."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
+            def settle() -> None:
+                if not answer.done():
+                    answer.set_result((values, errors))
+
+            call_in(loop, settle)
+
+        self._fetch_then(keys, done)
+        values, errors = await answer
+        return values, errors
+
+    def _fetch_now(
+        self, keys: list[Hashable], timeout: float | None = None
+    ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
+        """Get the values of finished keys, in a thread."""
+        answers: list[Any] = []
+
+        def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
+            answers.append((values, errors))
+
+        self._fetch_then(keys, done)
+        self._block(lambda: bool(answers), timeout)
+        values, errors = answers[0]
+        return values, errors
+
+    # References
+
+    def _adopt(self, key: Hashable) -> State:
+        """Count one more future of a key, which may be known to the scheduler only."""
+        with self._refcount_lock:
+            state = self.futures.get(key)
+            if state is None:
+                state = self.futures[key] = State(key)
+                if self._connection is not None:
+                    self._connection.watch(key, state)
+            state.refs += 1
+            return state
+
+    # What `distributed.Future` calls, where distributed's code makes one.
+    _inc_ref = _adopt
+
+    def _dec_ref(self, key: Hashable) -> None:
+        state = self.futures.get(key)
+        if state is not None:
+            self._give_up(state)
+
+    def _inform_scheduler_of_futures(self) -> None:
+        """Do nothing: each future is made known when it is made."""
+
+    def _give_up(self, state: State) -> None:
+        """Count one future less: called where a future ends, so without a lock."""
+        self._released.append(state)
+        if not self._collecting:
+            self._collecting = True
+            loop = self._asyncio_loop
+            if loop is not None:
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(loop.call_later, _COLLECT, self._collect_later)
+
+    def _collect_later(self) -> None:
+        # First: what is released from here on has to be collected by the next call.
+        self._collecting = False
+        self._collect()
+
+    def _collect(self) -> None:
+        """Tell the scheduler of keys that there are no futures of any more."""
+        released = self._released
+        forgotten = []
+        with self._refcount_lock:
+            while released:
+                try:
+                    state = released.popleft()
+                except IndexError:
+                    break
+                state.refs -= 1
+                if state.refs <= 0 and self.futures.get(state.key) is state:
+                    del self.futures[state.key]
+                    forgotten.append(state)
+            if forgotten and self._connection is not None:
+                # Under the lock: the same key must not be submitted again in between.
+                self._connection.release([state.key for state in forgotten])
+        for state in forgotten:
+            state.forget()
+
+    # Messages of distributed's code
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ClosedClientError(f"Client is {self.status}. Can't {what}.")
+
+    def _usable(self, what: str) -> Any:
+        """Return the connection for something new."""
+        connection = self._connection
+        if connection is None or self.status != "running":
+            self._refuse(what)
+        if self._released:
+            self._collect()
+        return connection
+
+    def _send_to_scheduler(self, msg: Mapping[str, Any]) -> None:
+        message = dict(msg)
+        operation = message.pop("op")
+        if self.status not in (*_USABLE, "closing"):
+            self._refuse(f"send {operation} message")
+        if operation in _NEEDLESS:
+            return
+        connection = self._connection
+        if connection is None:
+            if self.status in _USABLE:
+                self._unsent.append(dict(msg))
+            return
+        if operation in ("client-desires-keys", "client-releases-keys"):
+            self._stand_in(connection, operation, message)
+        elif operation == "cancel-keys":
+            connection.cancel(
+                list(message["keys"]),
+                bool(message.get("force")),
+                message.get("reason"),
+                message.get("msg"),
+            )
+        else:
+            message.setdefault("client", self.id)
+            stream(connection, operation, message)
+
+    def _stand_in(self, connection: Any, operation: str, message: Mapping[str, Any]) -> None:
+        """Want keys, or want them no more, in somebody's name: ``fire_and_forget``, for one."""
+        name = message.get("client", self.id)
+        if name == self.id:
+            return
+        wish = "desire" if operation == "client-desires-keys" else "undesire"
+        keys = list(message["keys"])
+        connection.call("", wish, {"client": name, "keys": keys}, _ignore)
+
+    def _event(self, topic: str, event: Any) -> None:
+        self._keep(asyncio.ensure_future(self._handle_event(topic, event)), self._events)
+
+
+def _ignore(_result: Any, error: Any) -> None:
+    if error is not None:
+        logger.debug("The scheduler refused: %s", error)
+
+
+_connected: weakref.WeakSet[Connected] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Leave the parent's connections and event loops alone."""
+    for client in list(_connected):
+        client._asyncio_loop = None
+        client._connection = None
+        client._collecting = True
+        client._refcount_lock = threading.RLock()
+        client.status = "closed"
+    _connected.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

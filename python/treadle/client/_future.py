@@ -1,0 +1,225 @@
+"""Futures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import distributed
+from dask.utils import shorten_traceback
+from distributed.client import logger
+from distributed.core import clean_exception
+from distributed.utils import _parse_timedelta
+
+from treadle.client._state import State
+
+if TYPE_CHECKING:
+    from treadle.client._client import Client
+
+__all__ = ["Future"]
+
+# The name is the base class's own for these.
+_FutureOfDistributed = distributed.Future
+
+
+class Future(_FutureOfDistributed):  # type: ignore[misc]
+    """A value that a cluster has, or will have.
+
+    A ``distributed.Future`` that needs no event loop: a synchronous client's thread waits for it on
+    the connection itself. One that was unpickled belongs to no client until
+    :meth:`~distributed.Future.bind_client`.
+    """
+
+    __slots__ = ("_cleared", "_client", "_number", "_state")
+
+    _client: Client | None
+    _state: State | None
+
+    def __init__(
+        self,
+        key: Hashable,
+        client: Client | None = None,
+        state: State | str | None = None,
+        _id: tuple[str, int] | None = None,
+    ) -> None:
+        self.key = key
+        self._client = client
+        self._cleared = False
+        if type(state) is State:
+            # Whose count of references has been raised already.
+            self._state = state
+        else:
+            self._state = None
+            if _id is not None:
+                self._number = _id
+            if client is not None:
+                self._bind(client, state)
+
+    def _bind(self, client: Client, status: Any = None) -> None:
+        self._state = client._adopt(self.key)
+        handler = client._state_handlers.get(status)
+        if handler is not None:
+            handler(key=self.key)
+
+    def _bind_late(self) -> None:
+        if self._client is not None and self._state is None:
+            self._bind(self._client)
+
+    @property
+    def client(self) -> Client | None:
+        """The client that it belongs to."""
+        return self._client
+
+    @property
+    def _id(self) -> tuple[str, int]:
+        # Few futures are ever asked.
+        try:
+            return self._number
+        except AttributeError:
+            number = (_FutureOfDistributed._uid, next(_FutureOfDistributed._counter))
+            self._number: tuple[str, int] = number
+            return number
+
+    def _bound(self) -> tuple[Client, State]:
+        client, state = self._client, self._state
+        if client is None or state is None:
+            self._verify_initialized()
+        assert client is not None
+        assert state is not None
+        return client, state
+
+    @property
+    def status(self) -> str | None:
+        """``"pending"``, ``"finished"``, ``"error"``, ``"cancelled"`` or ``"lost"``."""
+        state = self._state
+        return None if state is None else state.status
+
+    def done(self) -> bool:
+        """Return whether the future is not waiting for a value any more."""
+        return self._bound()[1].done()
+
+    def cancelled(self) -> bool:
+        """Return whether the future was cancelled."""
+        return bool(self._bound()[1].status == "cancelled")
+
+    def result(self, timeout: Any = None) -> Any:
+        """Wait for the value and return it; or a coroutine, in an event loop.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds (or whatever else is a time to Dask).
+        FutureCancelledError
+            The future was cancelled.
+        Exception
+            What the task raised, with its own traceback.
+        """
+        client, state = self._bound()
+        if client.asynchronous:
+            return client.sync(self._result, callback_timeout=timeout)
+        try:
+            if timeout is not None:
+                timeout = _parse_timedelta(timeout, "s")
+            if state.status != "finished":
+                client._block(state.done, timeout)
+            if state.status == "finished":
+                return client._value(self, timeout)
+            self._raise()
+        except BaseException:
+            with shorten_traceback():
+                raise
+
+    def _raise(self) -> NoReturn:
+        state = self._bound()[1]
+        exception = state.exception
+        assert exception is not None
+        raise exception.with_traceback(state.traceback)
+
+    async def _result(self, raiseit: bool = True) -> Any:
+        client, state = self._bound()
+        await state.wait()
+        if state.status == "error":
+            if raiseit:
+                self._raise()
+            return clean_exception(state.exception, state.traceback)
+        if state.status == "cancelled":
+            if raiseit:
+                self._raise()
+            return state.exception
+        return (await client._gather([self]))[0]
+
+    def exception(self, timeout: Any = None, **kwargs: Any) -> Any:
+        """Wait, and return what the task raised, or None; or a coroutine, in an event loop."""
+        client, state = self._bound()
+        if client.asynchronous:
+            return client.sync(self._exception, callback_timeout=timeout, **kwargs)
+        self._wait(timeout)
+        return state.exception if state.status == "error" else None
+
+    def traceback(self, timeout: Any = None, **kwargs: Any) -> Any:
+        """Wait, and return where the task raised, or None; or a coroutine, in an event loop."""
+        client, state = self._bound()
+        if client.asynchronous:
+            return client.sync(self._traceback, callback_timeout=timeout, **kwargs)
+        self._wait(timeout)
+        return state.traceback if state.status == "error" else None
+
+    def _wait(self, timeout: Any) -> None:
+        client, state = self._bound()
+        client._block(state.done, None if timeout is None else _parse_timedelta(timeout, "s"))
+
+    def add_done_callback(self, fn: Any) -> None:
+        """Call ``fn`` with this future, in a thread for such calls, once it is done."""
+        state = self._bound()[1]
+
+        def call() -> None:
+            try:
+                fn(self)
+            except BaseException:
+                logger.exception("Error in callback %s of %s:", fn, self)
+                raise
+
+        executor = _callbacks()
+
+        def wake(_: State) -> None:
+            try:
+                executor.submit(call)
+            except RuntimeError:
+                pass  # the interpreter ends
+
+        state.add_waker(wake)
+
+    def release(self) -> None:
+        """Give the future up: the cluster may forget the value when nobody else needs it."""
+        self._verify_initialized()
+        self.__del__()
+
+    def __del__(self) -> None:
+        # In any thread, between any two instructions: so without a lock, and without raising.
+        try:
+            state, client = self._state, self._client
+            if state is None or client is None or self._cleared:
+                return
+            self._cleared = True
+        except AttributeError:
+            return  # its constructor raised
+        client._give_up(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Future, (self.key,)
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def _callbacks() -> ThreadPoolExecutor:
+    """Return distributed's own thread for callbacks."""
+    base = _FutureOfDistributed
+    if base._cb_executor is None or base._cb_executor_pid != os.getpid():
+        base._cb_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Callback-Thread")
+        base._cb_executor_pid = os.getpid()
+    executor = base._cb_executor
+    assert isinstance(executor, ThreadPoolExecutor)
+    return executor

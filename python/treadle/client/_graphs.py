@@ -1,0 +1,63 @@
+"""Graphs of Dask, made ready for submission."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+from dask._expr import LLGExpr
+from dask._task_spec import Alias, DataNode, GraphNode, convert_legacy_task
+
+from treadle._graph import materialize
+
+__all__ = ["nodes_of"]
+
+
+def nodes_of(
+    expr: Any, wanted: Iterable[Hashable]
+) -> tuple[dict[Hashable, GraphNode], Mapping[str, Mapping[Hashable, Any]]]:
+    """Return an expression's graph, as nodes, and its annotations by name and key.
+
+    Only a graph that a user wrote down has tasks that nobody needs: expressions cull themselves.
+    """
+    graph = materialize(expr)
+    annotations = getattr(expr, "__dask_annotations__", dict)()
+    nodes = _converted(graph)
+    if isinstance(expr, LLGExpr):
+        nodes = _culled(nodes, wanted)
+    return nodes, annotations
+
+
+def _converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
+    """Return the graph with nodes for old-style tasks and plain values, and without futures.
+
+    A future in a graph stands for itself: its key is known to the scheduler.
+    """
+    if all(isinstance(node, GraphNode) for node in graph.values()) and not any(
+        type(node) is Alias and node.target == key for key, node in graph.items()
+    ):
+        return graph
+    keys = set(graph)
+    nodes: dict[Hashable, GraphNode] = {}
+    for key, value in graph.items():
+        node = convert_legacy_task(key, value, keys)
+        if type(node) is Alias and node.target == key:
+            continue
+        nodes[key] = node if isinstance(node, GraphNode) else DataNode(key, node)
+    return nodes
+
+
+def _culled(
+    graph: dict[Hashable, GraphNode], wanted: Iterable[Hashable]
+) -> dict[Hashable, GraphNode]:
+    needed: dict[Hashable, GraphNode] = {}
+    stack = list(wanted)
+    while stack:
+        key = stack.pop()
+        if key in needed:
+            continue
+        node = graph.get(key)
+        if node is not None:
+            needed[key] = node
+            stack.extend(node.dependencies)
+    return needed

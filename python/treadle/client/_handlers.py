@@ -1,0 +1,59 @@
+"""What a connection tells its client: one object that does not keep the client alive."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from treadle import _calls
+
+if TYPE_CHECKING:
+    from treadle.client._client import Client
+
+__all__ = ["Handlers"]
+
+logger = logging.getLogger("treadle.client")
+
+
+class Handlers:
+    """Called by the connection, in whatever thread processes messages. Never raises."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.ref(client)
+
+    def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        """Somebody asks something."""
+        client = self._client()
+        if client is None or client._connection is None:
+            return
+        if operation != "event":
+            client._connection.answer(id, None, error=f"clients do not serve {operation!r}")
+            return
+        with suppress(Exception):
+            client._connection.answer(id, None)
+        try:
+            event = _calls.unpack(argument, opening=True)
+        except Exception:
+            logger.exception("%s sent an event that cannot be unpickled", node)
+            return
+        client._in_loop(client._event, event["topic"], event["event"])
+
+    def on_stuck(self, keys: list[Hashable], reason: str) -> None:
+        """Nothing moves, and that will not change by itself."""
+        shown = ", ".join(map(repr, keys[:5])) + (", …" if len(keys) > 5 else "")
+        logger.warning("%s waits: %s", shown or "the cluster", reason)
+
+    def on_restarted(self) -> None:
+        """Everything was dropped."""
+        client = self._client()
+        if client is not None:
+            client._handle_restart()
+
+    def on_closed(self, reason: str) -> None:
+        """The connection has ended."""
+        client = self._client()
+        if client is not None:
+            client._lost_connection(reason)

@@ -1,0 +1,319 @@
+"""A scheduler in this process, and workers: on threads of it, or processes of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import dask
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes
+from distributed.core import Status
+from distributed.system import MEMORY_LIMIT
+
+from treadle import _core
+from treadle.client import _addresses
+from treadle.client._process import Death, WorkerProcess
+from treadle.sidecar import Sidecar
+
+__all__ = ["LocalCluster"]
+
+logger = logging.getLogger("treadle.client")
+
+# Seconds for all workers to end by themselves.
+_FAREWELL = 5.0
+
+# Of distributed's LocalCluster: nothing here to be told by them.
+_IGNORED = ("asynchronous", "loop", "silence_logs", "worker_dashboard_address", "protocol", "name")
+
+
+class LocalCluster:
+    """A scheduler as threads of this process, with workers on this machine.
+
+    Parameters
+    ----------
+    workers, n_workers
+        How many worker processes. Without it, one worker runs on threads of this process.
+    threads_per_worker
+        How many tasks a worker runs at once; by default the cores are shared out.
+    processes
+        False: workers are threads of this process, however many there are. True without a number of
+        workers: one process for each core.
+    memory_limit
+        Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is, ``"auto"``
+        or 0 for none.
+    resources
+        Abstract resources of each worker, for ``resources=`` of tasks.
+    local_directory
+        Where workers keep what they spill; by default Dask's ``temporary-directory``.
+    dashboard_address
+        Where the scheduler shows its state and metrics: ``":8787"``; None: nowhere.
+    host, scheduler_port
+        Where the scheduler listens: on the loopback interface, at any port.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        threads_per_worker: int | None = None,
+        *,
+        n_workers: int | None = None,
+        processes: bool | None = None,
+        memory_limit: Any = "auto",
+        resources: Mapping[str, float] | None = None,
+        local_directory: str | os.PathLike[str] | None = None,
+        dashboard_address: str | int | None = ":0",
+        host: str | None = None,
+        scheduler_port: int = 0,
+        timeout: float = 10.0,
+        **ignored: Any,
+    ) -> None:
+        if unknown := sorted(set(ignored) - set(_IGNORED)):
+            raise TypeError(f"treadle.LocalCluster does not take {', '.join(unknown)}")
+        count = workers if workers is not None else n_workers
+        if count is not None and count < 0:
+            raise ValueError(f"workers={count}: give how many, or none")
+        in_process = count is None and not processes if processes is None else not processes
+        if count is None:
+            count = 1 if in_process else CPU_COUNT
+        threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
+        limit = memory_limit_of(memory_limit, max(count, 1))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._timeout = timeout
+        self.name = secrets.token_hex(4)
+        self.status = Status.created
+        self.workers: dict[str, Any] = {}
+        parent = local_directory or dask.config.get("temporary-directory", None)
+        if parent is not None:
+            os.makedirs(parent, exist_ok=True)
+        # Only this user gets into it.
+        self.directory = tempfile.mkdtemp(prefix="treadle-", dir=parent)
+        self._secret = secrets.token_hex(32)
+        self._server: Any = None
+        self._sidecar: Sidecar | None = None
+        try:
+            self._server = _core.Server(
+                f"{host or '127.0.0.1'}:{scheduler_port}",
+                secret=self._secret,
+                http=http_address(dashboard_address),
+            )
+            self.scheduler_address: str = self._server.address
+            _addresses.remember(self.scheduler_address, secret=self._secret)
+            self._sidecar = Sidecar(self._connect_sidecar)
+            make = self._thread_worker if in_process else self._process_worker
+            for number in range(count):
+                name = str(number)
+                self.workers[name] = make(name, threads, limit, dict(resources or {}))
+        except BaseException:
+            self.close()
+            raise
+        self.status = Status.running
+        _alive.add(self)
+
+    def _connect_sidecar(self, handlers: Any) -> Any:
+        return _core.Connection(
+            self.scheduler_address,
+            "sidecar",
+            handlers,
+            role="sidecar",
+            secret=self._secret,
+            timeout=self._timeout,
+        )
+
+    def _thread_worker(
+        self, name: str, threads: int, limit: int, resources: Mapping[str, float]
+    ) -> Any:
+        from treadle.worker import Service
+
+        return _core.Worker(
+            self.scheduler_address,
+            name=name,
+            nthreads=threads,
+            memory_limit=limit,
+            directory=self._directory_of(name),
+            resources=resources,
+            service=Service(connection={"secret": self._secret}),
+            secret=self._secret,
+            info=Service.info(),
+        )
+
+    def _process_worker(
+        self, name: str, threads: int, limit: int, resources: Mapping[str, float]
+    ) -> WorkerProcess:
+        arguments = ["worker", self.scheduler_address, "--supervised", "--name", name]
+        arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
+        arguments += ["--local-directory", self._directory_of(name)]
+        arguments += ["--secret-file", self.secret_file()]
+        if resources:
+            text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
+            arguments += ["--resources", text]
+        return WorkerProcess(name, arguments, self._died)
+
+    def _directory_of(self, name: str) -> str:
+        path = os.path.join(self.directory, f"worker-{name}")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def secret_file(self) -> str:
+        """Return the path of a file with the cluster's secret, which only this user can read."""
+        path = os.path.join(self.directory, "secret")
+        if not os.path.exists(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(self._secret)
+        return path
+
+    def _died(self, death: Death) -> None:
+        """Tell the scheduler, which only knows that a connection has ended."""
+        if self._closed:
+            return
+        connection = _core.Connection(
+            self.scheduler_address,
+            f"Supervisor-{self.name}-{secrets.token_hex(4)}",
+            _Silent(),
+            secret=self._secret,
+            timeout=self._timeout,
+        )
+        answered: list[Any] = []
+        try:
+            connection.call("", "worker-exited", death._asdict(), lambda *a: answered.append(a))
+            connection.wait(lambda: bool(answered), self._timeout)
+        finally:
+            connection.close()
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """Where the scheduler shows its state and metrics."""
+        http: str | None = None if self._server is None else self._server.http
+        return http
+
+    def failed(self) -> str | None:
+        """Return why workers cannot be started, if they cannot."""
+        for name, worker in self.workers.items():
+            if isinstance(worker, WorkerProcess) and worker.given_up:
+                return f"worker {name}: {worker.given_up}"
+        return None
+
+    def restart(self, timeout: float = 30.0, names: list[str] | None = None) -> dict[str, str]:
+        """Replace worker processes: all, or some by name.
+
+        Returns
+        -------
+        By name: ``"OK"``; ``"timed out"``; ``"removed"``, for one that is not there any more.
+        """
+        outcome: dict[str, str] = {}
+        pending = []
+        for name in list(self.workers) if names is None else names:
+            worker = self.workers.get(name)
+            if isinstance(worker, WorkerProcess) and worker.given_up is None:
+                pending.append((name, worker, worker.restart()))
+            else:
+                outcome[name] = "removed" if worker is None else "OK"
+        for name, worker, starts in pending:
+            outcome[name] = "OK" if worker.wait_for_start(starts, timeout) else "timed out"
+        return outcome
+
+    def close(self, timeout: float = _FAREWELL) -> None:
+        """End the workers, then the scheduler."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.status = Status.closing
+        _alive.discard(self)
+        for worker in self.workers.values():
+            with suppress(Exception):
+                worker.close()
+        for worker in self.workers.values():
+            if isinstance(worker, WorkerProcess):
+                worker.join(timeout)
+        if self._sidecar is not None:
+            self._sidecar.close()
+        if self._server is not None:
+            _addresses.forget(self.scheduler_address)
+            self._server.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.status = Status.closed
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        address = getattr(self, "scheduler_address", "not started")
+        return f"<LocalCluster {address!r} workers={len(self.workers)}>"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<div><b>LocalCluster</b> {html.escape(repr(self))}</div>"
+
+
+class _Silent:
+    """Handlers of a connection that only makes a call."""
+
+    def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        """Leave it unanswered."""
+
+    def on_stuck(self, keys: list[Any], reason: str) -> None:
+        """Do nothing."""
+
+    def on_restarted(self) -> None:
+        """Do nothing."""
+
+    def on_closed(self, reason: str) -> None:
+        """Do nothing."""
+
+
+def memory_limit_of(limit: Any, workers: int) -> int:
+    """Return the bytes that each of so many workers may use; 0: no limit."""
+    if limit is None or limit == 0:
+        return 0
+    if limit == "auto":
+        return int(MEMORY_LIMIT / workers)
+    if isinstance(limit, float) and limit <= 1.0:
+        return int(limit * MEMORY_LIMIT)
+    if isinstance(limit, str):
+        with suppress(ValueError):
+            return memory_limit_of(float(limit), workers)
+        return int(parse_bytes(limit))
+    return int(limit)
+
+
+def http_address(address: str | int | None) -> str | None:
+    """Return where the scheduler's pages are, as ``host:port``, on the loopback interface."""
+    if address is None:
+        return None
+    text = str(address)
+    host, _, port = text.rpartition(":")
+    return f"{host or '127.0.0.1'}:{port or 0}"
+
+
+_alive: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Leave the parent's processes alone."""
+    for cluster in list(_alive):
+        cluster._closed = True
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,129 @@
+"""How tasks want to be run: from keywords and annotations to what the connection takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from numbers import Number
+from typing import Any, TypeAlias
+
+import dask
+
+__all__ = ["Options", "of_annotations", "of_graph", "of_keywords"]
+
+#: ``priority``, ``retries``, ``workers``, ``allow_other``, ``resources``, ``actor``: what is not
+#: the default.
+Options: TypeAlias = dict[str, Any]
+
+_KNOWN = ("priority", "retries", "workers", "allow_other_workers", "resources")
+
+
+def of_keywords(
+    *,
+    workers: Any = None,
+    allow_other_workers: bool | None = None,
+    priority: Any = 0,
+    retries: Any = None,
+    resources: Mapping[str, float] | None = None,
+    actor: bool = False,
+) -> Options | None:
+    """Return the options of calls, with Dask's annotations where no keyword says otherwise.
+
+    Raises
+    ------
+    TypeError
+        A keyword has a value of a wrong type.
+    """
+    annotations = dict(dask.get_annotations())
+    if not (annotations or workers or priority or retries or resources or actor):
+        return None
+    if priority:
+        annotations["priority"] = priority
+    if workers:
+        annotations["workers"] = workers
+    if retries:
+        annotations["retries"] = retries
+    if allow_other_workers:
+        annotations["allow_other_workers"] = allow_other_workers
+    if resources:
+        annotations["resources"] = resources
+    options = of_annotations(annotations)
+    if actor:
+        options["actor"] = True
+    return options or None
+
+
+def of_annotations(annotations: Mapping[str, Any]) -> Options:
+    """Return the options that annotations of one task stand for; others mean nothing here."""
+    options: Options = {}
+    if priority := annotations.get("priority"):
+        options["priority"] = _priority(priority)
+    if retries := annotations.get("retries"):
+        options["retries"] = int(retries)
+    if workers := annotations.get("workers"):
+        options["workers"] = names(workers)
+        if annotations.get("allow_other_workers"):
+            options["allow_other"] = True
+    if resources := annotations.get("resources"):
+        if not isinstance(resources, Mapping):
+            raise TypeError(f"resources= must be a dict, not {type(resources).__name__}")
+        options["resources"] = {str(name): float(amount) for name, amount in resources.items()}
+    return options
+
+
+def names(workers: Any) -> list[str]:
+    """Return names, addresses or hosts of workers as a list of strings."""
+    if isinstance(workers, (str, Number)):
+        workers = [workers]
+    if not isinstance(workers, Iterable):
+        raise TypeError(f"workers= must be a list of names, not {type(workers).__name__}")
+    return [f"{w[0]}:{w[1]}" if isinstance(w, tuple) else str(w) for w in workers]
+
+
+def _priority(value: Any) -> int:
+    # Distributed takes any number; what is below 1 must not be the same as 0.
+    number = int(value)
+    if number == value:
+        return number
+    return number + (1 if value > 0 else -1)
+
+
+def of_graph(
+    graph: Mapping[Hashable, Any],
+    annotations: Mapping[str, Any],
+    by_key: Mapping[str, Mapping[Hashable, Any]],
+    actors: bool | Iterable[Hashable] | None,
+) -> tuple[Options | None, dict[Hashable, Options] | None]:
+    """Return the options of all tasks of a graph, and those of tasks that differ.
+
+    Parameters
+    ----------
+    annotations
+        Of the whole submission; a value may be a function of the key.
+    by_key
+        ``expr.__dask_annotations__()``: by name, then by key. Those of the submission count more.
+    actors
+        Whether the values are actors: all, or those of some keys.
+    """
+    fixed = {name: annotations[name] for name in _KNOWN if name in annotations}
+    called: dict[str, Callable[[Hashable], Any]] = {}
+    for name in [name for name in fixed if callable(fixed[name])]:
+        called[name] = fixed.pop(name)
+    common = of_annotations(fixed)
+    if actors is True:
+        common["actor"] = True
+    varied: dict[Hashable, dict[str, Any]] = {}
+    for name in _KNOWN:
+        for key, value in by_key.get(name, {}).items():
+            if key in graph and name not in annotations:
+                varied.setdefault(key, {})[name] = value
+    for name, function in called.items():
+        for key in graph:
+            varied.setdefault(key, {})[name] = function(key)
+    options = {key: of_annotations({**fixed, **values}) for key, values in varied.items()}
+    if actors is True:
+        for own in options.values():
+            own["actor"] = True
+    elif actors:
+        for key in actors:
+            options.setdefault(key, dict(common))["actor"] = True
+    return common or None, options or None

@@ -1,0 +1,246 @@
+"""A worker process that is watched, and replaced when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+__all__ = ["Death", "WorkerProcess"]
+
+logger = logging.getLogger("treadle.client")
+
+#: Exit status of a worker that was asked to restart (``EX_TEMPFAIL``).
+RESTART = 75
+
+# How many times in a row a worker may die before it was of any use.
+_PATIENCE = 5
+# Seconds after which a worker that said nothing was of use.
+_USEFUL = 5.0
+# Seconds before the second attempt; each further one doubles them.
+_PAUSE = 0.1
+_LONGEST_LINE = 2000
+_LINES = 200
+
+
+class Death(NamedTuple):
+    """How a worker process ended that was not asked to."""
+
+    name: str
+    pid: int
+    exitcode: int | None
+    signal: int | None
+    out_of_memory: bool
+    log: str
+
+    def __str__(self) -> str:
+        if self.out_of_memory:
+            how = "was killed by the kernel, which was out of memory"
+        elif self.signal is not None:
+            with suppress(ValueError):
+                name = signal.Signals(self.signal).name
+                return f"worker {self.name} was killed by {name}"
+            how = f"was killed by signal {self.signal}"
+        else:
+            how = f"exited with status {self.exitcode}"
+        return f"worker {self.name} {how}"
+
+
+class WorkerProcess:
+    """``treadle worker`` in a process of its own, for as long as it is wanted.
+
+    Its standard input stays open: it ends when that does, however this process ends. What it prints
+    goes to this process's standard error, and the last lines are kept.
+
+    Parameters
+    ----------
+    name
+        The worker's name.
+    arguments
+        Of ``python -m treadle``.
+    died
+        Called, in a thread, with each death.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], died: Callable[[Death], Any]) -> None:
+        self.name = name
+        self.arguments = list(arguments)
+        #: Why there is no process any more and none will be started, if that is so.
+        self.given_up: str | None = None
+        self._died = died
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._wanted = True
+        self._replacing = False
+        self._starts = 0
+        self._log: deque[str] = deque(maxlen=_LINES)
+        self._announced = False
+        self._process = self._start()
+        threading.Thread(target=self._watch, name=f"treadle-watch-{name}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the present process, or of the last one."""
+        return self._process.pid
+
+    @property
+    def starts(self) -> int:
+        """How many processes there have been."""
+        return self._starts
+
+    def log(self) -> str:
+        """Return the last lines that the process printed."""
+        return "\n".join(list(self._log))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._announced = False
+        process = subprocess.Popen(
+            [sys.executable, "-m", "treadle", *self.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # What tasks print is to be seen when it is printed.
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Ctrl-C is for the client, which ends its workers.
+            start_new_session=True,
+        )
+        self._starts += 1
+        assert process.stdout is not None
+        reader = threading.Thread(
+            target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True
+        )
+        reader.start()
+        return process
+
+    def _read(self, output: IO[bytes]) -> None:
+        with output:
+            while line := output.readline(_LONGEST_LINE):
+                text = line.decode(errors="replace")
+                if text.startswith("listening at "):
+                    self._announced = True
+                    continue
+                self._log.append(text.rstrip("\n"))
+                with suppress(Exception):
+                    sys.stderr.write(text)
+
+    def _watch(self) -> None:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            oom_kills = _oom_kills()
+            status = self._process.wait()
+            lived = time.monotonic() - began
+            with self._lock:
+                replacing, self._replacing = self._replacing, False
+                if not self._wanted:
+                    break
+            if status == 0 and not replacing:
+                self._end("it was asked to leave")
+                break
+            if not replacing and status != RESTART:
+                failures = 0 if self._announced or lived > _USEFUL else failures + 1
+                self._mourn(status, _oom_kills() > oom_kills)
+                if failures >= _PATIENCE:
+                    self._end(f"it died {failures} times before it was of use:\n{self.log()}")
+                    logger.error("Worker %s is given up: %s", self.name, self.given_up)
+                    break
+                if failures > 1:
+                    self._pause(_PAUSE * 2 ** (failures - 2))
+            with self._changed:
+                if not self._wanted:
+                    break
+                self._process = self._start()
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._wanted, seconds)
+
+    def _end(self, reason: str) -> None:
+        with self._changed:
+            self.given_up = reason
+            self._wanted = False
+            self._changed.notify_all()
+
+    def _mourn(self, status: int, out_of_memory: bool) -> None:
+        death = Death(
+            self.name,
+            self._process.pid,
+            status if status >= 0 else None,
+            -status if status < 0 else None,
+            out_of_memory and status == -signal.SIGKILL,
+            self.log(),
+        )
+        logger.warning("%s; it is replaced", death)
+        try:
+            self._died(death)
+        except Exception:
+            logger.exception("The scheduler could not be told that %s", death)
+
+    def restart(self) -> int:
+        """Have the process replaced, by force if need be; returns how many there were before."""
+        with self._lock:
+            starts = self._starts
+            if not self._wanted:
+                return starts
+            self._replacing = True
+            process = self._process
+        threading.Thread(target=_end_process, args=(process, 2.0), daemon=True).start()
+        return starts
+
+    def wait_for_start(self, after: int, timeout: float) -> bool:
+        """Wait until there have been more than so many processes; returns whether there were."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._starts > after or not self._wanted, timeout)
+            return self._starts > after
+
+    def close(self) -> None:
+        """Tell the process to end; :meth:`join` waits for that."""
+        with self._changed:
+            self._wanted = False
+            self._changed.notify_all()
+            process = self._process
+        _close_input(process)
+
+    def join(self, timeout: float) -> None:
+        """Wait until the process has ended, and end it by force if it takes longer."""
+        _end_process(self._process, timeout)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
+
+
+def _end_process(process: subprocess.Popen[bytes], patience: float) -> None:
+    _close_input(process)
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _oom_kills() -> int:
+    """Return how many processes of this control group the kernel has killed for memory."""
+    with suppress(OSError, ValueError):
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]
+        for path in (f"/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory.events"):
+            with suppress(OSError):
+                for line in Path(path).read_text().splitlines():
+                    name, _, count = line.partition(" ")
+                    if name == "oom_kill":
+                        return int(count)
+    return 0

@@ -1,0 +1,125 @@
+"""Values from the client to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dask.tokenize import tokenize
+from distributed.utils import TimeoutError as DistributedTimeoutError
+from distributed.utils import wait_for
+
+from treadle.client import _options
+from treadle.client._future import Future
+from treadle.client._gather import raise_of, until
+from treadle.client._scheduler import ask
+from treadle.client._state import State
+
+if TYPE_CHECKING:
+    from treadle.client._client import Client
+
+__all__ = ["Scattering"]
+
+
+class Scattering:
+    """One scatter: which values under which keys, and the shape of the result.
+
+    Exactly lists, tuples (with names or not), sets and dicts are containers of values. Anything
+    else is one value: a subclass of dict may mean more than its items.
+    """
+
+    def __init__(self, data: Any, hashed: bool) -> None:
+        if isinstance(data, (range, Iterator)):
+            data = list(data)
+        kind = type(data)
+        named = isinstance(data, tuple) and hasattr(data, "_fields")
+        self.shape: Any
+        if kind is dict:
+            self.values = dict(data)
+            self.shape = lambda futures: futures
+            return
+        single = kind not in (list, tuple, set, frozenset) and not named
+        values = [data] if single else list(data)
+        keys = [_key(value, hashed) for value in values]
+        self.values = dict(zip(keys, values, strict=True))
+        if single:
+            self.shape = lambda futures: futures[keys[0]]
+        elif named:
+            self.shape = lambda futures: kind(*(futures[key] for key in keys))
+        else:
+            self.shape = lambda futures: kind(futures[key] for key in keys)
+
+    async def run(
+        self, client: Client, workers: Any, broadcast: bool | int, timeout: float
+    ) -> Any:
+        """Send the values, wait until they are there, and return futures in the shape of the data.
+
+        Raises
+        ------
+        TimeoutError
+            There is no worker within so many seconds.
+        """
+        if not self.values:
+            return self.shape({})
+        connection = client._usable("scatter")
+        names = [] if workers is None else _options.names(workers)
+        count = await self._workers(connection, names, timeout)
+        copies = count if broadcast is True else max(1, int(broadcast))
+        futures = {}
+        states = []
+        with client._refcount_lock:
+            for key, value in self.values.items():
+                state = client.futures.get(key)
+                if state is None:
+                    state = client.futures[key] = State(key)
+                    states.append(state)
+                state.refs += 1
+                state.type = type(value)
+                futures[key] = Future(key, client, state)
+        again = [future for key, future in futures.items() if future._state not in states]
+        if states:
+            try:
+                connection.put(
+                    [state.key for state in states],
+                    states,
+                    [self.values[state.key] for state in states],
+                    workers=names,
+                    copies=copies,
+                )
+            except BaseException:
+                client._withdraw(states)
+                raise
+        await until(state for future in futures.values() if (state := future._state) is not None)
+        for future in futures.values():
+            if future.status == "error":
+                raise_of(future._bound()[1])
+        if again and (broadcast or names):
+            # They are somewhere, but not where they are wanted.
+            await client._replicate(again, n=copies, workers=names or None)
+        return self.shape(futures)
+
+    @staticmethod
+    async def _workers(connection: Any, names: list[str], timeout: float) -> int:
+        """Wait until there is a worker that may be used, and return how many there are."""
+
+        async def some() -> int:
+            pause = 0.002
+            while True:
+                asked = {"workers": names or None}
+                found = await ask(connection, "", "ncores_running", asked)
+                if found:
+                    return len(found)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.1)
+
+        try:
+            return await wait_for(some(), timeout)
+        except DistributedTimeoutError:
+            raise DistributedTimeoutError("No valid workers found") from None
+
+
+def _key(value: Any, hashed: bool) -> str:
+    token = tokenize(value) if hashed else uuid.uuid4().hex
+    return f"{type(value).__name__}-{token}"

@@ -1,0 +1,290 @@
+"""What ``client.scheduler`` is: an object whose attributes are calls to be awaited.
+
+distributed's client, and its locks, queues and the like, ask their scheduler with
+``await client.scheduler.who_has(keys=…)``. Here such a call goes to the native scheduler, to its
+Python sidecar, or to workers, and what nobody serves is named in a ``NotImplementedError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distributed.protocol.pickle import dumps
+
+from treadle import _calls
+from treadle.client._state import call_in
+
+if TYPE_CHECKING:
+    from treadle.client._client import Client
+
+__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "stream"]
+
+# What the native scheduler serves with plain values as arguments and answers.
+NATIVE = frozenset(
+    [
+        *("identity", "ncores", "ncores_running", "who_has", "has_what", "nbytes", "processing"),
+        *("replicate", "rebalance", "retire_workers", "terminate"),
+    ]
+)
+
+
+class Calling(Protocol):
+    """The part of a connection that calls need."""
+
+    def call(
+        self,
+        node: str,
+        operation: str,
+        argument: Any,
+        done: Callable[[Any, Any], None],
+    ) -> None: ...
+
+
+async def ask(connection: Calling, node: str, operation: str, argument: Any) -> Any:
+    """Call a node and return its answer, as it is.
+
+    Raises
+    ------
+    OSError
+        There is no such node, or no more.
+    Exception
+        What the other side raised.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def done(result: Any, error: Any) -> None:
+        def settle() -> None:
+            if answer.cancelled():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(exception_of(error))
+
+        call_in(loop, settle)
+
+    connection.call(node, operation, argument, done)
+    return await answer
+
+
+def exception_of(error: Any) -> BaseException:
+    """Return the exception that a call's error stands for, whatever form it has."""
+    if isinstance(error, BaseException):
+        payload = error.args[0] if len(error.args) == 1 else None
+        if not isinstance(payload, bytes):
+            return error
+        error = payload
+    exception = _calls.error_of(error)
+    if isinstance(exception, StopIteration):
+        # No future can carry it.
+        return RuntimeError(f"a call raised {exception!r}")
+    return exception
+
+
+async def ask_python(connection: Calling, node: str, operation: str, kwargs: Any) -> Any:
+    """Call a node's Python side, as distributed's handler of that name."""
+    answer = await ask(connection, node, operation, _calls.pack(kwargs))
+    return None if answer is None else _calls.unpack_answer(answer)
+
+
+def stream(connection: Calling, operation: str, kwargs: Mapping[str, Any]) -> None:
+    """Send the sidecar a message that nobody answers, after all that was sent before."""
+    connection.call("sidecar", f"stream:{operation}", _calls.pack(kwargs), _ignore)
+
+
+def _ignore(_result: Any, _error: Any) -> None:
+    pass
+
+
+class Node:
+    """A worker, whose attributes are calls of its handlers."""
+
+    def __init__(self, connection: Calling, address: str) -> None:
+        self._connection = connection
+        self.address = address
+
+    def __getattr__(self, operation: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if operation.startswith("__"):
+            raise AttributeError(operation)
+
+        async def call(**kwargs: Any) -> Any:
+            return await ask_python(self._connection, self.address, operation, kwargs)
+
+        return call
+
+    async def close_rpc(self) -> None:
+        """Do nothing: the connection is the client's."""
+
+    async def __aenter__(self) -> Node:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+class Nodes:
+    """What ``client.rpc`` is: ``rpc(address)`` gives calls to a worker."""
+
+    def __init__(self, connection: Calling) -> None:
+        self._connection = connection
+
+    def __call__(self, address: str) -> Node:
+        return Node(self._connection, address)
+
+
+class Scheduler:
+    """What ``client.scheduler`` is."""
+
+    def __init__(self, client: Client, connection: Any) -> None:
+        self._client = client
+        self._connection = connection
+        self.address: str = connection.address
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self.address!r}>"
+
+    def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        if operation.startswith("__"):
+            raise AttributeError(operation)
+        if operation in NATIVE:
+            return self._native(operation)
+        if operation in _calls.SIDECAR:
+            return self._sidecar(operation)
+        return self._unserved(operation)
+
+    def _native(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        async def call(**kwargs: Any) -> Any:
+            return await ask(self._connection, "", operation, plain(kwargs))
+
+        return call
+
+    def _sidecar(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        async def call(**kwargs: Any) -> Any:
+            return await ask_python(self._connection, "sidecar", operation, kwargs)
+
+        return call
+
+    def _unserved(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        async def call(**_kwargs: Any) -> Any:
+            raise NotImplementedError(
+                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler"
+            )
+
+        return call
+
+    async def close_rpc(self) -> None:
+        """Do nothing: the connection is the client's."""
+
+    # Calls that are more than one message.
+
+    async def broadcast(
+        self,
+        msg: Mapping[str, Any],
+        workers: Sequence[str] | None = None,
+        nanny: bool = False,
+        on_error: str = "raise",
+        **_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Call a handler of workers (default: all), and return their answers by address."""
+        if nanny:
+            raise NotImplementedError("Treadle's workers have no nannies to call")
+        kwargs = dict(msg)
+        operation = kwargs.pop("op")
+        names = await self._workers(workers)
+
+        async def call(name: str) -> Any:
+            try:
+                return await ask_python(self._connection, name, operation, kwargs)
+            except Exception as error:
+                if on_error == "return":
+                    return error
+                if on_error == "return_pickle":
+                    return dumps(error)
+                if on_error == "ignore":
+                    return _FAILED
+                raise
+
+        answers = await asyncio.gather(*map(call, names))
+        return {
+            name: answer
+            for name, answer in zip(names, answers, strict=True)
+            if answer is not _FAILED
+        }
+
+    async def _workers(self, workers: Sequence[str] | None) -> list[str]:
+        """Return addresses of workers, of which some may be given by name."""
+        known = (await self.identity(n_workers=-1))["workers"]
+        if workers is None:
+            return list(known)
+        if isinstance(workers, str):
+            workers = [workers]
+        by_name = {str(worker["name"]): address for address, worker in known.items()}
+        return [by_name.get(str(worker), str(worker)) for worker in workers]
+
+    async def proxy(self, worker: str, msg: Mapping[str, Any], **_kwargs: Any) -> Any:
+        """Call a handler of one worker."""
+        kwargs = dict(msg)
+        operation = kwargs.pop("op")
+        return await ask_python(self._connection, worker, operation, kwargs)
+
+    async def gather(self, keys: Sequence[Any], **_kwargs: Any) -> dict[str, Any]:
+        """Get values by key; those of finished keys of this client."""
+        values, errors = await self._client._fetch(list(keys))
+        if errors:
+            return {"status": "error", "keys": list(errors)}
+        return {"status": "OK", "data": values}
+
+    async def retry(self, keys: Sequence[Any], **_kwargs: Any) -> tuple[Any, ...]:
+        """Run again what failed; returns the keys."""
+        self._connection.retry(list(keys))
+        return tuple(keys)
+
+    async def call_stack(self, keys: Sequence[Any] | None = None) -> dict[str, Any]:
+        """Return the call stacks of tasks that run, by worker and key."""
+        wanted = None if keys is None else set(keys)
+        stacks = await self.broadcast({"op": "call_stack", "keys": keys}, on_error="ignore")
+        found = {
+            worker: {k: v for k, v in stack.items() if wanted is None or k in wanted}
+            for worker, stack in stacks.items()
+        }
+        return {worker: stack for worker, stack in found.items() if stack}
+
+    async def worker_logs(
+        self, n: int | None = None, workers: Sequence[str] | None = None, nanny: bool = False
+    ) -> dict[str, Any]:
+        """Return the last lines of the logs of workers."""
+        return await self.broadcast({"op": "get_logs", "n": n}, workers=workers, nanny=nanny)
+
+    async def get_story(self, keys_or_stimuli: Sequence[Any] = ()) -> list[Any]:
+        """Return what the scheduler remembers of keys."""
+        answer = await ask(self._connection, "", "story", {"keys": list(keys_or_stimuli)})
+        return list(answer)
+
+    async def restart(
+        self, timeout: float = 30, wait_for_workers: bool = True, **_kwargs: Any
+    ) -> None:
+        """Drop all tasks and values, and start each worker anew."""
+        await self._client._restart_cluster(timeout, wait_for_workers)
+
+    async def restart_workers(
+        self, workers: Sequence[str], timeout: float = 30, on_error: str = "raise", **_kwargs: Any
+    ) -> dict[str, str]:
+        """Start some workers anew; returns how that went for each address."""
+        return await self._client._restart_some(list(workers), timeout, on_error)
+
+
+_FAILED = object()
+
+
+def plain(value: Any) -> Any:
+    """Return an argument with containers that the native scheduler knows."""
+    if isinstance(value, (set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,195 @@
+"""What a client knows of a key that it has futures of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import Any, ClassVar
+
+from distributed.client import FutureCancelledError, FutureState
+from distributed.core import clean_exception
+from distributed.utils import wait_for
+
+from treadle.client._failures import Failure
+
+__all__ = ["State"]
+
+_NO_REASON = (None, None)
+
+Waker = Callable[["State"], None]
+
+
+class State(FutureState):  # type: ignore[misc]
+    """Shared by all futures of one key: a ``distributed.client.FutureState`` without event loop.
+
+    The connection changes it from whatever thread processes messages. Nobody who waits for it needs
+    an event loop; who wants to be told leaves a *waker*, which is called in that thread.
+    """
+
+    __slots__ = ("_failure", "_wakers", "refs")
+
+    #: Another object whenever a key of any client has failed or was cancelled.
+    latest_failure: ClassVar[object] = None
+
+    # How many futures there are: only changed under the client's lock.
+    refs: int
+
+    def __init__(self, key: Hashable) -> None:
+        # Not the base class's: there are millions of these.
+        self.key = key
+        self.status = "pending"
+        self.type = None
+        self.refs = 0
+        self._failure: Failure | FutureCancelledError | tuple[Any, ...] | None = None
+        self._wakers: list[Waker] | None = None
+
+    # What the connection calls. Each sets the status last but for waking, so that a thread which
+    # sees the status sees everything else.
+
+    def finish(self, type: Any = None) -> None:  # noqa: A002 (the name is distributed's)
+        """The key has a value."""
+        if type is not None:
+            self.type = type
+        self.status = "finished"
+        if self._wakers is not None:
+            self._wake()
+
+    def native_failed(self, kind: str, key: Hashable, payload: Any) -> None:
+        """The key has no value and will not get one; decoded when somebody asks why."""
+        self._failure = Failure(kind, key, payload)
+        self.status = "error"
+        State.latest_failure = object()
+        if self._wakers is not None:
+            self._wake()
+
+    def native_cancelled(self, reason: str | None, message: str | None) -> None:
+        """Another client or the scheduler cancelled the key."""
+        self.cancel(reason, message)
+
+    def lose(self) -> None:
+        """The value is gone, and nobody makes it again."""
+        self.status = "lost"
+
+    def retry(self) -> None:
+        """The key waits for a value again."""
+        self._failure = None
+        self.status = "pending"
+
+    # What distributed and users call.
+
+    reset = retry
+
+    def cancel(self, reason: str | None = None, msg: str | None = None) -> None:
+        """Nobody will get the key's value."""
+        self._failure = (reason, msg)
+        self.status = "cancelled"
+        State.latest_failure = object()
+        if self._wakers is not None:
+            self._wake()
+
+    def forget(self) -> None:
+        """Nobody has a future of the key any more."""
+        self._failure = _NO_REASON
+        self.status = "cancelled"
+        if self._wakers is not None:
+            self._wake()
+
+    def set_error(self, exception: Any, traceback: Any) -> None:
+        """The key has no value: with this exception and traceback, pickled or not."""
+        _, exception, traceback = clean_exception(exception, traceback)
+        self._failure = Failure.known(exception, traceback)
+        self.status = "error"
+        State.latest_failure = object()
+        if self._wakers is not None:
+            self._wake()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """Why there is no value."""
+        failure = self._failure
+        if type(failure) is tuple:
+            failure = self._failure = FutureCancelledError(self.key, *failure)
+        return failure.exception if type(failure) is Failure else failure
+
+    @property
+    def traceback(self) -> TracebackType | None:
+        """Where the exception was raised."""
+        failure = self._failure
+        return failure.traceback if type(failure) is Failure else None
+
+    def done(self) -> bool:
+        """Return whether nothing more is to be waited for."""
+        status = self.status
+        return status != "pending" and status != "lost"
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until :meth:`done`, in any event loop.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds.
+        """
+        if self.done():
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def wake(_: State) -> None:
+            call_in(loop, end)
+
+        self.add_waker(wake)
+        try:
+            await wait_for(waiter, timeout)
+        finally:
+            self.remove_waker(wake)
+
+    def add_waker(self, waker: Waker) -> None:
+        """Have ``waker`` called once, with this state, when it is done: now if it is."""
+        wakers = self._wakers
+        if wakers is None:
+            wakers = self._wakers = []
+        wakers.append(waker)
+        if self.done():
+            # It may have become so before the waker was there to be seen; and another thread may
+            # have taken the list already.
+            self._wakers = None
+            call_all(wakers, self)
+
+    def remove_waker(self, waker: Waker) -> None:
+        """Do not call ``waker`` any more."""
+        wakers = self._wakers
+        if wakers is not None and waker in wakers:
+            wakers.remove(waker)
+
+    def _wake(self) -> None:
+        wakers, self._wakers = self._wakers, None
+        if wakers is not None:
+            call_all(wakers, self)
+
+
+def call_all(wakers: list[Waker], state: State) -> None:
+    """Call each waker once, whoever else is doing the same with this list."""
+    while wakers:
+        try:
+            waker = wakers.pop()
+        except IndexError:
+            break
+        waker(state)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Call a function in a loop: now, if that is running here; never, if it is closed."""
+    if asyncio._get_running_loop() is loop:
+        function()
+        return
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

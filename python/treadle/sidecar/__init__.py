@@ -1,0 +1,7 @@
+"""The scheduler's Python side: distributed's locks, queues, variables and so on, and plugins."""
+
+from __future__ import annotations
+
+from treadle.sidecar._sidecar import Sidecar
+
+__all__ = ["Sidecar"]

@@ -1,0 +1,139 @@
+"""Scheduler plugins, and the worker plugins that workers ask for when they start."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
+
+if TYPE_CHECKING:
+    from treadle.sidecar._scheduler import SchedulerStandIn
+
+__all__ = ["SchedulerPlugins", "WorkerPlugins"]
+
+logger = logging.getLogger(__name__)
+
+# These would have to run in the scheduler's own steps, which are native.
+_NOT_SERVED = ("update_graph", "transition", "valid_workers_downscaling")
+
+
+class SchedulerPlugins:
+    """The scheduler plugins, by name (``Scheduler.plugins``)."""
+
+    def __init__(self, scheduler: SchedulerStandIn) -> None:
+        self._scheduler = scheduler
+
+    async def add(
+        self, plugin: bytes | SchedulerPlugin, name: str | None = None, *, idempotent: bool = False
+    ) -> None:
+        """Start a plugin; it replaces one of the same name unless that is ``idempotent``.
+
+        Raises
+        ------
+        NotImplementedError
+            The plugin has a hook that is not served.
+        Exception
+            What its ``start`` raises.
+        """
+        if isinstance(plugin, bytes):
+            plugin = pickle.loads(plugin)
+        if not isinstance(plugin, SchedulerPlugin):
+            raise TypeError(f"{plugin!r} is not a SchedulerPlugin")
+        for hook in _NOT_SERVED:
+            if getattr(type(plugin), hook, None) is not getattr(SchedulerPlugin, hook, None):
+                raise NotImplementedError(
+                    f"SchedulerPlugin.{hook} is not served: Treadle's scheduler is native. Served "
+                    "are start, before_close, close, restart, log_event, and add and remove of "
+                    "workers and clients"
+                )
+        name = name or _get_plugin_name(plugin)
+        if idempotent and name in self._scheduler.plugins:
+            return
+        result: Any = plugin.start(self._scheduler)  # type: ignore[arg-type]
+        if inspect.isawaitable(result):
+            await result
+        self._scheduler.plugins[name] = plugin
+
+    async def remove(self, name: str) -> None:
+        """Forget a plugin.
+
+        Raises
+        ------
+        ValueError
+            There is none of that name.
+        """
+        try:
+            del self._scheduler.plugins[name]
+        except KeyError:
+            raise ValueError(
+                f"Could not find plugin {name!r} among the current scheduler plugins"
+            ) from None
+
+    async def tell(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        """Call a hook of all plugins; what it raises is logged."""
+        for name, plugin in list(self._scheduler.plugins.items()):
+            try:
+                result = getattr(plugin, hook)(*args, **kwargs)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                logger.exception("Plugin %s failed in %s", name, hook)
+
+
+class WorkerPlugins:
+    """The worker plugins, by name (``Scheduler.worker_plugins``).
+
+    Each registration has a number, so that a worker that starts meanwhile, and both asks for the
+    plugins and is told of this one, sets it up once.
+    """
+
+    def __init__(self, scheduler: SchedulerStandIn) -> None:
+        self._scheduler = scheduler
+        self._numbers = itertools.count(1)
+        self._registered: dict[str, tuple[bytes, int]] = {}
+
+    async def add(
+        self, plugin: bytes, name: str, *, idempotent: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Keep a plugin for workers to come and have those that are there set it up."""
+        if idempotent and name in self._registered:
+            return {}
+        number = next(self._numbers)
+        self._registered[name] = (plugin, number)
+        self._scheduler.worker_plugins[name] = plugin
+        return await self._broadcast(op="plugin-add", plugin=plugin, name=name, number=number)
+
+    async def remove(self, name: str) -> dict[str, dict[str, Any]]:
+        """Forget a plugin, and have the workers tear it down.
+
+        Raises
+        ------
+        ValueError
+            There is none of that name.
+        """
+        if self._registered.pop(name, None) is None:
+            raise ValueError(f"The worker plugin {name} does not exist")
+        self._scheduler.worker_plugins.pop(name, None)
+        return await self._broadcast(op="plugin-remove", name=name)
+
+    def all(self) -> list[tuple[str, bytes, int]]:
+        """Return names, pickles and numbers, oldest first."""
+        return [(name, plugin, number) for name, (plugin, number) in self._registered.items()]
+
+    async def _broadcast(self, **message: Any) -> dict[str, dict[str, Any]]:
+        # A worker that is lost meanwhile needs no plugin.
+        return await self._scheduler.broadcast(msg=message, on_error="ignore")
+
+
+def not_served(operation: str, why: str) -> Callable[..., Any]:
+    """Return a handler that refuses an operation by its name."""
+
+    def handler(**_: Any) -> Any:
+        raise NotImplementedError(f"{operation} is not served: {why}")
+
+    return handler

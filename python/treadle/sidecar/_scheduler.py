@@ -1,0 +1,363 @@
+"""What distributed's scheduler extensions, scheduler plugins and ``run_on_scheduler`` act on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import dask
+from dask.typing import no_default
+from distributed._async_taskgroup import AsyncTaskGroup
+from distributed.broker import Broker
+from distributed.core import Status
+from distributed.event import EventExtension
+from distributed.multi_lock import MultiLockExtension
+from distributed.protocol.serialize import Serialized, serialize
+from distributed.publish import PublishExtension
+from distributed.queues import QueueExtension
+from distributed.semaphore import SemaphoreExtension
+from distributed.variable import VariableExtension
+from distributed.versions import get_versions
+from distributed.worker import run as run_function
+
+from treadle._calls import error_of, pack, unpack_answer
+from treadle._log import Log
+from treadle._loop import LoopThread
+from treadle._upload import upload_file
+from treadle.sidecar._connection import Connection
+from treadle.sidecar._futures import Tasks
+from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
+
+__all__ = ["SchedulerStandIn"]
+
+logger = logging.getLogger(__name__)
+
+_NO_NANNY = "Treadle's workers have no nanny; a WorkerPlugin can do most of what a NannyPlugin does"
+
+# Seconds that the scheduler has to describe itself.
+_PATIENCE = 30.0
+
+
+class SchedulerStandIn:
+    """The scheduler, as its Python side knows it: with what ``distributed.Scheduler`` has for
+    extensions, for plugins and for the functions of ``run_on_scheduler``.
+
+    ``tasks`` has only the keys that variables, queues and published data hold; ``workers`` is asked
+    for anew each time. It lives in the loop's thread.
+    """
+
+    def __init__(self, connection: Connection, loop: LoopThread) -> None:
+        self._connection = connection
+        self._log = Log()
+        self._ongoing_background_tasks = AsyncTaskGroup()
+        self._directory: str | None = None
+        self.id = f"Scheduler-{uuid.uuid4()}"
+        self.address = connection.address
+        self.loop = self.io_loop = loop.io_loop
+        self.status = Status.running
+        self.tasks = Tasks(connection)
+        # The clients that have called, and the nodes that they are.
+        self.clients: dict[str, str] = {}
+        self.handlers: dict[str, Callable[..., Any]] = {}
+        self.stream_handlers: dict[str, Callable[..., Any]] = {}
+        self.periodic_callbacks: dict[str, Any] = {}
+        self.plugins: dict[str, Any] = {}
+        self.worker_plugins: dict[str, bytes] = {}
+        self.task_metadata: dict[Hashable, Any] = {}
+        longest = dask.config.get("distributed.admin.log-length", 10_000)
+        self._broker = Broker(longest, self)  # type: ignore[arg-type]
+        self._scheduler_plugins = SchedulerPlugins(self)
+        self._worker_plugins = WorkerPlugins(self)
+        self.semaphores = SemaphoreExtension(self)
+        self.multi_locks = MultiLockExtension(self)
+        self.extensions: dict[str, Any] = {
+            "semaphores": self.semaphores,
+            "multi_locks": self.multi_locks,
+            "publish": PublishExtension(self),
+            "queues": QueueExtension(self),
+            "variables": VariableExtension(self),
+            "events": EventExtension(self),
+        }
+        self._add_handlers()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address!r}>"
+
+    def _add_handlers(self) -> None:
+        self.handlers |= {
+            "log_event": self.log_event,
+            "events": self.get_events,
+            "get_metadata": self.get_metadata,
+            "set_metadata": self.set_metadata,
+            "run_function": self.run_function,
+            "versions": self.versions,
+            "logs": self.get_logs,
+            "get_logs": self.get_logs,
+            "broadcast": self.broadcast,
+            "register_scheduler_plugin": self._scheduler_plugins.add,
+            "unregister_scheduler_plugin": self._scheduler_plugins.remove,
+            "register_worker_plugin": self._worker_plugins.add,
+            "unregister_worker_plugin": self._worker_plugins.remove,
+            "worker_plugins": self._worker_plugins.all,
+            "register_nanny_plugin": not_served("register_nanny_plugin", _NO_NANNY),
+            "unregister_nanny_plugin": not_served("unregister_nanny_plugin", _NO_NANNY),
+        }
+        self.stream_handlers |= {
+            "subscribe-topic": self.subscribe_topic,
+            "unsubscribe-topic": self.unsubscribe_topic,
+            "log-event": self.log_event,
+        }
+
+    # keys that extensions hold
+
+    def client_desires_keys(self, keys: Iterable[Hashable], client: str) -> None:
+        """Want keys, on behalf of an extension. Clients want theirs by themselves."""
+        if client not in self.clients:
+            self.tasks.hold(keys, client)
+
+    def client_releases_keys(self, keys: Iterable[Hashable], client: str) -> None:
+        """Want keys no more, on behalf of an extension."""
+        self.tasks.drop(list(keys), client)
+
+    def remove_client(self, client: str) -> None:
+        """Forget an extension's keys."""
+        self.tasks.drop_holder(client)
+
+    # clients and workers
+
+    def send_all(
+        self, client_msgs: Mapping[str, Iterable[dict[str, Any]]], worker_msgs: Mapping[str, Any]
+    ) -> None:
+        """Send messages to clients: calls whose answers nobody waits for."""
+        del worker_msgs  # nothing here has any
+        for client, messages in client_msgs.items():
+            for message in messages:
+                self.client_send(client, message)
+
+    def client_send(self, client: str, msg: Mapping[str, Any]) -> None:
+        """Send a message to a client, unless it is gone."""
+        node = self.clients.get(client)
+        if node is not None:
+            rest = dict(msg)
+            self._connection.call(node, rest.pop("op"), pack(rest), _ignore)
+
+    report = client_send
+
+    async def ask(self, node: str, operation: str, argument: Any) -> Any:
+        """Call a node and return its answer as it is.
+
+        Raises
+        ------
+        OSError
+            The node is gone.
+        Exception
+            What the operation raised there.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any, error: Any) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error_of(error))
+
+        self._connection.call(node, operation, argument, done)
+        return await answer
+
+    async def broadcast(
+        self,
+        *,
+        msg: Mapping[str, Any],
+        workers: Collection[str] | None = None,
+        nanny: bool = False,
+        on_error: str = "raise",
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Call workers (all of them by default) and return their answers by address.
+
+        ``on_error`` is "raise", "return", "return_pickle" or "ignore".
+        """
+        if nanny:
+            raise NotImplementedError(f"broadcast(nanny=True) is not served: {_NO_NANNY}")
+        if on_error not in ("raise", "return", "return_pickle", "ignore"):
+            raise ValueError(
+                "on_error must be 'raise', 'return', 'return_pickle', "
+                f"or 'ignore'; got {on_error!r}"
+            )
+        if workers is None:
+            identity = await self.ask("", "identity", {"n_workers": -1})
+            workers = list(identity["workers"])
+        rest = dict(msg)
+        operation, argument = rest.pop("op"), pack(rest)
+        answers = await asyncio.gather(
+            *(self.ask(worker, operation, argument) for worker in workers), return_exceptions=True
+        )
+        results = {}
+        for worker, answer in zip(workers, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                results[worker] = unpack_answer(answer)
+            elif on_error == "raise" or not isinstance(answer, Exception):
+                raise answer
+            elif on_error != "ignore":
+                results[worker] = pickle.dumps(answer) if on_error == "return_pickle" else answer
+        return results
+
+    def identity(self, n_workers: int = -1) -> dict[str, Any]:
+        """Ask the native scheduler what it is; blocks the loop for a moment."""
+        answers: list[tuple[Any, Any]] = []
+
+        def done(result: Any, error: Any) -> None:
+            answers.append((result, error))
+
+        self._connection.call("", "identity", {"n_workers": n_workers}, done)
+        if not self._connection.wait(lambda: bool(answers), _PATIENCE):
+            raise TimeoutError("the scheduler does not answer")
+        result, error = answers[0]
+        if error is not None:
+            raise error_of(error)
+        assert isinstance(result, dict)
+        return result
+
+    @property
+    def workers(self) -> dict[str, SimpleNamespace]:
+        """What is known of each worker, by address."""
+        return {
+            address: SimpleNamespace(**{"address": address, **info})
+            for address, info in self.identity()["workers"].items()
+        }
+
+    # events, metadata, logs
+
+    def log_event(self, topic: str | Collection[str], msg: Any) -> None:
+        """Log an event; those that subscribed the topic are told."""
+        self._broker.publish(topic, msg)
+
+    def get_events(self, topic: str | None = None) -> Any:
+        """Return the events of a topic, or of all topics by name."""
+        return self._broker.get_events(topic)
+
+    def subscribe_topic(self, topic: str, client: str) -> None:
+        """Send a client each event of a topic from now on."""
+        self._broker.subscribe(topic, client)
+
+    def unsubscribe_topic(self, topic: str, client: str) -> None:
+        """Send it no more."""
+        self._broker.unsubscribe(topic, client)
+
+    def unsubscribe_all(self, client: str) -> None:
+        """Send a client nothing any more: it is gone."""
+        for topic in list(self._broker._topics):
+            self._broker.unsubscribe(topic, client)
+
+    def set_metadata(self, keys: Collection[Hashable], value: Any = None) -> None:
+        """Set a value in nested dictionaries, which are made on the way."""
+        *path, last = keys
+        metadata = self.task_metadata
+        for key in path:
+            inner = metadata.get(key)
+            if not isinstance(inner, dict):
+                inner = metadata[key] = {}
+            metadata = inner
+        metadata[last] = value
+
+    def get_metadata(self, keys: Collection[Hashable], default: Any = no_default) -> Any:
+        """Return a value from nested dictionaries, or the default, or raise ``KeyError``."""
+        metadata: Any = self.task_metadata
+        try:
+            for key in keys:
+                metadata = metadata[key]
+        except KeyError:
+            if default is no_default or default == no_default:
+                raise
+            return default
+        return metadata
+
+    def get_logs(
+        self, start: float = 0, n: int | None = None, timestamps: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """Return (time,) level and text of the log's entries since a time, newest first."""
+        return self._log.entries(start, n, timestamps)
+
+    def versions(self, packages: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the versions of Python and of packages."""
+        versions: dict[str, Any] = get_versions(packages=packages)
+        return versions
+
+    # functions, files, plugins
+
+    async def run_function(
+        self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
+    ) -> Any:
+        """Run a function here; ``dask_scheduler``, if it takes that, is this object."""
+        return await run_function(self, None, function, args, kwargs, wait)
+
+    @property
+    def local_directory(self) -> str:
+        """A directory for files of this process, made when it is first asked for."""
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="treadle-scheduler-")
+        return self._directory
+
+    async def upload_file(
+        self, filename: str, data: str | bytes, load: bool = True
+    ) -> dict[str, Any]:
+        """Write a file to the local directory and import it."""
+        return await upload_file(self.local_directory, filename, data, load)
+
+    async def register_worker_plugin(
+        self, comm: None, plugin: bytes, name: str, *, idempotent: bool
+    ) -> dict[str, dict[str, Any]]:
+        """Register a worker plugin, for scheduler plugins that do (``PipInstall``)."""
+        del comm
+        return _serialized(await self._worker_plugins.add(plugin, name, idempotent=idempotent))
+
+    async def unregister_worker_plugin(self, comm: None, name: str) -> dict[str, dict[str, Any]]:
+        """Unregister a worker plugin."""
+        del comm
+        return _serialized(await self._worker_plugins.remove(name))
+
+    async def register_nanny_plugin(self, *_: Any, **__: Any) -> Any:
+        """Refuse."""
+        raise NotImplementedError(f"register_nanny_plugin is not served: {_NO_NANNY}")
+
+    async def tell_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        """Call a hook of all scheduler plugins."""
+        await self._scheduler_plugins.tell(hook, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Tell the plugins that it is over, and clean up."""
+        await self.tell_plugins("before_close")
+        self.status = Status.closing
+        await self.tell_plugins("close")
+        for callback in self.periodic_callbacks.values():
+            callback.stop()
+        self._log.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self.status = Status.closed
+
+
+def _serialized(responses: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Responses with their errors as the wire of distributed leaves them at its scheduler."""
+    return {
+        worker: {
+            name: Serialized(*serialize(value))
+            if name in ("exception", "traceback") and isinstance(value, bytes)
+            else value
+            for name, value in response.items()
+        }
+        for worker, response in responses.items()
+    }
+
+
+def _ignore(_result: Any, _error: Any) -> None:
+    pass

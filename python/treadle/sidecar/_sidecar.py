@@ -1,0 +1,212 @@
+"""The sidecar: calls come in, handlers of the stand-in scheduler answer them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from contextlib import AsyncExitStack, suppress
+from functools import cache
+from typing import Any
+
+from treadle._calls import pack_answer, unpack
+from treadle._loop import LoopThread
+from treadle.sidecar._connection import Connection, Handlers
+from treadle.sidecar._leases import Leases
+from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.worker import errors
+
+__all__ = ["Sidecar"]
+
+logger = logging.getLogger(__name__)
+
+
+class Sidecar:
+    """The Python side of a native scheduler: locks, queues, variables, events, published data,
+    plugins, and functions that users run on the scheduler, in a thread of its own.
+
+    Parameters
+    ----------
+    connect
+        Makes the connection to the scheduler, of the role "sidecar", which calls the handlers that
+        it is given. What it raises is raised.
+    """
+
+    def __init__(self, connect: Callable[[Handlers], Connection]) -> None:
+        self.closed = threading.Event()
+        self.reason: str | None = None
+        self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._connection = connect(self)
+        try:
+            self._loop = LoopThread("treadle-sidecar")
+            self._loop.run(self._start())
+        except BaseException:
+            self._connection.close()
+            raise
+
+    async def _start(self) -> None:
+        self.scheduler = SchedulerStandIn(self._connection, self._loop)
+        self._leases = Leases(self.scheduler.semaphores, self.scheduler.multi_locks)
+        self._notifications = {
+            "client-joined": self._client_joined,
+            "client-left": self._client_left,
+            "worker-joined": self._worker_joined,
+            "worker-lost": self._worker_lost,
+            "restarted": self._restarted,
+        }
+        asyncio.get_running_loop().add_reader(self._connection.fileno(), self._process)
+        self._process()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End: plugins are told, the connection is closed, the thread ends."""
+        with suppress(Exception):
+            self._loop.run(self._end(), timeout)
+        self._connection.close()
+        self._loop.close(timeout)
+        self._ended("closed")
+
+    def __enter__(self) -> Sidecar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _end(self) -> None:
+        await self.scheduler.close()
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+
+    def _ended(self, reason: str) -> None:
+        if not self.closed.is_set():
+            self.reason = reason
+            self.closed.set()
+
+    def _process(self) -> None:
+        try:
+            self._connection.process()
+        except OSError as error:
+            self.on_closed(str(error))
+
+    # what the connection calls
+
+    def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        """Answer a call, soon. Calls begin in the order in which they came."""
+        self._loop.soon(self._begin, id, node, operation, argument)
+
+    def on_stuck(self, keys: list[Hashable], reason: str) -> None:
+        """Do nothing: the clients are told, too."""
+
+    def on_restarted(self) -> None:
+        """Tell the plugins."""
+        self._loop.soon(lambda: asyncio.ensure_future(self._restarted({})))
+
+    def on_closed(self, reason: str) -> None:
+        """Stop listening: the scheduler is gone."""
+
+        def stop() -> None:
+            with suppress(Exception):
+                self._loop.asyncio_loop.remove_reader(self._connection.fileno())
+
+        self._loop.soon(stop)
+        self._ended(reason)
+
+    # calls
+
+    def _begin(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        task = asyncio.ensure_future(self._answer(id, node, operation, argument))
+        waiting = self._waiting[node]
+        waiting.add(task)
+        task.add_done_callback(waiting.discard)
+
+    async def _answer(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        notification = self._notifications.get(operation) if node == "" else None
+        try:
+            if notification is not None:
+                await notification(argument)
+                answer = None
+            else:
+                answer = await self._result(id, node, operation, argument)
+        except Exception as error:
+            self._connection.answer(id, None, errors.dump(error))
+        else:
+            self._connection.answer(id, answer)
+
+    async def _result(self, id: int, node: str, operation: str, argument: Any) -> bytes:  # noqa: A002
+        handler = self._handler(operation)
+        kwargs = unpack(argument, opening=False)
+        parameters = _parameters(handler)
+        if "comm" in parameters:
+            kwargs["comm"] = None
+        if "client" in parameters:
+            kwargs.setdefault("client", node)
+            self.scheduler.clients[kwargs["client"]] = node
+        self._leases.before(node, operation, kwargs)
+        async with AsyncExitStack() as stack:
+            if operation in ("queue_put", "variable_set") and kwargs.get("key") is not None:
+                # Until the extension holds it: the caller may release it as soon as we answer.
+                held = self.scheduler.tasks.held(kwargs["key"], f"call-{node}-{id}")
+                await stack.enter_async_context(held)
+            result = handler(**kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+        self._leases.after(node, operation, kwargs, result)
+        try:
+            return pack_answer(result)
+        except Exception as error:
+            value = result.get("result") if isinstance(result, dict) else result
+            failure = errors.unserializable(getattr(value, "data", value), error)
+            if operation == "run_function":
+                return pack_answer(errors.as_message(failure))
+            raise failure from None
+
+    def _handler(self, operation: str) -> Callable[..., Any]:
+        handlers, name = self.scheduler.handlers, operation
+        if operation.startswith("stream:"):
+            handlers, name = self.scheduler.stream_handlers, operation.removeprefix("stream:")
+        try:
+            return handlers[name]
+        except KeyError:
+            raise NotImplementedError(
+                f"Treadle's scheduler does not serve {operation!r} of distributed's"
+            ) from None
+
+    # what the scheduler says by itself
+
+    async def _client_joined(self, about: dict[str, Any]) -> None:
+        await self.scheduler.tell_plugins("add_client", self.scheduler, about["client"])
+
+    async def _client_left(self, about: dict[str, Any]) -> None:
+        client = about["client"]
+        nodes = {client, self.scheduler.clients.get(client, client)}
+        await self._gone(nodes)
+        for name, node in list(self.scheduler.clients.items()):
+            if name in nodes or node in nodes:
+                del self.scheduler.clients[name]
+                self.scheduler.unsubscribe_all(name)
+        await self.scheduler.tell_plugins("remove_client", self.scheduler, client)
+
+    async def _worker_joined(self, about: dict[str, Any]) -> None:
+        await self.scheduler.tell_plugins("add_worker", self.scheduler, about["address"])
+
+    async def _worker_lost(self, about: dict[str, Any]) -> None:
+        await self._gone({about["address"], about["name"]})
+        await self.scheduler.tell_plugins("remove_worker", self.scheduler, about["address"])
+
+    async def _restarted(self, _about: dict[str, Any]) -> None:
+        await self.scheduler.tell_plugins("restart", self.scheduler)
+
+    async def _gone(self, nodes: set[str]) -> None:
+        """End the calls of nodes, one of which might take from a queue, and free what they held."""
+        waiting = [task for node in nodes for task in self._waiting.pop(node, ())]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for node in nodes:
+            self._leases.gone(node)
+
+
+@cache
+def _parameters(handler: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(handler).parameters)

@@ -1,0 +1,120 @@
+"""Actors: objects that stay where a task made them, and are called from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from dask._task_spec import TaskRef
+from dask.utils import key_split
+from distributed.actor import Actor
+from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.utils import iscoroutinefunction
+from distributed.worker import _run_actor
+
+from treadle._calls import Opaque
+from treadle.worker import errors
+from treadle.worker._slots import worker_here
+
+if TYPE_CHECKING:
+    from treadle.worker._standin import WorkerStandIn
+
+__all__ = ["Actors"]
+
+
+class Actors:
+    """The actors of a worker.
+
+    As in distributed, one thread runs the methods of all actors of a worker, in the order in which
+    they were called; methods that are coroutine functions run in the worker's loop.
+    """
+
+    def __init__(self, worker: WorkerStandIn) -> None:
+        self._worker = worker
+        self._instances = worker.state.actors
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Actor-Threads")
+        self._lock = threading.Lock()
+
+    def add(self, key: Hashable, instance: Any) -> Actor:
+        """Keep an actor, and return a handle of it."""
+        self._instances[key] = instance
+        # Not bound to a client: a future of its own would keep the actor alive for ever.
+        handle = Actor.__new__(Actor)
+        TaskRef.__init__(handle, key)  # type: ignore[arg-type]
+        handle._cls = type(instance)
+        handle._address = self._worker.address
+        handle._key = key
+        handle._worker = self._worker
+        handle._client = handle._future = None
+        return handle
+
+    def drop(self, key: Hashable) -> None:
+        """Forget an actor."""
+        self._instances.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all actors."""
+        self._instances.clear()
+
+    def close(self) -> None:
+        """End the thread, after the method that it runs."""
+        self._executor.shutdown(wait=False)
+
+    async def execute(
+        self,
+        actor: Hashable = None,
+        function: str = "",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Call a method; what it raises is part of the answer."""
+        keywords = dict(kwargs or {})
+        separate_thread = keywords.pop("separate_thread", True)
+        instance = self._instances[actor]
+        try:
+            method = getattr(instance, function)
+            worker_here.set(self._worker)
+            if iscoroutinefunction(method):
+                result = await method(*args, **keywords)
+            elif separate_thread:
+                result = await asyncio.get_running_loop().run_in_executor(
+                    self._executor,
+                    partial(
+                        _run_actor,
+                        method,
+                        tuple(args),
+                        keywords,
+                        {"worker": self._worker},
+                        f"{key_split(actor)}.{function}",
+                        self._worker.actor_threads,
+                        self._lock,
+                    ),
+                )
+            else:
+                result = method(*args, **keywords)
+            return _answer(result)
+        except Exception as error:
+            return _failure(error)
+
+    def attribute(self, actor: Hashable = None, attribute: str = "") -> dict[str, Any]:
+        """Read an attribute."""
+        try:
+            return _answer(getattr(self._instances[actor], attribute))
+        except Exception as error:
+            return _failure(error)
+
+
+def _answer(value: Any) -> dict[str, Any]:
+    try:
+        pickled = cloudpickle.dumps(value)
+    except Exception as error:
+        raise errors.unserializable(value, error) from error
+    return {"status": "OK", "result": Opaque(pickled)}
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"status": "error", "exception": Opaque(errors.as_message(error)["exception"])}

@@ -1,0 +1,81 @@
+"""What the Python side of a worker needs of its native side, ``treadle._core.Worker``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol
+
+__all__ = ["Native"]
+
+
+class Native(Protocol):
+    """A worker's native side. All of it may be used in any thread."""
+
+    @property
+    def address(self) -> str:
+        """Of its listener, with the scheme."""
+
+    @property
+    def id(self) -> int:
+        """The number that the scheduler gave it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def scheduler(self) -> str:
+        """The scheduler's address."""
+
+    @property
+    def nthreads(self) -> int: ...
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes; 0: none."""
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def resources(self) -> Mapping[str, float]: ...
+
+    def current_key(self) -> Hashable | None:
+        """Return the key of the task that the calling thread runs."""
+
+    def started(self) -> float | None:
+        """Return the time (``time.time()``) at which that task began."""
+
+    def secede(self) -> bool:
+        """Give that task's slot away, at once; return whether it had one."""
+
+    def rejoin(self) -> None:
+        """Wait until that task has a slot again."""
+
+    def running(self) -> dict[int, Hashable]:
+        """Return the keys of all tasks that run, by the identifier of the thread."""
+
+    def observe(self, wanted: bool) -> None:
+        """Say whether ``Service.transition`` shall be called for each task."""
+
+    def keys(self) -> list[Hashable]:
+        """Return the keys of the values here."""
+
+    def has(self, key: Hashable) -> bool:
+        """Return whether the value is here."""
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value, or raise ``KeyError``."""
+
+    def answer(self, id: int, result: Any, error: Any = None) -> None:  # noqa: A002
+        """Answer a call."""
+
+    def call(
+        self, node: str, operation: str, argument: Any, done: Callable[[Any, Any], None]
+    ) -> None:
+        """Call another node; ``done`` gets the result and the error, in any thread."""
+
+    def drain(self) -> None:
+        """Begin to leave: values move away first."""
+
+    def close(self, reason: str) -> None:
+        """Begin to end, now."""

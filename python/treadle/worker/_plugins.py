@@ -1,0 +1,96 @@
+"""Worker plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import pickle
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import WorkerPlugin, _get_plugin_name
+
+from treadle.worker import errors
+
+if TYPE_CHECKING:
+    from treadle.worker._standin import WorkerStandIn
+
+__all__ = ["Plugins"]
+
+logger = logging.getLogger(__name__)
+
+
+class Plugins:
+    """The plugins of a worker, by name. Used in the worker's loop, but for :meth:`transition`."""
+
+    def __init__(self, worker: WorkerStandIn) -> None:
+        self._worker = worker
+        self._plugins = worker.plugins
+        # The sidecar's numbers of the registrations: one may arrive twice while the worker starts.
+        self._numbers: dict[str, int] = {}
+        self._observers: list[WorkerPlugin] = []
+
+    async def add(
+        self, plugin: bytes | WorkerPlugin, name: str | None = None, number: int | None = None
+    ) -> dict[str, Any]:
+        """Set a plugin up; one of the same name is torn down first. Errors are the answer."""
+        if name is not None and number is not None and self._numbers.get(name) == number:
+            return {"status": "OK"}
+        if isinstance(plugin, bytes):
+            plugin = pickle.loads(plugin)
+        if not isinstance(plugin, WorkerPlugin):
+            raise TypeError(f"{plugin!r} is not a WorkerPlugin")
+        if name is None:
+            name = _get_plugin_name(plugin)
+        if name in self._plugins:
+            await self.remove(name)
+        self._plugins[name] = plugin
+        if number is not None:
+            self._numbers[name] = number
+        logger.info("Starting Worker plugin %s", name)
+        try:
+            self._observe()
+            result: Any = plugin.setup(worker=self._worker)  # type: ignore[arg-type]
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            logger.exception("Worker plugin %s failed to setup", name)
+            return errors.as_message(error)
+        return {"status": "OK"}
+
+    async def remove(self, name: str) -> dict[str, Any]:
+        """Tear a plugin down and forget it. Errors are the answer."""
+        logger.info("Removing Worker plugin %s", name)
+        self._numbers.pop(name, None)
+        try:
+            plugin = self._plugins.pop(name)
+            self._observe()
+            result: Any = plugin.teardown(worker=self._worker)  # type: ignore[arg-type]
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            logger.exception("Worker plugin %s failed to teardown", name)
+            return errors.as_message(error)
+        return {"status": "OK"}
+
+    async def close(self) -> None:
+        """Tear all plugins down."""
+        await asyncio.gather(*(self.remove(name) for name in list(self._plugins)))
+
+    def transition(self, key: Hashable, start: str, finish: str) -> None:
+        """Tell the plugins that want to know how a task went on."""
+        for plugin in self._observers:
+            try:
+                plugin.transition(key, start, finish)  # type: ignore[arg-type]
+            except Exception:
+                logger.exception("Plugin %r failed in transition", plugin)
+
+    def _observe(self) -> None:
+        """Have the native side report transitions if a plugin wants them, and only then."""
+        self._observers = [
+            plugin
+            for plugin in self._plugins.values()
+            if type(plugin).transition is not WorkerPlugin.transition
+        ]
+        self._worker._native.observe(bool(self._observers))

@@ -1,0 +1,91 @@
+"""The scheduler and other workers as distributed's code sees them: objects with coroutine methods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from treadle._calls import SIDECAR, error_of, pack, unpack_answer
+from treadle.worker._native import Native
+
+__all__ = ["SchedulerRPC", "WorkerRPC", "ask"]
+
+
+async def ask(native: Native, node: str, operation: str, argument: Any) -> Any:
+    """Call another node and return its answer as it is.
+
+    Raises
+    ------
+    OSError
+        The node is gone or unknown.
+    Exception
+        What the operation raised there.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: Any) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error_of(error))
+
+    def done(result: Any, error: Any) -> None:
+        # The loop may be closed by now: nobody waits then.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, error)
+
+    native.call(node, operation, argument, done)
+    return await answer
+
+
+class _RPC:
+    def __init__(self, native: Native, address: str) -> None:
+        self._native = native
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address!r}>"
+
+    async def _python(self, node: str, operation: str, kwargs: dict[str, Any]) -> Any:
+        """Call Python code of a node."""
+        answer = await ask(self._native, node, operation, pack(kwargs))
+        return unpack_answer(answer) if isinstance(answer, bytes) else answer
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        async def call(**kwargs: Any) -> Any:
+            return await self._call(name, kwargs)
+
+        return call
+
+    async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    async def close_rpc(self) -> None:
+        """Nothing is to be closed."""
+
+
+class WorkerRPC(_RPC):
+    """Another worker, or this one."""
+
+    async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
+        return await self._python(self.address, operation, kwargs)
+
+
+class SchedulerRPC(_RPC):
+    """The scheduler: its Python side for what that serves, the native one for the rest."""
+
+    async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
+        if operation in SIDECAR:
+            return await self._python("sidecar", operation, kwargs)
+        if operation == "proxy":
+            message = dict(cast("dict[str, Any]", kwargs["msg"]))
+            return await self._python(kwargs["worker"], message.pop("op"), message)
+        return await ask(self._native, "", operation, kwargs)

@@ -1,0 +1,275 @@
+"""The worker's Python side: what its native side calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any
+
+from distributed.core import Status
+from distributed.worker import benchmark_disk, benchmark_memory
+from distributed.worker import run as run_function
+
+from treadle._calls import pack, pack_answer, unpack, unpack_answer
+from treadle._log import Log
+from treadle._loop import LoopThread
+from treadle.worker import errors
+from treadle.worker._actors import Actors
+from treadle.worker._native import Native
+from treadle.worker._plugins import Plugins
+from treadle.worker._rpc import ask
+from treadle.worker._slots import enter_thread, leave_thread, worker_here
+from treadle.worker._standin import WorkerStandIn, coroutine_key
+
+__all__ = ["Service"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds that the sidecar has to say which plugins there are, and these to be set up.
+_PATIENCE = 60.0
+
+
+class Service:
+    """What a native worker calls, in threads of its own. No method raises but those that say so.
+
+    Parameters
+    ----------
+    connection
+        ``secret``, ``certificates`` and ``insecure`` of the worker, for the clients of its tasks.
+    preload, preload_argv
+        Modules or scripts with a ``dask_setup(worker)`` to run first, and their arguments, as
+        distributed has them.
+    with_stderr
+        Keep what goes to standard error for :meth:`log`: the process is a worker and nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        connection: Mapping[str, Any] | None = None,
+        preload: Sequence[str] = (),
+        preload_argv: Sequence[str] = (),
+        with_stderr: bool = False,
+    ) -> None:
+        self._connection = dict(connection or {})
+        self._preload = list(preload)
+        self._preload_argv = list(preload_argv)
+        self._preloads: Any = None
+        self._log = Log(with_stderr=with_stderr)
+        self._ready = threading.Event()
+        self._stopped = False
+        self._operations: dict[str, Callable[..., Any]] = {}
+        # asyncio itself keeps no hold of them.
+        self._answering: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def info() -> dict[str, Any]:
+        """Describe the process in plain values."""
+        from distributed.versions import get_versions
+
+        return {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "packages": dict(get_versions()["packages"]),
+        }
+
+    # the worker's life
+
+    def start(self, native: Native) -> None:
+        """Get ready for tasks: preload scripts, then the plugins that are registered.
+
+        Raises
+        ------
+        Exception
+            What importing a preload script raises.
+        """
+        self._native = native
+        self._loop = LoopThread(f"treadle-worker-{native.name}")
+        self.worker = WorkerStandIn(native, self._loop, self._log, self._connection)
+        self._actors = Actors(self.worker)
+        self._plugins = Plugins(self.worker)
+        self._operations = self._all_operations()
+        self._ready.set()
+        self._loop.run(self._set_up(), _PATIENCE)
+
+    async def _set_up(self) -> None:
+        if self._preload:
+            from distributed.preloading import process_preloads
+
+            self._preloads = process_preloads(
+                self.worker,  # type: ignore[arg-type]
+                self._preload,
+                self._preload_argv,
+                file_dir=self.worker.local_directory,
+            )
+            await self._preloads.start()
+        try:
+            answer = await ask(self._native, "sidecar", "worker_plugins", pack({}))
+        except OSError:
+            return  # a scheduler without a Python side
+        for name, plugin, number in unpack_answer(answer):
+            try:
+                await self._plugins.add(plugin, name, number)
+            except Exception:
+                logger.exception("Worker plugin %s cannot be loaded", name)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End: plugins are torn down, the tasks' client is closed, the loop ends."""
+        if self._ready.is_set() and not self._stopped:
+            self._stopped = True
+            self.worker.status = Status.closing
+            try:
+                self._loop.run(self._tear_down(), timeout)
+            except Exception:
+                logger.warning("the worker's Python side did not end cleanly", exc_info=True)
+            self._actors.close()
+            self._loop.close(timeout)
+            self.worker.status = Status.closed
+        self._log.close()
+
+    async def _tear_down(self) -> None:
+        await self._plugins.close()
+        if self._preloads is not None:
+            await self._preloads.teardown()
+        await self.worker._close_client()
+
+    def restarted(self) -> None:
+        """Forget the actors: the scheduler dropped everything."""
+        self._actors.clear()
+
+    def log(self) -> str:
+        """Return the last lines of the log and of standard error, at most 16 KiB."""
+        return self._log.text()
+
+    # executor threads and their tasks
+
+    def enter_thread(self) -> None:
+        """Prepare the calling thread for tasks."""
+        enter_thread(self._native, self.worker)
+
+    def leave_thread(self) -> None:
+        """The calling thread will run no more tasks."""
+        leave_thread()
+
+    def run_coroutine(self, key: Hashable, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a task's coroutine in the loop, wait for it, and return or raise what it does."""
+
+        async def run() -> Any:
+            worker_here.set(self.worker)
+            coroutine_key.set(key)
+            return await coroutine
+
+        return self._loop.run(run())
+
+    def dump_error(self, exception: BaseException) -> bytes:
+        """Return an exception as bytes; see :mod:`treadle.worker.errors`."""
+        return errors.dump(exception)
+
+    def reschedules(self, exception: BaseException) -> bool:
+        """Whether a task raised ``distributed.Reschedule``."""
+        return errors.reschedules(exception)
+
+    def unserializable(self, value: Any, exception: BaseException) -> BaseException:
+        """Return the error of a task whose value cannot be pickled."""
+        return errors.unserializable(value, exception)
+
+    def add_actor(self, key: Hashable, instance: Any) -> Any:
+        """Keep an actor and return its handle, the value of the task that made it."""
+        return self._actors.add(key, instance)
+
+    def drop_actor(self, key: Hashable) -> None:
+        """Forget an actor: its task was released."""
+        self._actors.drop(key)
+
+    def transition(self, key: Hashable, start: str, finish: str) -> None:
+        """Tell plugins how a task goes on; called while the service observes (``Native.observe``)."""
+        self._plugins.transition(key, start, finish)
+
+    # calls
+
+    def call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
+        """Answer a call of another node, soon, through ``Native.answer``."""
+        del node  # whoever got here belongs to the cluster
+        if self._ready.wait(_PATIENCE):
+            self._loop.soon(self._begin, id, operation, argument)
+
+    def _begin(self, id: int, operation: str, argument: Any) -> None:  # noqa: A002
+        task = asyncio.ensure_future(self._answer(id, operation, argument))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, id: int, operation: str, argument: Any) -> None:  # noqa: A002
+        try:
+            answer = await self._result(operation, argument)
+        except Exception as error:
+            self._native.answer(id, None, errors.dump(error))
+        else:
+            self._native.answer(id, answer)
+
+    async def _result(self, operation: str, argument: Any) -> bytes:
+        handler = self._operations.get(operation)
+        if handler is None:
+            raise NotImplementedError(f"Treadle's workers do not serve {operation!r}")
+        # What is unpickled may ask which worker it is on.
+        worker_here.set(self.worker)
+        result = handler(**unpack(argument, opening=True))
+        if asyncio.iscoroutine(result):
+            result = await result
+        try:
+            return pack_answer(result)
+        except Exception as error:
+            value = result.get("result") if isinstance(result, dict) else result
+            failure = errors.unserializable(getattr(value, "data", value), error)
+            if isinstance(result, dict) and "status" in result:
+                return pack_answer(errors.as_message(failure))
+            raise failure from None
+
+    def _all_operations(self) -> dict[str, Callable[..., Any]]:
+        worker, plugins = self.worker, self._plugins
+        return {
+            "run": self._run,
+            "run_coroutine": self._run,
+            "plugin-add": plugins.add,
+            "plugin-remove": plugins.remove,
+            "plugin_add": plugins.add,
+            "plugin_remove": plugins.remove,
+            "upload_file": worker.upload_file,
+            "actor_execute": self._actors.execute,
+            "actor_attribute": self._actors.attribute,
+            "versions": worker.versions,
+            "call_stack": worker.get_call_stack,
+            "get_logs": worker.get_logs,
+            "identity": worker.identity,
+            "keys": worker.keys,
+            "ping": lambda: "pong",
+            "get_story": lambda keys_or_stimuli=(): [],  # noqa: ARG005
+            "benchmark_disk": self._benchmark_disk,
+            "benchmark_memory": self._benchmark_memory,
+            "terminate": worker.close,
+            "close_gracefully": worker.close_gracefully,
+            "restart": self._restart,
+        }
+
+    def _run(
+        self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
+    ) -> Coroutine[Any, Any, Any]:
+        return run_function(self.worker, None, function, args, kwargs, wait)
+
+    async def _restart(self, **_: Any) -> None:
+        """End so that a supervisor starts the process again."""
+        await self.worker.close("restart")
+
+    async def _benchmark_disk(self) -> Any:
+        return await self._offload(benchmark_disk, self.worker.local_directory)
+
+    async def _benchmark_memory(self) -> Any:
+        return await self._offload(benchmark_memory)
+
+    async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, function, *args)

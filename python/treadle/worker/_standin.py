@@ -1,0 +1,297 @@
+"""What ``get_worker()`` returns: a worker with the public attributes of ``distributed.Worker``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import threading
+import uuid
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask.utils import parse_timedelta
+from distributed import profile
+from distributed._async_taskgroup import AsyncTaskGroup
+from distributed.core import Status
+from distributed.protocol.serialize import _is_dumpable
+from distributed.utils import in_async_call
+from distributed.versions import get_versions
+
+from treadle._calls import pack
+from treadle._upload import upload_file
+from treadle.worker._rpc import SchedulerRPC, WorkerRPC
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed.diagnostics.plugin import WorkerPlugin
+    from tornado.ioloop import IOLoop
+
+    from treadle._log import Log
+    from treadle._loop import LoopThread
+    from treadle.worker._native import Native
+
+__all__ = ["WorkerStandIn", "coroutine_key"]
+
+logger = logging.getLogger(__name__)
+
+# The key of the asynchronous task that runs in this context: those share the loop's thread.
+coroutine_key: contextvars.ContextVar[Hashable] = contextvars.ContextVar("coroutine_key")
+
+
+class _Data(Mapping[Hashable, Any]):
+    """The values that the worker holds, by key. Reading one that is on disk loads it."""
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+
+    def __getitem__(self, key: Hashable) -> Any:
+        return self._native.get(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._native.has(key)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._native.keys())
+
+    def __len__(self) -> int:
+        return len(self._native.keys())
+
+
+class _State:
+    """``Worker.state``."""
+
+    def __init__(self, worker: WorkerStandIn) -> None:
+        self.nthreads = worker._native.nthreads
+        self.actors: dict[Hashable, Any] = {}
+        self.data = worker.data
+        self.total_resources = dict(worker._native.resources)
+        self.address = worker.address
+
+
+class _MemoryManager:
+    """``Worker.memory_manager``."""
+
+    def __init__(self, data: _Data, memory_limit: int | None) -> None:
+        self.data = data
+        self.memory_limit = memory_limit
+
+
+class WorkerStandIn:
+    """The worker that runs the calling task.
+
+    It has what the documentation of ``distributed.Worker`` names, and what distributed's own
+    functions use in tasks. The rest of a worker is native.
+    """
+
+    def __init__(
+        self, native: Native, loop: LoopThread, log: Log, connection: Mapping[str, Any]
+    ) -> None:
+        self._native = native
+        self._loop = loop
+        self._log = log
+        self._connection = {key: value for key, value in connection.items() if value is not None}
+        self._client: Client | None = None
+        self._client_lock = threading.Lock()
+        self._ongoing_background_tasks = AsyncTaskGroup()
+        # It tells this registration from others of the same name.
+        self.id = f"{type(self).__name__}-{native.id}-{uuid.uuid4()}"
+        self.name = native.name
+        self.address = self.contact_address = self.worker_address = native.address
+        self.data = _Data(native)
+        self.memory_manager = _MemoryManager(self.data, native.memory_limit or None)
+        self.state = _State(self)
+        self.local_directory = native.directory
+        self.loop: IOLoop = loop.io_loop
+        self.io_loop = self.loop
+        self.thread_id = loop.ident
+        self.scheduler = SchedulerRPC(native, native.scheduler)
+        self.plugins: dict[str, WorkerPlugin] = {}
+        self.extensions: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+        # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.
+        self.actor_threads: dict[int, Hashable] = {}
+        self.security = connection.get("security")
+        self.status = Status.running
+        self.nanny = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"
+
+    # what it is
+
+    @property
+    def nthreads(self) -> int:
+        """How many tasks it runs at once."""
+        return self.state.nthreads
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of memory for values, or None where there is no limit."""
+        return self.memory_manager.memory_limit
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Its abstract resources."""
+        return self.state.total_resources
+
+    @property
+    def active_threads(self) -> dict[int, Hashable]:
+        """The keys of the tasks that run, by the identifier of the thread."""
+        return {**self._native.running(), **self.actor_threads}
+
+    @property
+    def logs(self) -> list[logging.LogRecord]:
+        """The last records of the log, oldest first."""
+        return self._log.records()
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the worker."""
+        return {
+            "type": "Worker",
+            "id": self.name,
+            "scheduler": self._native.scheduler,
+            "nthreads": self.nthreads,
+            "memory_limit": self.memory_limit,
+        }
+
+    def keys(self) -> list[Hashable]:
+        """Return the keys of the values here."""
+        return self._native.keys()
+
+    def versions(self, packages: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the versions of Python and of packages."""
+        versions: dict[str, Any] = get_versions(packages=packages)
+        return versions
+
+    def get_logs(
+        self, start: float = 0, n: int | None = None, timestamps: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """Return (time,) level and text of the log's entries since a time, newest first."""
+        return self._log.entries(start, n, timestamps)
+
+    def get_call_stack(self, keys: Collection[Hashable] | None = None) -> dict[Hashable, Any]:
+        """Return the Python frames of the tasks that run, as text, by key."""
+        frames = sys._current_frames()
+        running = {
+            key: frames[thread]
+            for thread, key in self.active_threads.items()
+            if thread in frames and (keys is None or key in keys)
+        }
+        return {key: profile.call_stack(frame) for key, frame in running.items()}
+
+    # for tasks
+
+    def get_current_task(self) -> Hashable:
+        """Return the key of the task that runs in this thread, or in this coroutine.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        try:
+            return coroutine_key.get()
+        except LookupError:
+            pass
+        key = self._native.current_key()
+        return key if key is not None else self.actor_threads[threading.get_ident()]
+
+    def log_event(self, topic: str | Collection[str], msg: Any) -> None:
+        """Log an event for those that subscribed its topic. The message must be plain data."""
+        if not _is_dumpable(msg):
+            raise TypeError(f"Message must be msgpack serializable. Got {type(msg)=} instead.")
+        argument = pack({"topic": topic, "msg": msg})
+        self._native.call("sidecar", "log_event", argument, _ignore)
+
+    def digest_metric(self, name: Hashable, value: float) -> None:
+        """Do nothing: the native side measures."""
+
+    def handle_stimulus(self, *stimuli: Any) -> None:
+        """Do nothing: the native side knows that a task seceded."""
+
+    def rpc(self, address: str) -> WorkerRPC:
+        """Return another worker, whose operations are coroutine methods."""
+        return WorkerRPC(self._native, address)
+
+    @property
+    def client(self) -> Client:
+        """A client of this worker's scheduler, which all of its tasks share."""
+        return self._get_client()
+
+    def _get_client(self, timeout: Any = None) -> Client:
+        """Return the client that the tasks share; the first call makes it."""
+        # A thread that makes a client needs the loop for that, so the loop must not wait for it.
+        locked = self._client_lock.acquire(blocking=not self._loop.inside)
+        try:
+            if self._client is None or self._client.status in ("closing", "closed"):
+                self._client = self._existing_client() or self._new_client(timeout)
+            client = self._client
+        finally:
+            if locked:
+                self._client_lock.release()
+        self.log_event("worker-get-client", {"client": client.id, "timeout": timeout})
+        return client
+
+    def _existing_client(self) -> Client | None:
+        """The process's own client, where the worker runs in a client's process."""
+        from distributed.client import default_client
+
+        try:
+            client: Client = default_client()
+        except ValueError:
+            return None
+        scheduler = getattr(client, "scheduler", None)
+        if scheduler is not None and scheduler.address == self._native.scheduler:
+            return client
+        return None
+
+    def _new_client(self, timeout: Any) -> Client:
+        import treadle
+
+        if timeout is None:
+            timeout = dask.config.get("distributed.comm.timeouts.connect")
+        client: Client = treadle.Client(
+            self._native.scheduler,
+            loop=self.loop,
+            asynchronous=in_async_call(self.loop),
+            set_as_default=True,
+            direct_to_workers=True,
+            name="worker",
+            timeout=parse_timedelta(timeout, "s"),
+            **self._connection,
+        )
+        return client
+
+    # what plugins do with it
+
+    async def upload_file(
+        self, filename: str, data: str | bytes, load: bool = True
+    ) -> dict[str, Any]:
+        """Write a file to the local directory and import it (.py, .zip, .egg)."""
+        return await upload_file(self.local_directory, filename, data, load)
+
+    async def close_gracefully(self, **_: Any) -> None:
+        """Begin to leave: the worker's values move to others first."""
+        self._native.drain()
+
+    async def close(self, reason: str = "worker-close", **_: Any) -> None:
+        """Begin to end, as soon as whoever asked for it is answered."""
+        # Not in the loop, which the end of the worker waits for.
+        end = threading.Thread(target=self._native.close, args=(reason,), daemon=True)
+        self._loop.soon(end.start)
+
+    async def _close_client(self) -> None:
+        client, self._client = self._client, None
+        try:
+            # The process's own client stays.
+            if client is not None and client.loop is self.loop:
+                await asyncio.wait_for(client._close(fast=True), 2)
+        except Exception:
+            logger.debug("closing the tasks' client", exc_info=True)
+
+
+def _ignore(_result: Any, _error: Any) -> None:
+    pass

@@ -1,0 +1,180 @@
+"""Exceptions as bytes, with their tracebacks, which any exception survives.
+
+What distributed does (``distributed.core.error_message``): text that is too long is cut, and an
+exception that cannot be pickled, or not be unpickled again, becomes an ``Exception`` of its ``repr``.
+In addition, a pickle of more than 1 MiB counts as one that cannot be made, and what the receiver
+cannot unpickle becomes a replacement there. A traceback of more than 64 KiB is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import copyreg
+import os
+import pickle
+import traceback as tracebacks
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, cast
+
+import cloudpickle
+import dask
+import distributed.worker
+import tblib.pickling_support
+from dask import _task_spec
+from dask.utils import typename
+from distributed.exceptions import Reschedule
+from distributed.utils import truncate_exception
+
+__all__ = ["as_message", "dump", "load", "reschedules", "unserializable"]
+
+_LARGEST = 1 << 20
+_LONGEST_TRACEBACK = 64 * 1024
+
+# As tblib's own `install` does, which would change all classes of exceptions, too.
+copyreg.pickle(TracebackType, tblib.pickling_support.pickle_traceback)
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# Files whose frames lie between the engine and the user's function.
+_HIDDEN = (
+    os.path.join(_PACKAGE, "_loop.py"),
+    os.path.join(_PACKAGE, "sidecar", ""),
+    os.path.join(_PACKAGE, "worker", ""),
+    distributed.worker.__file__,
+    _task_spec.__file__,
+    os.path.join(os.path.dirname(concurrent.futures.__file__), ""),
+    os.path.join(os.path.dirname(asyncio.__file__), ""),
+)
+
+
+def dump(exception: BaseException) -> bytes:
+    """Return an exception as bytes for :func:`load`."""
+    return pickle.dumps(_parts(exception)[:3], protocol=5)
+
+
+def load(data: bytes) -> tuple[BaseException, TracebackType | None]:
+    """Return the exception, or its replacement, and its traceback."""
+    pickled, traceback, text = split(data)
+    try:
+        exception = pickle.loads(pickled)
+        if not isinstance(exception, BaseException):
+            raise TypeError
+    except Exception:
+        exception = Exception(text)
+    try:
+        loaded = pickle.loads(traceback) if traceback is not None else None
+    except Exception:
+        loaded = None
+    return exception, loaded if isinstance(loaded, TracebackType) else None
+
+
+def split(data: bytes) -> tuple[bytes, bytes | None, str]:
+    """Return the pickled exception, its pickled traceback, and its text; neither is opened."""
+    return cast("tuple[bytes, bytes | None, str]", pickle.loads(data))
+
+
+def as_message(exception: BaseException) -> dict[str, Any]:
+    """Return what distributed's handlers answer for an exception, for its ``clean_exception``."""
+    pickled, traceback, text, shown = _parts(exception)
+    return {
+        "status": "error",
+        "exception": pickled,
+        "traceback": traceback,
+        "exception_text": text,
+        "traceback_text": "".join(tracebacks.format_tb(shown))[-_LONGEST_TRACEBACK:],
+    }
+
+
+def unserializable(value: Any, exception: BaseException) -> TypeError:
+    """Return the error of a value that cannot be pickled, in distributed's words."""
+    error = TypeError(f"Could not serialize object of type {typename(type(value))}", _repr(value))
+    error.__cause__ = exception
+    return error
+
+
+def reschedules(exception: BaseException) -> bool:
+    """Whether a task raised ``distributed.Reschedule``: it wants to run elsewhere."""
+    return isinstance(exception, Reschedule)
+
+
+def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, TracebackType | None]:
+    """Return the pickled exception, its pickled traceback, its text, and the traceback."""
+    if isinstance(exception, (SystemExit, KeyboardInterrupt)):
+        # It would end whoever asks for the result.
+        exception = _leaving(exception)
+    shown = _visible(exception.__traceback__)
+    short = _truncated(exception)
+    # The traceback travels beside it, but for those of its causes.
+    own, short.__traceback__ = short.__traceback__, None
+    try:
+        pickled = _pickle(short)
+    finally:
+        short.__traceback__ = own
+    traceback = pickle.dumps(shown, protocol=5) if shown is not None else None
+    if traceback is not None and len(traceback) > _LONGEST_TRACEBACK:
+        traceback = None
+    return pickled, traceback, _repr(short), shown
+
+
+def _leaving(exception: BaseException) -> RuntimeError:
+    error = RuntimeError(f"the task raised {exception!r}")
+    return error.with_traceback(exception.__traceback__)
+
+
+def _truncated(exception: BaseException) -> BaseException:
+    longest = dask.config.get("distributed.admin.max-error-length", 10_000)
+    try:
+        return cast("BaseException", truncate_exception(exception, longest))
+    except Exception:
+        # Its __str__ raises.
+        return exception
+
+
+def _pickle(exception: BaseException) -> bytes:
+    tblib.pickling_support.install(*_chain(exception))
+    for by in (pickle.dumps, cloudpickle.dumps):
+        try:
+            pickled: bytes = by(exception, protocol=5)
+            if by is pickle.dumps and b"__main__" in pickled:
+                # The receiver has another __main__: this has to travel by value.
+                continue
+            if len(pickled) <= _LARGEST:
+                pickle.loads(pickled)
+                return pickled
+        except Exception:
+            continue
+    return pickle.dumps(Exception(_repr(exception)), protocol=5)
+
+
+def _chain(exception: BaseException | None) -> Iterator[BaseException]:
+    """The exception and what it was raised from, or while handling."""
+    seen: set[int] = set()
+    waiting = [exception]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+
+
+def _visible(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is not the engine's; all of it if each one is."""
+    shown = traceback
+    while shown is not None and _is_hidden(shown.tb_frame.f_code.co_filename):
+        shown = shown.tb_next
+    return shown if shown is not None else traceback
+
+
+def _is_hidden(file: str) -> bool:
+    return file.startswith(_HIDDEN)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)[:10_000]
+    except Exception:
+        return f"<{typename(type(value))} whose repr raises>"

@@ -1,0 +1,161 @@
+"""What the tests of the client share: how a client is made, gates, and functions for tasks.
+
+Tasks run in other processes, so everything here can be imported and pickled there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+
+AGAINST = os.environ.get("TREADLE_TESTS_AGAINST", "treadle")
+
+
+def distributed_fails(why: str) -> pytest.MarkDecorator:
+    """A test of what the documentation promises and distributed itself does not do."""
+    return pytest.mark.skipif(AGAINST == "distributed", reason=f"distributed fails: {why}")
+
+
+# Seconds after which something that has to happen is taken not to happen. No test measures time.
+SOON = 30
+
+
+def client_class() -> type[distributed.Client]:
+    if AGAINST == "distributed":
+        return distributed.Client
+    if AGAINST != "treadle":
+        pytest.fail(f"TREADLE_TESTS_AGAINST is {AGAINST!r}: it must be 'distributed' or 'treadle'")
+    import treadle
+
+    found = getattr(treadle, "Client", None)
+    if found is None:
+        pytest.fail("treadle.Client does not exist; TREADLE_TESTS_AGAINST=distributed runs these "
+                    "tests against distributed")  # fmt: skip
+    return found
+
+
+def make_client(workers: int = 2, threads_per_worker: int = 1, **kwargs: Any) -> distributed.Client:
+    """A client with a cluster of its own: `workers` processes on this machine."""
+    if AGAINST == "distributed":
+        return client_class()(
+            n_workers=workers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            dashboard_address=":0",
+            **kwargs,
+        )
+    return client_class()(workers=workers, threads_per_worker=threads_per_worker, **kwargs)
+
+
+def make_in_process_client(**kwargs: Any) -> distributed.Client:
+    """A client whose tasks run on two threads of this process."""
+    if AGAINST == "distributed":
+        return client_class()(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", **kwargs
+        )
+    return client_class()(threads_per_worker=2, **kwargs)
+
+
+def connect(client: distributed.Client, **kwargs: Any) -> distributed.Client:
+    """One more client of the cluster that `client` uses."""
+    return client_class()(client.scheduler_info()["address"], **kwargs)
+
+
+def addresses(client: distributed.Client) -> list[str]:
+    return list(client.scheduler_info()["workers"])
+
+
+class Gate:
+    """Holds tasks until a test opens it, and tells the test who arrived.
+
+    It is made of files, so that it works with every implementation and from every process.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def open(self) -> None:
+        (self.directory / "open").touch()
+
+    def arrive(self, name: object = "somebody") -> None:
+        # One write to a file that is open for appending is never mixed with another's.
+        file = os.open(self.directory / "arrivals", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, f"{name}\n".encode())
+        finally:
+            os.close(file)
+
+    def wait(self) -> None:
+        until = time.monotonic() + 2 * SOON
+        while not (self.directory / "open").exists():
+            if time.monotonic() > until:
+                raise TimeoutError("nobody opened the gate")
+            time.sleep(0.002)
+
+    def arrivals(self) -> list[str]:
+        """The names of those that arrived, the first one first."""
+        file = self.directory / "arrivals"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def arrived(self, n: int = 1) -> bool:
+        return len(self.arrivals()) >= n
+
+
+def pass_gate(gate: Gate, value: Any = None, name: object = "somebody") -> Any:
+    """Arrive, wait until the gate is open, return `value`."""
+    gate.arrive(name)
+    gate.wait()
+    return value
+
+
+def note(gate: Gate, name: object, value: Any = None) -> Any:
+    """Leave a mark that this ran; nothing else."""
+    gate.arrive(name)
+    return value
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def dec(x: int) -> int:
+    return x - 1
+
+
+def double(x: int) -> int:
+    return x * 2
+
+
+def add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def div(x: float, y: float) -> float:
+    return x / y
+
+
+def identity(x: Any) -> Any:
+    return x
+
+
+def fail(message: str = "it failed") -> None:
+    raise ValueError(message)
+
+
+def fail_times(n: int, directory: str, value: Any = None) -> Any:
+    """Fail the first n times that it is called with this directory, then return `value`."""
+    mark = Path(directory) / f"attempt-{uuid.uuid4().hex}"
+    mark.touch()
+    if len(list(Path(directory).glob("attempt-*"))) <= n:
+        raise RuntimeError("not yet")
+    return value
+
+
+def attempts(directory: Path) -> int:
+    return len(list(directory.glob("attempt-*")))

@@ -1,0 +1,218 @@
+"""Fixtures of the tests of the public surface of `distributed.Client`.
+
+TREADLE_TESTS_AGAINST=distributed runs the same tests against distributed itself, which proves
+that they state its behaviour and not an opinion. Without it they run against `treadle.Client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+from client_support import SOON, Gate, addresses, connect, make_client, make_in_process_client
+
+HERE = Path(__file__).parent
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A signal ends one test and leaves the others alone; the thread method would end the run.
+    for item in items:
+        if item.path.is_relative_to(HERE) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(60, method="signal"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+class Shared:
+    """The client of a module; a test that fails or leaves something behind costs a new one."""
+
+    def __init__(self, make: Callable[[], distributed.Client]) -> None:
+        self.make = make
+        self.client: distributed.Client | None = None
+
+    def get(self) -> distributed.Client:
+        if self.client is None:
+            self.client = self.make()
+        return self.client
+
+    def drop(self) -> None:
+        client, self.client = self.client, None
+        if client is not None:
+            with suppress(Exception):
+                client.close(timeout=SOON)
+
+
+def left_over(client: distributed.Client) -> dict[str, Any]:
+    """The keys that the client or its cluster still know."""
+    for state in list(client.futures.values()):
+        # A future that raised holds its exception, whose traceback holds the frame of the test,
+        # which holds the future: distributed lets go of none of them.
+        error = getattr(state, "exception", None)
+        if isinstance(error, BaseException):
+            traceback.clear_frames(error.__traceback__)
+        del error, state
+    gc.collect()
+    # A cancelled future is nothing that the cluster keeps; caches of Dask may still hold it.
+    futures = {
+        key: state
+        for key, state in list(client.futures.items())
+        if getattr(state, "status", None) != "cancelled"
+    }
+    return {**client.who_has(), **futures}
+
+
+def lend(shared: Shared, request: pytest.FixtureRequest) -> Iterator[distributed.Client]:
+    yield shared.get()
+    if request.node.stash.get(FAILED, False):
+        shared.drop()
+        return
+    assert shared.client is not None
+    until = time.monotonic() + SOON
+    while keys := left_over(shared.client):
+        if time.monotonic() > until:
+            shared.drop()
+            pytest.fail(f"the test left keys behind: {keys}")
+        time.sleep(0.01)
+        shared.client.run(gc.collect)
+
+
+@pytest.fixture(scope="module")
+def shared_client() -> Iterator[Shared]:
+    shared = Shared(make_client)
+    yield shared
+    shared.drop()
+
+
+@pytest.fixture
+def client(shared_client: Shared, request: pytest.FixtureRequest) -> Iterator[distributed.Client]:
+    """A synchronous client of two workers of one thread each, shared by a module's tests."""
+    yield from lend(shared_client, request)
+
+
+@pytest.fixture(scope="module")
+def shared_in_process_client() -> Iterator[Shared]:
+    shared = Shared(make_in_process_client)
+    yield shared
+    shared.drop()
+
+
+@pytest.fixture
+def in_process_client(
+    shared_in_process_client: Shared, request: pytest.FixtureRequest
+) -> Iterator[distributed.Client]:
+    """A client whose tasks run on two threads of this process."""
+    yield from lend(shared_in_process_client, request)
+
+
+@pytest.fixture
+def fresh_client() -> Iterator[distributed.Client]:
+    """A client with two workers of its own, for tests that restart, kill or retire them."""
+    client = make_client()
+    yield client
+    with suppress(Exception):
+        client.close(timeout=SOON)
+
+
+@pytest.fixture
+def new_client() -> Iterator[Callable[..., distributed.Client]]:
+    """Makes clients with workers as the test wants them, and closes them afterwards."""
+    made: list[distributed.Client] = []
+
+    def make(**kwargs: Any) -> distributed.Client:
+        client = make_client(**kwargs)
+        made.append(client)
+        return client
+
+    yield make
+    for client in reversed(made):
+        with suppress(Exception):
+            client.close(timeout=SOON)
+
+
+@pytest.fixture
+def second_client(client: distributed.Client) -> Iterator[distributed.Client]:
+    """Another client of the cluster of `client`; it is not the default one."""
+    second = connect(client, set_as_default=False)
+    yield second
+    with suppress(Exception):
+        second.close(timeout=SOON)
+
+
+class AsyncClient:
+    """What a coroutine test asks for; it is started in the loop of the test."""
+
+    def __init__(self, client: distributed.Client) -> None:
+        self.client = client
+
+    async def start(self) -> distributed.Client:
+        return await connect(self.client, asynchronous=True)
+
+
+@pytest.fixture
+def async_client(client: distributed.Client) -> AsyncClient:
+    """An asynchronous client of the module's cluster; only for `async def` tests."""
+    return AsyncClient(client)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def run() -> None:
+        started = {}
+        for name, value in arguments.items():
+            if isinstance(value, AsyncClient):
+                started[name] = await value.start()
+        try:
+            await pyfuncitem.obj(**{**arguments, **started})
+        finally:
+            for client in started.values():
+                await client.close()
+
+    asyncio.run(run())
+    return True
+
+
+@pytest.fixture
+def workers(client: distributed.Client) -> list[str]:
+    """The addresses of the two workers of `client`."""
+    found = addresses(client)
+    assert len(found) == 2
+    return found
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    directory = tmp_path / "gate"
+    directory.mkdir()
+    gate = Gate(directory)
+    yield gate
+    gate.open()  # a test that failed must not leave its tasks waiting
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing is logged: what is logged with a traceback is kept, and its futures with it."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -1,0 +1,144 @@
+"""Exceptions of tasks on their way to the client."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from distributed import (
+    Reschedule,
+)
+from python_sides import HubWorker
+
+from treadle.worker import errors
+
+
+class Odd(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("never")
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("never")
+
+
+def caught(function: Callable[[], Any]) -> BaseException:
+    try:
+        function()
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+def test_an_exception_travels_with_its_traceback() -> None:
+    def inner() -> None:
+        raise ValueError("inner")
+
+    def outer() -> None:
+        try:
+            inner()
+        except ValueError as error:
+            raise KeyError("outer") from error
+
+    exception, shown = errors.load(errors.dump(caught(outer)))
+    assert type(exception) is KeyError
+    assert exception.args == ("outer",)
+    assert [frame.name for frame in traceback.extract_tb(shown)] == ["caught", "outer"]
+    assert type(exception.__cause__) is ValueError
+    names = [frame.name for frame in traceback.extract_tb(exception.__cause__.__traceback__)]
+    assert names == ["outer", "inner"]
+
+
+def test_the_exception_itself_is_left_as_it_was() -> None:
+    error = caught(lambda: 1 / 0)
+    before = error.__traceback__
+    errors.dump(error)
+    assert error.__traceback__ is before
+
+
+@pytest.mark.parametrize("error", [Odd(1, 2), Unpicklable("text"), Exception(threading.Lock())])
+def test_an_exception_that_cannot_travel_is_replaced_by_its_text(error: Exception) -> None:
+    exception, _ = errors.load(errors.dump(error))
+    assert type(exception) is Exception
+    assert str(exception) == repr(error)
+
+
+def test_an_exception_without_a_text_is_named() -> None:
+    exception, _ = errors.load(errors.dump(Silent()))
+    assert "Silent" in str(exception)
+
+
+def test_a_huge_exception_is_replaced() -> None:
+    class Huge(Exception):
+        def __init__(self) -> None:
+            super().__init__("huge")
+            self.payload = b"x" * (2 << 20)
+
+    data = errors.dump(Huge())
+    assert len(data) < 100_000
+    assert "Huge" in str(errors.load(data)[0])
+
+
+def test_a_long_text_is_cut() -> None:
+    data = errors.dump(ValueError("x" * 100_000))
+    exception, _ = errors.load(data)
+    assert type(exception) is ValueError
+    assert exception.args[0] == "Long error message"
+    assert len(data) < 50_000
+
+
+def test_what_the_receiver_cannot_unpickle_is_replaced_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = errors.dump(Unpicklable2("text"))
+    monkeypatch.delattr(sys.modules[__name__], "Unpicklable2")
+    exception, _ = errors.load(data)
+    assert type(exception) is Exception
+    assert str(exception) == "Unpicklable2('text')"
+
+
+class Unpicklable2(Exception):
+    """Its class is not at the receiver."""
+
+
+@pytest.mark.parametrize("leaving", [SystemExit(3), KeyboardInterrupt()])
+def test_a_task_cannot_end_the_client(leaving: BaseException) -> None:
+    exception, _ = errors.load(errors.dump(leaving))
+    assert type(exception) is RuntimeError
+    assert repr(leaving) in str(exception)
+
+
+def test_a_base_exception_stays_one() -> None:
+    assert type(errors.load(errors.dump(BaseException("base")))[0]) is BaseException
+
+
+def test_a_value_that_cannot_be_pickled_is_a_type_error(worker: HubWorker) -> None:
+    lock = threading.Lock()
+    error = worker.service.unserializable(lock, caught(lambda: pickle.dumps(lock)))
+    exception, _ = errors.load(worker.service.dump_error(error))
+    assert type(exception) is TypeError
+    assert "Could not serialize object of type _thread.lock" in str(exception)
+    assert "cannot pickle" in str(exception.__cause__)
+
+
+def test_reschedule_is_known(worker: HubWorker) -> None:
+    assert worker.service.reschedules(Reschedule())
+    assert not worker.service.reschedules(ValueError())

@@ -15,6 +15,8 @@ import threading
 import weakref
 from collections import OrderedDict
 
+import numpy as np
+import pandas as pd
 import pytest
 from dask._task_spec import (
     DataNode,
@@ -22,13 +24,9 @@ from dask._task_spec import (
     Task,
     TaskRef,
 )
+from recipe_support import LARGE, Colour, Future, Pair, arguments, call, execute, run
 
 from treadle import _core
-
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
-
-from recipe_support import LARGE, Colour, Future, Pair, arguments, call, execute, run
 
 # Constants, mutability, identity
 
@@ -79,6 +77,8 @@ def test_arguments_that_contain_themselves():
     assert back[1] is back
     assert other[1][0][0] is other[1]
     assert kwargs == {"k": {"loop": [3]}}
+    (one, (two,)), _ = call(arguments, loop, [loop])
+    assert one is two is one[1]
 
 
 def test_arguments_that_are_nested_too_deeply():

@@ -12,16 +12,14 @@ import sys
 import threading
 from collections import OrderedDict
 
+import numpy as np
+import pandas as pd
 import pytest
 from dask.base import tokenize
 from dask.utils import funcname, key_split
+from recipe_support import Colour, Future, Number, Pair, Point, Text, arguments, run
 
 from treadle import _core
-
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
-
-from recipe_support import Colour, Future, Number, Pair, Point, Text, arguments, run
 
 # Keys
 

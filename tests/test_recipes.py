@@ -11,6 +11,7 @@ import weakref
 from typing import ClassVar
 
 import dask
+import numpy as np
 import pytest
 from dask._task_spec import (
     Alias,
@@ -22,13 +23,9 @@ from dask._task_spec import (
     TaskRef,
     Tuple,
 )
+from recipe_support import Future, Pair, Point, arguments, call, execute, run
 
 from treadle import _core
-
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
-
-from recipe_support import Future, Pair, Point, arguments, call, execute, run
 
 # Nodes
 

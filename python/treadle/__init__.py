@@ -18,29 +18,60 @@ from treadle._trace import Trace, trace
 from treadle.threaded import get
 
 if TYPE_CHECKING:
-    from treadle import transfer
+    from treadle import processes, transfer
+    from treadle.client import (
+        Client,
+        DataLost,
+        Future,
+        InputUnavailable,
+        LocalCluster,
+        WorkerLost,
+        as_completed,
+        progress,
+        wait,
+    )
 
 __all__ = [
+    "Client",
     "CycleError",
+    "DataLost",
+    "Future",
+    "InputUnavailable",
+    "LocalCluster",
     "MissingDependencyError",
     "Trace",
+    "WorkerLost",
     "__version__",
+    "as_completed",
     "empty",
     "get",
     "install",
     "installed",
     "order",
+    "processes",
+    "progress",
     "shared_arrays",
     "sync",
     "threaded",
     "trace",
     "transfer",
     "uninstall",
+    "wait",
 ]
+
+# Names of treadle.client, which imports distributed.
+_CLIENT = frozenset(
+    [
+        *("Client", "Future", "LocalCluster", "as_completed", "progress", "wait"),
+        *("DataLost", "InputUnavailable", "WorkerLost"),
+    ]
+)
 
 
 def __getattr__(name: str) -> Any:
     # Whoever only computes pays nothing for the network.
-    if name == "transfer":
-        return importlib.import_module("treadle.transfer")
+    if name in ("client", "processes", "transfer"):
+        return importlib.import_module(f"treadle.{name}")
+    if name in _CLIENT:
+        return getattr(importlib.import_module("treadle.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ from treadle._cli import (
 )
 
 if TYPE_CHECKING:
-    from treadle._core import Connection
+    from treadle._core import TransferConnection as Connection
 
 __all__ = ["bench"]
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from treadle._core import Connection, Listener
+    from treadle._core import Listener
+    from treadle._core import TransferConnection as Connection
 
 __all__ = [
     "Child",

@@ -18,10 +18,7 @@ import click
 from treadle._cli import clear_errors, end_with_input, listening
 from treadle._cli_cluster import Credentials, Ending, security_options
 
-__all__ = ["RESTART", "worker"]
-
-# Exit status of a worker that shall be started again (EX_TEMPFAIL).
-RESTART = 75
+__all__ = ["worker"]
 
 # Seconds that running tasks have to notice the end.
 _PATIENCE = 2.0
@@ -135,13 +132,12 @@ def _run(
     from dask.system import CPU_COUNT
 
     from treadle import _core
-    from treadle.transfer._options import settings
-    from treadle.worker import Service
+    from treadle.worker._service import RESTART, Service
 
     nthreads = nthreads or CPU_COUNT
     limit = _bytes(memory_limit, nthreads)
     _remember(address, credentials)
-    service = Service(connection=credentials.of_connections(), preload=preload, with_stderr=True)
+    service = Service(connection=credentials.of_connections(), preload=preload, own_process=True)
     native: Any = _core.Worker(
         address,
         name=name,
@@ -150,11 +146,9 @@ def _run(
         directory=directory,
         resources=resources,
         service=service,
-        settings=settings({"tls": credentials.tls, "insecure": credentials.insecure}),
         listen=credentials.address(listen or _reachable(address)),
-        host=socket.gethostname(),
-        python=f"{sys.version_info[0]}.{sys.version_info[1]}",
         info=Service.info(),
+        **credentials.of_connections(),
     )
     try:
         if supervised:

@@ -74,7 +74,8 @@ class Log(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter(_FORMAT))
         longest = dask.config.get("distributed.admin.log-length", 10_000)
-        self._records: deque[logging.LogRecord] = deque(maxlen=longest)
+        # As text: records hold arguments and tracebacks, and those hold what users let go of.
+        self._entries: deque[tuple[float, str, str]] = deque(maxlen=longest)
         self._tail = Tail()
         self._stderr: TextIO | None = None
         for name in _LOGGERS:
@@ -85,22 +86,38 @@ class Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
-        self._records.append(record)
+        text = self.format(record)
+        self._entries.append((record.created, record.levelname, text))
         # Not through standard error: logging's own handler took hold of the stream before this did.
-        self._tail.write(self.format(record) + "\n")
+        self._tail.write(text + "\n")
+        last_resort = logging.lastResort
+        if (
+            last_resort is not None
+            and record.levelno >= last_resort.level
+            and self._is_alone(record)
+        ):
+            # Logging tells people itself only where nobody handles a record.
+            last_resort.handle(record)
 
-    def records(self) -> list[logging.LogRecord]:
-        """Return the last records, oldest first."""
-        return list(self._records)
+    def _is_alone(self, record: logging.LogRecord) -> bool:
+        """Whether nobody but the first log, which this is, handles a record."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        first: Log | None = None
+        while logger is not None:
+            for handler in logger.handlers:
+                if not isinstance(handler, Log):
+                    return False
+                first = first or handler
+            logger = logger.parent if logger.propagate else None
+        return first is self
 
     def entries(self, start: float, n: int | None, timestamps: bool) -> list[tuple[Any, ...]]:
         """Return (time,) level and text of the last records since a time, newest first."""
         found: list[tuple[Any, ...]] = []
-        for record in reversed(self.records()):
-            if record.created < start or (n and len(found) >= n):
+        for created, level, text in reversed(list(self._entries)):
+            if created < start or (n and len(found) >= n):
                 break
-            entry: tuple[Any, ...] = (record.levelname, self.format(record))
-            found.append((record.created, *entry) if timestamps else entry)
+            found.append((created, level, text) if timestamps else (level, text))
         return found
 
     def text(self) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from treadle._cli import reason, tell, told
 
 if TYPE_CHECKING:
-    from treadle._core import Connection, Listener
+    from treadle._core import Listener
+    from treadle._core import TransferConnection as Connection
 
 __all__ = ["CONNECT_TIMEOUT", "Agent"]
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import distributed
 import pytest
+
 from client_support import SOON, Gate, addresses, connect, make_client, make_in_process_client
 
 HERE = Path(__file__).parent

@@ -8,10 +8,11 @@ import dask
 import dask.array as da
 import distributed
 import pytest
-from client_support import SOON, add, client_class, connect, fail, inc, make_client, pass_gate
 from dask import delayed
 from distributed import Client, as_completed, wait
 from distributed.client import ClosedClientError
+
+from client_support import SOON, add, client_class, connect, fail, inc, make_client, pass_gate
 
 
 async def test_submit_and_await(async_client):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import distributed
 import pytest
+from distributed import as_completed, wait
+from distributed.client import FutureCancelledError, FuturesCancelledError
+
 from client_support import (
     SOON,
     add,
@@ -15,8 +18,6 @@ from client_support import (
     note,
     pass_gate,
 )
-from distributed import as_completed, wait
-from distributed.client import FutureCancelledError, FuturesCancelledError
 
 
 def test_a_waiting_task_never_runs(client, workers, gate, eventually):

@@ -12,8 +12,9 @@ import warnings
 import dask
 import distributed
 import pytest
-from client_support import SOON, add, distributed_fails, div, fail, identity, inc
 from distributed import wait
+
+from client_support import SOON, add, distributed_fails, div, fail, identity, inc
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import concurrent.futures as cf
 
 import pytest
-from client_support import SOON, add, attempts, double, fail, fail_times, inc, note, pass_gate
 from distributed import get_worker
+
+from client_support import SOON, add, attempts, double, fail, fail_times, inc, note, pass_gate
 
 
 def here():

@@ -7,10 +7,11 @@ import queue
 
 import numpy as np
 import pytest
-from client_support import SOON, add, fail, identity, inc
 from dask import delayed
 from distributed import wait
 from distributed.client import FutureCancelledError
+
+from client_support import SOON, add, fail, identity, inc
 
 
 def test_one_future(client):

@@ -9,9 +9,10 @@ import dask
 import distributed
 import numpy as np
 import pytest
-from client_support import SOON, fail, identity, inc, pass_gate
 from distributed import wait
 from distributed.exceptions import WorkerStartTimeoutError
+
+from client_support import SOON, fail, identity, inc, pass_gate
 
 
 def test_who_has_names_the_workers_of_each_key(client, workers):

@@ -12,6 +12,10 @@ from pathlib import Path
 import dask
 import distributed
 import pytest
+from dask import delayed
+from distributed import Client, default_client, get_client, wait
+from distributed.client import ClosedClientError
+
 from client_support import (
     SOON,
     add,
@@ -23,9 +27,6 @@ from client_support import (
     note,
     pass_gate,
 )
-from dask import delayed
-from distributed import Client, default_client, get_client, wait
-from distributed.client import ClosedClientError
 
 
 def test_a_client_closes_with_its_block(new_client):

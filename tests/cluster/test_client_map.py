@@ -5,6 +5,8 @@ from __future__ import annotations
 import queue
 
 import pytest
+from distributed import Future, get_worker, wait
+
 from client_support import (
     SOON,
     add,
@@ -16,7 +18,6 @@ from client_support import (
     note,
     pass_gate,
 )
-from distributed import Future, get_worker, wait
 
 
 def here(_):

@@ -9,8 +9,9 @@ import dask
 import distributed
 import numpy as np
 import pytest
-from client_support import SOON, add, addresses, inc, note, pass_gate
 from distributed import wait
+
+from client_support import SOON, add, addresses, inc, note, pass_gate
 
 
 def holders(client, future):

@@ -6,8 +6,9 @@ import os
 import zipfile
 
 import pytest
-from client_support import SOON, addresses
 from distributed import WorkerPlugin
+
+from client_support import SOON, addresses
 
 
 def test_a_function_runs_once_on_each_worker(client, workers):

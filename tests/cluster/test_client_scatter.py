@@ -8,8 +8,9 @@ import queue
 import numpy as np
 import pandas as pd
 import pytest
-from client_support import SOON, add, distributed_fails, identity, inc
 from distributed import Future, wait
+
+from client_support import SOON, add, distributed_fails, identity, inc
 
 
 def test_a_single_value(client):

@@ -8,6 +8,10 @@ import time
 
 import distributed
 import pytest
+from dask.tokenize import tokenize
+from dask.utils import funcname
+from distributed import Future, get_worker, wait
+
 from client_support import (
     SOON,
     add,
@@ -19,9 +23,6 @@ from client_support import (
     note,
     pass_gate,
 )
-from dask.tokenize import tokenize
-from dask.utils import funcname
-from distributed import Future, get_worker, wait
 
 
 def here():

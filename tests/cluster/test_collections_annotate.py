@@ -6,9 +6,10 @@ import dask
 import dask.array as da
 import distributed
 import pytest
-from client_support import SOON, attempts, fail, fail_times, inc, note, pass_gate
 from dask import delayed
 from distributed import get_worker, progress, wait
+
+from client_support import SOON, attempts, fail, fail_times, inc, note, pass_gate
 
 
 def here(*_):

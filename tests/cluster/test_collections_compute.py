@@ -12,10 +12,11 @@ import distributed
 import numpy as np
 import pandas as pd
 import pytest
-from client_support import SOON, add, attempts, div, double, fail, fail_times, inc, note, pass_gate
 from dask import delayed
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Future, as_completed, futures_of, get_worker, wait
+
+from client_support import SOON, add, attempts, div, double, fail, fail_times, inc, note, pass_gate
 
 
 def here():

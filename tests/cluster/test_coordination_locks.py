@@ -9,8 +9,9 @@ import uuid
 
 import distributed
 import pytest
-from client_support import SOON, inc, pass_gate
 from distributed import Event, Lock, MultiLock, Semaphore, wait
+
+from client_support import SOON, inc, pass_gate
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import uuid
 
 import distributed
 import pytest
-from client_support import SOON, fail, inc, pass_gate
 from distributed import Future, Queue, Variable, wait
+
+from client_support import SOON, fail, inc, pass_gate
 
 
 @pytest.fixture

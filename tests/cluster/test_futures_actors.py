@@ -8,8 +8,9 @@ import signal
 
 import distributed
 import pytest
-from client_support import SOON, pass_gate
 from distributed import Actor, BaseActorFuture, as_completed, get_client, get_worker, wait
+
+from client_support import SOON, pass_gate
 
 
 class Counter:

@@ -10,8 +10,9 @@ import dask
 import distributed
 import numpy as np
 import pytest
-from client_support import SOON, add, fail, identity, inc, note, pass_gate
 from distributed import Future, fire_and_forget, get_client, wait
+
+from client_support import SOON, add, fail, identity, inc, note, pass_gate
 
 
 def test_from_pending_to_finished(client, gate, eventually):

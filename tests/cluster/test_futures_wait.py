@@ -5,9 +5,10 @@ from __future__ import annotations
 import dask
 import distributed
 import pytest
-from client_support import SOON, add, fail, inc, pass_gate
 from distributed import as_completed, wait
 from distributed.client import FIRST_COMPLETED
+
+from client_support import SOON, add, fail, inc, pass_gate
 
 
 def test_wait_returns_what_is_done_and_what_is_not(client):

@@ -10,7 +10,6 @@ import dask
 import dask.array as da
 import distributed
 import pytest
-from client_support import SOON, add, addresses, double, fail, inc, note, pass_gate
 from dask import delayed
 from distributed import (
     as_completed,
@@ -21,6 +20,8 @@ from distributed import (
     wait,
     worker_client,
 )
+
+from client_support import SOON, add, addresses, double, fail, inc, note, pass_gate
 
 
 def test_a_task_knows_its_worker(client, workers):

@@ -311,12 +311,14 @@ impl Inner {
     pub(crate) fn leave(&mut self) -> (Vec<Garbage>, Vec<Action>) {
         let mut actions = std::mem::take(&mut self.actions);
         if std::mem::take(&mut self.changed) {
+            // Before the others: whoever they wake may ask the poller for what there is to do, and
+            // would not be woken again.
+            if let Some(watch) = &self.watch {
+                actions.push(Action::Queue(Arc::clone(watch)));
+            }
             actions.push(Action::Notify);
             if let Some(notifier) = &self.notifier {
                 actions.push(Action::Signal(Arc::clone(notifier)));
-            }
-            if let Some(watch) = &self.watch {
-                actions.push(Action::Queue(Arc::clone(watch)));
             }
         }
         (std::mem::take(&mut self.garbage), actions)

@@ -12,6 +12,7 @@
 pub mod client;
 mod error;
 pub mod message;
+pub mod server;
 pub mod wire;
 pub mod worker;
 

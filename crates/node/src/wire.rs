@@ -32,6 +32,7 @@ pub use hello::{
     encode_welcome,
 };
 pub use link::{Link, Packet, introduce};
+pub(crate) use notices::Finished;
 
 /// The generated types.
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]

@@ -6,6 +6,7 @@ use treadle_types::{TaskId, WorkerId};
 
 use crate::State;
 use crate::client::OpenId;
+use crate::copies::Purpose;
 use crate::queue::{Queue, Queues};
 use crate::scheduler::{Scheduler, state_of};
 use crate::task::{Flags, Phase, QueueId, Task};
@@ -15,11 +16,12 @@ type Checked = Result<(), String>;
 
 /// Fails with a message unless something holds.
 macro_rules! ensure {
-    ($holds:expr, $($message:tt)*) => {
-        if !$holds {
+    ($holds:expr, $($message:tt)*) => {{
+        let holds: bool = $holds;
+        if !holds {
             return Err(format!($($message)*));
         }
-    };
+    }};
 }
 
 impl Scheduler {
@@ -336,6 +338,14 @@ impl Scheduler {
                 at.incoming == incoming,
                 "{incoming} tasks are asked back for {id:?}, counted as {}",
                 at.incoming
+            );
+            let copies = self.copies.pending.values();
+            let copies = copies
+                .filter(|copy| copy.purpose == Purpose::Drain(id))
+                .count();
+            ensure!(
+                at.drain.is_none_or(|drain| drain.copies as usize == copies),
+                "{copies} copies are made for {id:?}, which leaves, and counted otherwise"
             );
             let bytes: u64 = at.held.iter().map(|&held| self.tasks[held].nbytes()).sum();
             ensure!(

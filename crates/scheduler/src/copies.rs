@@ -49,14 +49,6 @@ impl Copies {
         let all = (task, WorkerId(0))..=(task, WorkerId(u32::MAX));
         self.pending.range(all).map(|(&(_, to), &copy)| (to, copy))
     }
-
-    /// How many copies are still to be made for a worker that leaves.
-    fn for_drain(&self, worker: WorkerId) -> usize {
-        let pending = self.pending.values();
-        pending
-            .filter(|copy| copy.purpose == Purpose::Drain(worker))
-            .count()
-    }
 }
 
 impl Scheduler {
@@ -72,9 +64,24 @@ impl Scheduler {
             attempt: task.attempt,
             purpose,
         };
-        self.copies.pending.insert((id, to), copying);
+        let before = self.copies.pending.insert((id, to), copying);
+        self.count_drain(before, false);
+        self.count_drain(Some(copying), true);
         Self::tell(effects, to, command);
         self.moved();
+    }
+
+    /// Counts a copy that is made for a worker that leaves, or is no more.
+    fn count_drain(&mut self, copying: Option<Copying>, begins: bool) {
+        if let Some(Purpose::Drain(leaving)) = copying.map(|copying| copying.purpose)
+            && let Some(at) = self.workers.get_mut(leaving)
+            && let Some(drain) = &mut at.drain
+        {
+            match begins {
+                true => drain.copies += 1,
+                false => drain.copies -= 1,
+            }
+        }
     }
 
     /// The worker with the fewest bytes among those that can take a copy.
@@ -239,6 +246,7 @@ impl Scheduler {
             ..
         }) = copying
         {
+            self.count_drain(copying, false);
             self.advance_drain(leaving, effects);
         }
     }
@@ -443,7 +451,7 @@ impl Scheduler {
         let Some(drain) = at.drain.filter(|drain| !drain.reported) else {
             return;
         };
-        if self.copies.for_drain(worker) > 0 {
+        if drain.copies > 0 {
             return;
         }
         let only_here: Vec<_> = at
@@ -465,10 +473,12 @@ impl Scheduler {
         let idle = at.tasks() == 0 && at.stopping.is_empty();
         // Where nobody can take them, the values are not worth more than somebody's patience.
         let waited = self.now.saturating_sub(drain.since) > self.config.patience;
-        if idle && self.copies.for_drain(worker) == 0 && (stranded == 0 || waited) {
-            if let Some(drain) = &mut at.drain {
-                drain.reported = true;
-            }
+        if let Some(drain) = &mut at.drain
+            && idle
+            && drain.copies == 0
+            && (stranded == 0 || waited)
+        {
+            drain.reported = true;
             effects.0.push(Effect::Drained(worker));
         }
     }

@@ -61,10 +61,15 @@ impl Scheduler {
             let Some(at) = self.workers.get_mut(worker) else {
                 break;
             };
-            let queue = &mut at.own.creators;
-            let Some(entry) = queue.pop(alive(tasks, QueueId::Own(worker))) else {
+            let own = QueueId::Own(worker);
+            let Some(entry) = at.own.creators.peek(alive(tasks, own)) else {
                 break;
             };
+            let class = self.classes.get(tasks[entry.task].class);
+            if class.is_some_and(|class| !at.has_free(&class.constraint.resources)) {
+                break;
+            }
+            at.own.creators.pop(alive(tasks, own));
             self.assign(entry.task, worker, effects);
         }
         true
@@ -105,7 +110,11 @@ impl Scheduler {
                 .own
                 .creators
                 .peek(alive(&self.tasks, QueueId::Own(worker)));
-            consider(own, worker, QueueId::Own(worker));
+            let fits = |entry: &Entry| {
+                let class = self.classes.get(self.tasks[entry.task].class);
+                class.is_none_or(|class| at.has_free(&class.constraint.resources))
+            };
+            consider(own.filter(fits), worker, QueueId::Own(worker));
             for &id in &at.classes {
                 if let Some(class) = self.classes.get_mut(id)
                     && at.has_free(&class.constraint.resources)
@@ -188,6 +197,8 @@ impl Scheduler {
             QueueId::Common | QueueId::Parked => &mut self.common,
         };
         queues.of(of_creators).pop(alive(&self.tasks, queue));
+        // A dead entry of the same task must not pass for alive until it is sent.
+        self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
         if queue == QueueId::Common && of_creators {
             let slots = u64::from(at.profile.threads);
             let run = (self.share * slots / 256).clamp(1, RUN * slots.max(1));
@@ -204,6 +215,7 @@ impl Scheduler {
             // It was placed before the cut was known.
             self.enter(entry.task, Phase::WAITING);
             self.work.ready.push(entry);
+            self.relevel(worker);
             return true;
         }
         self.assign(entry.task, worker, effects);

@@ -214,6 +214,7 @@ impl Scheduler {
         }
         at.drain = Some(crate::worker::Drain {
             since: now,
+            copies: 0,
             reported: false,
         });
         self.moved();

@@ -7,7 +7,7 @@ use crate::Effects;
 use crate::class::ClassId;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Phase, QueueId};
+use crate::task::{Flags, Phase, QueueId, Task};
 
 /// What a first byte takes from another host, and from another process of one host, in microseconds.
 const FAR: f64 = 500.0;
@@ -176,8 +176,9 @@ impl Scheduler {
     fn choose(&mut self, id: TaskId) -> Choice {
         let task = &self.tasks[id];
         if task.flags.has(Flags::PINNED) {
-            return match self.actor_of(id) {
-                Some(worker) => Choice::Worker(worker),
+            return match self.actor_of(task) {
+                Some(worker) if self.reaches(id, worker) => Choice::Worker(worker),
+                Some(_) => Choice::Nowhere,
                 None => Choice::Anyone,
             };
         }
@@ -224,17 +225,27 @@ impl Scheduler {
     }
 
     /// The worker of the actor that a task calls.
-    pub(crate) fn actor_of(&self, id: TaskId) -> Option<WorkerId> {
-        let inputs = self.tasks[id].inputs.iter();
-        let mut actors = inputs.filter_map(|edge| {
+    pub(crate) fn actor_of(&self, task: &Task) -> Option<WorkerId> {
+        let mut actors = task.inputs.iter().filter_map(|edge| {
             let input = &self.tasks[edge.task];
             (input.flags.has(Flags::ACTOR)).then(|| input.holders.first())?
         });
         actors.next().map(|holder| holder.worker)
     }
 
+    /// Whether a task reads nothing that is in a worker's memory.
+    pub(crate) fn is_creator(&self, id: TaskId) -> bool {
+        let mut inputs = self.tasks[id].inputs.iter();
+        inputs.all(|edge| {
+            matches!(
+                self.tasks[edge.task].phase,
+                Phase::Memory { inline: true, .. }
+            )
+        })
+    }
+
     /// Whether a worker has room and resources for a ready task.
-    fn can_take(&self, id: TaskId, worker: WorkerId) -> bool {
+    pub(crate) fn can_take(&self, id: TaskId, worker: WorkerId) -> bool {
         let task = &self.tasks[id];
         let Some(at) = self.workers.get(worker) else {
             return false;

@@ -14,7 +14,7 @@ use crate::learnt::Learnt;
 use crate::placement::Weights;
 use crate::queue::{Entry, Queues};
 use crate::story::Story;
-use crate::task::{Phase, Task, Tasks};
+use crate::task::{Flags, Phase, Task, Tasks};
 use crate::worker::Workers;
 use crate::{Config, Effect, Effects, Event, SchedulerError, State};
 
@@ -236,9 +236,13 @@ impl Scheduler {
         self.workers.queued.set(id, queued);
     }
 
-    /// Whether `worker` may run a task, now or later.
+    /// Whether `worker` may run a task, now or later: where the actor is that it calls, or where its
+    /// constraint is satisfied.
     #[inline]
     pub(crate) fn permits(&self, task: &Task, worker: WorkerId) -> bool {
+        if task.flags.has(Flags::PINNED) {
+            return self.actor_of(task) == Some(worker);
+        }
         self.classes
             .get(task.class)
             .is_none_or(|class| class.admits(worker))

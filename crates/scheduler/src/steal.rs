@@ -3,7 +3,6 @@
 use treadle_types::{Command, TaskId, WorkerId};
 
 use crate::Effects;
-use crate::class::ClassId;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase, QueueId};
@@ -145,11 +144,15 @@ impl Scheduler {
             return;
         };
         self.end_stay(id, true, effects);
+        // One that was sent ahead has not been looked at for this yet.
+        let creator = self.is_creator(id);
+        self.tasks[id].flags.put(Flags::CREATOR, creator);
         let task = &self.tasks[id];
         let taker = self.workers.get(thief);
         if task.missing == 0
-            && task.class == ClassId::NONE
-            && taker.is_some_and(|at| at.free() > 0 && at.is_running() && at.own.is_empty())
+            && taker.is_some_and(|at| at.free() > 0 && at.own.is_empty())
+            && self.can_take(id, thief)
+            && self.permits(task, thief)
             && self.reaches(id, thief)
         {
             self.assign(id, thief, effects);

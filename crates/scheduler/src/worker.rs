@@ -61,6 +61,8 @@ pub(crate) struct Stopping {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain {
     pub(crate) since: Duration,
+    /// Copies of its values that others were told to make.
+    pub(crate) copies: u32,
     pub(crate) reported: bool,
 }
 

@@ -63,8 +63,10 @@ pub(crate) struct Client {
     submissions: Vec<(VecDeque<Batch>, Vec<u32>)>,
     bringing: BTreeMap<Key, Bringing>,
     next_attempt: u64,
+    /// Where values were, by all that the client has ever heard.
+    heard: Vec<(Key, WorkerId, ObjectId)>,
     /// Values that are being read.
-    requests: BTreeMap<u64, Key>,
+    requests: BTreeMap<u64, (Key, ObjectId)>,
 }
 
 impl Client {
@@ -80,6 +82,7 @@ impl Client {
             submissions: Vec::new(),
             bringing: BTreeMap::new(),
             next_attempt: 0,
+            heard: Vec::new(),
             requests: BTreeMap::new(),
         }
     }
@@ -142,9 +145,9 @@ impl World {
             _ if draw < cancels => self.cancel_some(client),
             _ if draw < cancels + releases => self.release_some(client),
             _ if draw < cancels + releases + moves => self.move_some(client),
-            85..90 => self.retry_some(client),
-            90..93 => self.want_some(client),
-            93..96 => self.gather_some(client),
+            84..88 => self.retry_some(client),
+            88..91 => self.want_some(client),
+            91..96 => self.gather_some(client),
             _ => self.submit(client),
         }
         let pause = self.plan.habits.pause;
@@ -360,20 +363,14 @@ impl World {
         }
     }
 
+    /// Reads values, some of which may have gone or moved since the client heard of them.
     fn gather_some(&mut self, client: usize) {
-        let finished = self.clients[client].all(|_| true);
-        for number in self.random.some(&finished, 50) {
-            let Future { key, standing, .. } = self.clients[client].futures[&number];
-            if let Standing::Finished {
-                holder: Some((worker, object)),
-                ..
-            } = standing
-            {
-                let request = self.next_request + 1;
-                self.clients[client].requests.insert(request, key);
-                let nbytes = self.plan.universe.spec(key).nbytes;
-                self.request(Party::Client(client), worker, object, nbytes);
-            }
+        let heard = self.clients[client].heard.clone();
+        for (key, worker, object) in self.random.some(&heard, 30) {
+            let request = self.next_request + 1;
+            self.clients[client].requests.insert(request, (key, object));
+            let nbytes = self.plan.universe.spec(key).nbytes;
+            self.request(Party::Client(client), worker, object, nbytes);
         }
     }
 
@@ -384,13 +381,14 @@ impl World {
         request: u64,
         copied: Option<Copied>,
     ) -> Result<(), String> {
-        let Some(key) = self.clients[client].requests.remove(&request) else {
+        let Some((key, object)) = self.clients[client].requests.remove(&request) else {
             return Ok(());
         };
+        let value = self.plan.universe.spec(key).value;
         match copied {
-            Some(copied) if copied.value != self.plan.universe.spec(key).value => {
-                Err(format!("client {client} reads another value of {key:?}"))
-            }
+            Some(copied) if copied.object != object || copied.value != value => Err(format!(
+                "client {client} asks for {object:?}, the value of {key:?}, and gets {copied:?}"
+            )),
             _ => Ok(()),
         }
     }
@@ -415,6 +413,10 @@ impl World {
                     }
                     News::Finished { inline, holder } => {
                         state.bringing.remove(&future.key);
+                        let travels = !self.plan.universe.spec(future.key).is_actor;
+                        let heard = holder.filter(|_| travels);
+                        let heard = heard.map(|(worker, object)| (future.key, worker, object));
+                        state.heard.extend(heard);
                         Standing::Finished { inline, holder }
                     }
                     News::Failed => Standing::Failed,

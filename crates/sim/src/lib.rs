@@ -7,12 +7,14 @@
 
 mod client;
 mod network;
+mod notices;
 mod oracle;
 mod plan;
 mod process;
 mod random;
 pub mod scaling;
 mod server;
+mod sessions;
 mod universe;
 mod verify;
 mod world;

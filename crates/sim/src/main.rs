@@ -71,7 +71,9 @@ fn main() -> ExitCode {
         treadle_sim::scaling::report();
         return ExitCode::SUCCESS;
     }
-    let time = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let time = arguments
+        .minutes
+        .map(|minutes| Duration::from_secs(60 * minutes));
     if time.is_none() && arguments.seeds.is_none() {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
@@ -90,7 +92,9 @@ fn main() -> ExitCode {
             Err(error) => {
                 failures += 1;
                 println!("seed {seed}: {error}");
-                let without = arguments.mutation.map(|m| format!(" --without {}", m.name()));
+                let without = arguments
+                    .mutation
+                    .map(|m| format!(" --without {}", m.name()));
                 println!(
                     "  replay: cargo run -p treadle-sim --release -- --seed {seed}{}",
                     without.unwrap_or_default()

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use treadle_types::{Attempt, ClientId, Command, Holders, ObjectId, Place, Report, TaskId, WorkerId};
+use treadle_types::{
+    Attempt, ClientId, Command, Holders, ObjectId, Place, Report, TaskId, WorkerId,
+};
 
 use crate::universe::Key;
 
@@ -38,6 +40,7 @@ pub(crate) struct Oracle {
     /// Losses of workers.
     pub(crate) losses: usize,
     pub(crate) has_restarted: bool,
+    pub(crate) has_invalidated: bool,
 }
 
 impl Oracle {
@@ -147,7 +150,10 @@ impl Oracle {
                     }
                 }
                 let is_inline = |place: &Place| matches!(place, Place::Inline(_));
-                let creates = assignment.inputs.iter().all(|input| is_inline(&input.place));
+                let creates = assignment
+                    .inputs
+                    .iter()
+                    .all(|input| is_inline(&input.place));
                 if creates {
                     self.must_have_room(worker, object)?;
                 }
@@ -209,7 +215,9 @@ impl Oracle {
         if let Some(holder) = holder {
             let holds = |held: &BTreeMap<ObjectId, u64>| held.keys().any(|o| o.task == task);
             if !self.held.get(&holder).is_some_and(holds) {
-                return Err(format!("{holder:?} does not have {task:?}, which it is said to"));
+                return Err(format!(
+                    "{holder:?} does not have {task:?}, which it is said to"
+                ));
             }
         }
         Ok(())
@@ -238,20 +246,20 @@ impl Oracle {
         for holder in holders {
             let holds = |held: &BTreeMap<ObjectId, u64>| held.contains_key(&object);
             if !self.held.get(holder).is_some_and(holds) {
-                return Err(format!("{holder:?} is named for {object:?}, and does not have it"));
+                return Err(format!(
+                    "{holder:?} is named for {object:?}, and does not have it"
+                ));
             }
         }
         Ok(())
     }
 
     /// A task is told to find a value at its worker.
-    fn must_come(
-        &self,
-        worker: WorkerId,
-        input: ObjectId,
-        reader: ObjectId,
-    ) -> Result<(), String> {
-        let is_there = self.held.get(&worker).is_some_and(|held| held.contains_key(&input));
+    fn must_come(&self, worker: WorkerId, input: ObjectId, reader: ObjectId) -> Result<(), String> {
+        let is_there = self
+            .held
+            .get(&worker)
+            .is_some_and(|held| held.contains_key(&input));
         let is_open = |attempt: &Attempted| {
             attempt.worker == worker && !attempt.is_over && !attempt.is_cancelled
         };
@@ -260,7 +268,9 @@ impl Oracle {
         let comes = others.any(|other| is_open(other) && other.fetches.contains(&input));
         match is_there || is_made || comes {
             true => Ok(()),
-            false => Err(format!("{reader:?} is to find {input:?} at {worker:?}, which has it not")),
+            false => Err(format!(
+                "{reader:?} is to find {input:?} at {worker:?}, which has it not"
+            )),
         }
     }
 
@@ -269,15 +279,14 @@ impl Oracle {
         let budget = self.budgets[&worker];
         let bytes: u64 = self.held[&worker].values().sum();
         // One that has given its slot away may wait for what is not there yet, and one that was
-        // sent ahead may wait for that one.
-        let could_run = |attempt: &Attempted| {
+        // sent ahead may wait for that one; nothing can be said of those that were cancelled.
+        let runs = |attempt: &Attempted| {
             let held = self.held.get(&attempt.worker);
-            let mut finds = attempt.finds.iter();
-            finds.all(|object| held.is_some_and(|held| held.contains_key(object)))
+            let mut reads = attempt.finds.iter().chain(&attempt.fetches);
+            let has_all = reads.all(|object| held.is_some_and(|held| held.contains_key(object)));
+            !attempt.is_over && !attempt.is_cancelled && !attempt.has_seceded && has_all
         };
-        let mut attempts = self.attempts.values();
-        let runs = attempts
-            .any(|attempt| !attempt.is_over && !attempt.has_seceded && could_run(attempt));
+        let runs = self.attempts.values().any(runs);
         match budget > 0 && bytes >= budget && runs {
             true => Err(format!(
                 "{worker:?} holds {bytes} bytes of {budget}, and {object:?} creates more"

@@ -10,8 +10,8 @@ use crate::universe::{Traits, Universe};
 
 /// A worker from which nothing is heard for so long is lost.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(1_000);
-/// Clients act, and faults begin, before this, in microseconds.
-const BUSY: u64 = 2_500_000;
+/// Faults last no longer than this, in microseconds.
+const LONGEST: u64 = 2_500_000;
 /// Faults are over by then.
 pub(crate) const HEALED: Duration = Duration::from_millis(6_000);
 /// The abstract resource that tasks may need.
@@ -107,13 +107,18 @@ pub(crate) enum Fault {
     /// A worker's process stops for a while.
     Pause { machine: usize, length: Duration },
     /// Nothing gets through between two nodes.
-    Cut { between: (Node, Node), length: Duration },
+    Cut {
+        between: (Node, Node),
+        length: Duration,
+    },
     /// A worker is asked to leave.
     Drain { machine: usize },
-    /// A value's file cannot be read any more.
-    Unreadable { machine: usize, which: u64 },
+    /// Files of some values cannot be read any more.
+    Unreadable { machine: usize, percent: u64 },
     /// A worker starts no tasks for lack of memory.
     Memory { machine: usize, length: Duration },
+    /// The values of some tasks are gone, says somebody else.
+    Invalidate,
     /// Everything is dropped and cancelled.
     Restart,
 }
@@ -152,14 +157,24 @@ pub(crate) struct Plan {
     /// Whether a worker that registers again replaces its old self at once.
     pub(crate) replaces: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
+    /// Machines start within so many microseconds.
+    pub(crate) starts: u64,
     /// Verify the invariants of the cores after this many steps.
     pub(crate) check_every: u64,
 }
 
 impl Plan {
     pub(crate) fn draw(random: &mut Random, mutation: Mutation) -> Self {
-        let count = random.pick(&[1, 2, 2, 3, 3, 4, 5]) as usize;
+        let is_large = random.chance(3);
+        let count = match is_large {
+            true => random.between(5, 12) as usize,
+            false => random.pick(&[1, 2, 2, 3, 3, 4, 5]),
+        };
+        // Clients begin, and faults do, within so many microseconds.
+        let span = random.pick(&[100_000, 500_000, LONGEST]);
         let limited = random.chance(25);
+        // Long tasks that want the same resources, and are often cancelled.
+        let contended = random.chance(15);
         let largest = random.pick(&[2_000, 20_000, 1_000_000]);
         let machines: Vec<_> = (0..count)
             .map(|machine| MachinePlan {
@@ -179,23 +194,31 @@ impl Plan {
             .collect();
         let constraints = constraints(random, &machines);
         let traits = Traits {
-            longest: random.pick(&[100, 5_000, 50_000, 300_000]),
-            small: random.pick(&[0, 50, 100]),
+            longest: match contended {
+                true => 300_000,
+                false => random.pick(&[100, 5_000, 50_000, 300_000]),
+            },
+            small: random.pick(&[0, 20, 60, 100]),
             largest,
             raising: random.pick(&[0, 0, 5, 20]),
             seceding: random.pick(&[0, 0, 10]),
-            constrained: random.pick(&[0, 0, 10, 50]),
+            constrained: match contended {
+                true => 90,
+                false => random.pick(&[0, 0, 10, 50]),
+            },
             constraints: constraints.clone(),
         };
         let mut universe = Universe::default();
-        for _ in 0..random.between(1, 4) {
+        let graphs = if is_large { 12 } else { 6 };
+        for _ in 0..random.between(1, graphs) {
             universe.add_graph(random, &traits);
         }
         let low = random.pick(&[10, 100, 1_000]);
         let clients = (0..random.pick(&[1, 1, 2, 3]))
-            .map(|_| random.micros(0, BUSY / 3))
+            .map(|_| random.micros(0, span / 3))
             .collect::<Vec<_>>();
-        let faults = faults(random, &machines, clients.len());
+        let most = if is_large { 40 } else { 10 };
+        let faults = faults(random, &machines, clients.len(), span, most);
         Self {
             config: Config {
                 allowed_losses: random.between(0, 4) as u32,
@@ -209,10 +232,13 @@ impl Plan {
             machines,
             clients,
             habits: Habits {
-                pause: random.pick(&[1_000, 50_000, 400_000]),
-                actions: random.between(1, 12),
+                pause: span / random.pick(&[4, 10, 50]),
+                actions: random.between(1, if is_large { 60 } else { 20 }),
                 batches: random.pick(&[0, 30, 100]),
-                cancels: random.pick(&[0, 10, 30]),
+                cancels: match contended {
+                    true => 30,
+                    false => random.pick(&[0, 10, 30]),
+                },
                 releases: random.pick(&[0, 10, 30]),
                 moves: random.pick(&[0, 0, 15]),
                 leaves: random.pick(&[0, 0, 30]),
@@ -227,6 +253,7 @@ impl Plan {
             ),
             replaces: random.chance(50),
             faults,
+            starts: span / 10,
             check_every: 1,
         }
     }
@@ -258,14 +285,21 @@ fn constraints(random: &mut Random, machines: &[MachinePlan]) -> Vec<Constraint>
     constraints
 }
 
-fn faults(random: &mut Random, machines: &[MachinePlan], clients: usize) -> Vec<(Duration, Fault)> {
+fn faults(
+    random: &mut Random,
+    machines: &[MachinePlan],
+    clients: usize,
+    span: u64,
+    most: u64,
+) -> Vec<(Duration, Fault)> {
     let count = match random.chance(20) {
         true => 0,
-        false => random.between(1, 8),
+        false => random.between(1, most),
     };
     let draw = |random: &mut Random| {
         let machine = random.index(machines.len());
-        let length = random.micros(1_000, 2_500_000);
+        let longest = random.pick(&[20_000, 400_000, LONGEST]);
+        let length = random.micros(1_000, longest);
         let fault = match random.below(100) {
             0..20 => Fault::Kill {
                 machine,
@@ -298,12 +332,13 @@ fn faults(random: &mut Random, machines: &[MachinePlan], clients: usize) -> Vec<
             79..86 if machines.len() > 1 => Fault::Drain { machine },
             86..92 => Fault::Unreadable {
                 machine,
-                which: random.next(),
+                percent: random.pick(&[20, 100]),
             },
+            97..99 => Fault::Invalidate,
             99 => Fault::Restart,
             _ => Fault::Memory { machine, length },
         };
-        (random.micros(0, BUSY), fault)
+        (random.micros(span / 20, span), fault)
     };
     let mut faults: Vec<_> = (0..count).map(|_| draw(random)).collect();
     faults.sort_by_key(|(at, _)| *at);

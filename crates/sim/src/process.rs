@@ -20,6 +20,7 @@ pub(crate) struct Stored {
     pub(crate) value: u64,
     pub(crate) nbytes: u64,
     pub(crate) is_readable: bool,
+    is_actor: bool,
 }
 
 /// A task that runs.
@@ -254,14 +255,18 @@ impl World {
             && let Some(process) = self.processes.get_mut(&pid)
             && process.id == Some(worker)
         {
-            let mut found = process.store.get(&object);
+            let mut found = process.store.get_key_value(&object);
             if any_attempt {
                 let mut store = process.store.iter();
-                found = store.find_map(|(id, stored)| (id.task == object.task).then_some(stored));
+                found = store.find(|(id, _)| id.task == object.task);
             }
             match found {
-                Some(stored) if stored.is_readable => {
+                Some((_, stored)) if stored.is_actor => {
+                    return Err(format!("{object:?} is an actor, and is asked for"));
+                }
+                Some((&object, stored)) if stored.is_readable => {
                     copied = Some(Copied {
+                        object,
                         value: stored.value,
                         nbytes: stored.nbytes,
                     });
@@ -302,12 +307,18 @@ impl World {
             return Ok(());
         };
         match copied {
-            Some(Copied { value, nbytes }) => {
+            Some(copied) if copied.object != object => {
+                return Err(format!(
+                    "process {pid} asks for {object:?}, and gets {copied:?}"
+                ));
+            }
+            Some(Copied { value, nbytes, .. }) => {
                 self.summary.fetched += 1;
                 let stored = Stored {
                     value,
                     nbytes,
                     is_readable: true,
+                    is_actor: false,
                 };
                 process.store.insert(object, stored);
             }
@@ -339,6 +350,7 @@ impl World {
             value: spec.value,
             nbytes,
             is_readable: true,
+            is_actor: false,
         };
         match self.processes.get_mut(&pid) {
             Some(process) if process.id == Some(worker) => {
@@ -359,7 +371,9 @@ impl World {
         };
         let spec = self.plan.universe.spec(key);
         if spec.inputs.len() != run.inputs.len() {
-            return Err(format!("{object:?} runs with other inputs than {key:?} has"));
+            return Err(format!(
+                "{object:?} runs with other inputs than {key:?} has"
+            ));
         }
         let mut missing = None;
         let mut inputs = Vec::new();
@@ -471,6 +485,7 @@ impl World {
                     value,
                     nbytes: spec.nbytes,
                     is_readable: true,
+                    is_actor: spec.is_actor,
                 };
                 process.store.insert(object, stored);
             }
@@ -515,7 +530,10 @@ impl World {
                 || constraint.workers.is_empty()
                 || constraint.workers.contains(&machine.name);
             if !is_allowed {
-                return Err(format!("{object:?} runs on {:?}, which it may not", machine.name));
+                return Err(format!(
+                    "{object:?} runs on {:?}, which it may not",
+                    machine.name
+                ));
             }
         }
         if used > machine.resource {
@@ -550,7 +568,9 @@ impl Process {
         let held: Vec<_> = self.store.keys().copied().collect();
         match believed == held {
             true => Ok(()),
-            false => Err(format!("a store holds {held:?}, its core believes {believed:?}")),
+            false => Err(format!(
+                "a store holds {held:?}, its core believes {believed:?}"
+            )),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Weak scaling: how much of the ideal is left when workers and tasks grow together.
 //!
-//! The network has a latency, and the scheduler the CPU time that its core takes on this machine,
-//! measured event by event: while it works on one, others wait. Workers cost nothing.
+//! The network has a latency, and each event costs the scheduler the CPU time that its core takes on
+//! this machine: while it works on one, others wait. Workers cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::time::{ClockId, clock_gettime};
 use treadle_scheduler::{Config, Effect, Effects, Event, Scheduler, Submission, WorkerProfile};
 use treadle_types::{ClientId, ObjectId, Options, Report, Returned, Symbol, TaskId, WorkerId};
 use treadle_worker::{Outcome, Worker};
@@ -19,6 +20,15 @@ const BATCH: u32 = 1_000;
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const THREADS: u32 = 2;
+
+/// What an event costs the scheduler.
+#[derive(Clone, Copy, Debug)]
+pub enum Cost {
+    /// The CPU time that its core takes here and now.
+    Measured,
+    /// The same for each: such runs repeat exactly.
+    Fixed(Duration),
+}
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +52,7 @@ enum Arrival {
 
 struct Cluster {
     scheduler: Scheduler,
+    cost: Cost,
     /// When the scheduler is done with what it has heard.
     free: Duration,
     cpu: Duration,
@@ -58,9 +69,10 @@ struct Cluster {
 }
 
 /// Runs `per_slot` tasks of this duration for each slot of so many workers of two threads.
-pub fn run(workers: usize, task: Duration, per_slot: u32) -> Scaling {
+pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling {
     let mut cluster = Cluster {
         scheduler: Scheduler::new(Config::default()),
+        cost,
         free: Duration::ZERO,
         cpu: Duration::ZERO,
         workers: Vec::new(),
@@ -114,8 +126,8 @@ pub fn report() {
     println!("workers   100 ms tasks           1 s tasks");
     for exponent in 0..10 {
         let workers = 1 << exponent;
-        let short = run(workers, Duration::from_millis(100), 50);
-        let long = run(workers, Duration::from_secs(1), 20);
+        let short = run(workers, Duration::from_millis(100), 50, Cost::Measured);
+        let long = run(workers, Duration::from_secs(1), 20, Cost::Measured);
         println!(
             "{workers:>7}   {:>6.2} % {:>8.2?} CPU   {:>6.2} % {:>8.2?} CPU",
             100.0 * short.share,
@@ -139,7 +151,10 @@ impl Cluster {
                 return self.free.max(self.now);
             }
         }
-        panic!("nothing moves, and {} of {} tasks ran", self.finished, self.tasks);
+        panic!(
+            "nothing moves, and {} of {} tasks ran",
+            self.finished, self.tasks
+        );
     }
 
     fn arrive(&mut self, arrival: Arrival) {
@@ -183,9 +198,9 @@ impl Cluster {
             }
             Arrival::Batch(first) => {
                 let count = BATCH.min(self.tasks - first);
-                let begun = Instant::now();
+                let begun = cpu_time();
                 let tasks: Vec<_> = (0..count).map(|_| self.scheduler.allocate()).collect();
-                self.charge(begun.elapsed());
+                self.charge(cpu_time() - begun);
                 self.sent += count;
                 let last = self.sent == self.tasks;
                 self.hear(Event::Submit(submission(tasks, first, last)));
@@ -219,8 +234,12 @@ impl Cluster {
         self.agenda.push(Reverse((at, self.number, index)));
     }
 
-    /// The scheduler was busy for so long.
+    /// The scheduler was busy with one thing for so long.
     fn charge(&mut self, time: Duration) {
+        let time = match self.cost {
+            Cost::Measured => time,
+            Cost::Fixed(time) => time,
+        };
         self.free = self.free.max(self.now) + time;
         self.cpu += time;
     }
@@ -228,9 +247,9 @@ impl Cluster {
     fn hear(&mut self, event: Event) {
         let mut effects = Effects::default();
         let now = self.free.max(self.now);
-        let begun = Instant::now();
+        let begun = cpu_time();
         let handled = self.scheduler.handle(event, now, &mut effects);
-        self.charge(begun.elapsed());
+        self.charge(cpu_time() - begun);
         handled.expect("the events are those of a real cluster");
         for effect in effects.0 {
             if let Effect::Command { worker, command } = effect {
@@ -260,6 +279,12 @@ impl Cluster {
         let event = Event::Report { worker, report };
         self.after(LATENCY, Arrival::Server(event));
     }
+}
+
+/// What this thread has used of a CPU: who else runs on the machine does not matter.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Tasks that read nothing.

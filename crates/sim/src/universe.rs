@@ -35,6 +35,8 @@ pub(crate) enum Habit {
 pub(crate) struct Spec {
     /// No task computes it: clients put it.
     pub(crate) is_data: bool,
+    /// The value stays where it was made.
+    pub(crate) is_actor: bool,
     pub(crate) inputs: Vec<Key>,
     pub(crate) nbytes: u64,
     pub(crate) duration: Duration,
@@ -82,12 +84,21 @@ pub(crate) struct Universe {
     pub(crate) graphs: Vec<Graph>,
     /// What tasks of the graph that is being added may read besides what its shape says.
     data: Option<Key>,
+    actor: Option<Key>,
+}
+
+/// What kind of key is added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Task,
+    Data,
+    Actor,
 }
 
 impl Spec {
     /// Whether the value travels in reports.
     pub(crate) fn is_small(&self) -> bool {
-        self.nbytes <= INLINE as u64
+        self.nbytes <= INLINE as u64 && !self.is_actor
     }
 }
 
@@ -100,9 +111,12 @@ impl Universe {
     pub(crate) fn add_graph(&mut self, random: &mut Random, traits: &Traits) {
         let first = self.specs.len();
         let size = random.pick(&[1, 2, 4, 8, 12, 20, 40]);
-        self.data = None;
+        (self.data, self.actor) = (None, None);
         if random.chance(30) {
-            self.data = Some(self.add(vec![], true, random, traits));
+            self.data = Some(self.add_kind(Kind::Data, vec![], random, traits));
+        }
+        if random.chance(15) {
+            self.actor = Some(self.add_kind(Kind::Actor, vec![], random, traits));
         }
         match random.below(6) {
             0 => self.chains(size, random, traits),
@@ -112,12 +126,15 @@ impl Universe {
             4 => self.anything(size, random, traits),
             _ => {
                 for _ in 0..size {
-                    self.add(vec![], false, random, traits);
+                    self.add(vec![], random, traits);
                 }
             }
         }
         let keys = self.keys_from(first);
-        let read: BTreeSet<_> = keys.iter().flat_map(|&key| &self.spec(key).inputs).collect();
+        let read: BTreeSet<_> = keys
+            .iter()
+            .flat_map(|&key| &self.spec(key).inputs)
+            .collect();
         let is_output = |key: &&Key| !read.contains(key) && !self.spec(**key).is_data;
         let outputs = keys.iter().filter(is_output);
         self.graphs.push(Graph {
@@ -130,20 +147,32 @@ impl Universe {
         (first..self.specs.len()).map(|n| Key(n as u32)).collect()
     }
 
-    fn add(
+    fn add(&mut self, inputs: Vec<Key>, random: &mut Random, traits: &Traits) -> Key {
+        self.add_kind(Kind::Task, inputs, random, traits)
+    }
+
+    fn add_kind(
         &mut self,
+        kind: Kind,
         mut inputs: Vec<Key>,
-        is_data: bool,
         random: &mut Random,
         traits: &Traits,
     ) -> Key {
         let key = Key(self.specs.len() as u32);
-        if let Some(data) = self.data
-            && !inputs.contains(&data)
-            && random.chance(30)
-        {
-            inputs.push(data);
+        let (is_data, is_actor) = (kind == Kind::Data, kind == Kind::Actor);
+        for (extra, chance) in [(self.data, 30), (self.actor, 20)] {
+            if let Some(extra) = extra
+                && kind == Kind::Task
+                && !inputs.contains(&extra)
+                && random.chance(chance)
+            {
+                inputs.push(extra);
+            }
         }
+        // Two actors need not be in one place: nobody reads both.
+        let own = self.actor;
+        inputs.retain(|&input| Some(input) == own || !self.spec(input).is_actor);
+        let reads_actor = inputs.iter().any(|&input| self.spec(input).is_actor);
         let value = inputs.iter().map(|&input| self.spec(input).value);
         let value = evaluate(key, value);
         let mut lineage = BTreeSet::from([key]);
@@ -160,9 +189,11 @@ impl Universe {
             n if n % 3 == 0 => Habit::Leaves,
             _ => Habit::Secedes,
         };
-        let constrained = !is_data && random.chance(traits.constrained);
+        let is_free = !is_data && !is_actor && !reads_actor;
+        let constrained = is_free && random.chance(traits.constrained);
         self.specs.push(Spec {
             is_data,
+            is_actor,
             inputs,
             nbytes: match is_data || random.chance(traits.small) {
                 true => random.between(8, INLINE as u64),
@@ -198,7 +229,7 @@ impl Universe {
         for _ in 0..random.between(1, 3) {
             let mut last = None;
             for _ in 0..size.div_ceil(2) {
-                last = Some(self.add(last.into_iter().collect(), false, random, traits));
+                last = Some(self.add(last.into_iter().collect(), random, traits));
             }
         }
     }
@@ -206,14 +237,14 @@ impl Universe {
     /// A reduction.
     fn tree(&mut self, size: u64, random: &mut Random, traits: &Traits) {
         let mut level: Vec<_> = (0..size)
-            .map(|_| self.add(vec![], false, random, traits))
+            .map(|_| self.add(vec![], random, traits))
             .collect();
         let arity = random.between(2, 4) as usize;
         while level.len() > 1 {
             let groups: Vec<_> = level.chunks(arity).map(<[Key]>::to_vec).collect();
             level.clear();
             for group in groups {
-                level.push(self.add(group, false, random, traits));
+                level.push(self.add(group, random, traits));
             }
         }
     }
@@ -227,7 +258,7 @@ impl Universe {
             for position in 0..width {
                 let near = position.saturating_sub(1)..(position + 2).min(last.len());
                 let inputs = last.get(near).map(<[Key]>::to_vec).unwrap_or_default();
-                layer.push(self.add(inputs, false, random, traits));
+                layer.push(self.add(inputs, random, traits));
             }
             last = layer;
         }
@@ -238,11 +269,11 @@ impl Universe {
         let width = size.min(12).div_ceil(2);
         let first = self.specs.len();
         for _ in 0..width {
-            self.add(vec![], false, random, traits);
+            self.add(vec![], random, traits);
         }
         let all = self.keys_from(first);
         for _ in 0..width {
-            self.add(all.clone(), false, random, traits);
+            self.add(all.clone(), random, traits);
         }
     }
 
@@ -252,7 +283,7 @@ impl Universe {
             let inputs: BTreeSet<_> = (0..random.below(5))
                 .filter_map(|_| self.earlier(first, random))
                 .collect();
-            self.add(inputs.into_iter().collect(), false, random, traits);
+            self.add(inputs.into_iter().collect(), random, traits);
         }
     }
 }

@@ -21,7 +21,11 @@ impl World {
 
     /// Whether clients wait for nothing, and the scheduler knows nothing if there are none.
     pub(crate) fn is_resolved(&self) -> bool {
-        let mut staying = self.clients.iter().filter(|client| !client.has_left).peekable();
+        let mut staying = self
+            .clients
+            .iter()
+            .filter(|client| !client.has_left)
+            .peekable();
         match staying.peek() {
             None => self.server.tasks.is_empty(),
             Some(_) => staying.all(|client| {
@@ -47,15 +51,25 @@ impl World {
                             (id, input.map(|input| input.state()), holders)
                         });
                         let inputs: Vec<_> = inputs.collect();
-                        (view.state(), view.worker(), view.constraint().cloned(), inputs)
+                        (
+                            view.state(),
+                            view.worker(),
+                            view.constraint().cloned(),
+                            inputs,
+                        )
                     });
-                    pending.push(format!("client {client} waits for {key:?} {task:?} {how:?}\n"));
+                    pending.push(format!(
+                        "client {client} waits for {key:?} {task:?} {how:?}\n"
+                    ));
                 }
             }
         }
         let there = self.are_workers_there();
         let stuck = &self.server.stuck;
-        format!("{}, workers there: {there}, stuck: {stuck:?}", pending.concat())
+        format!(
+            "{}, workers there: {there}, stuck: {stuck:?}",
+            pending.concat()
+        )
     }
 
     /// Every future has a value or a reason to have none, and everybody believes the same.

@@ -38,6 +38,7 @@ pub(crate) enum Party {
 /// What comes in answer to a request for a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
+    pub(crate) object: ObjectId,
     pub(crate) value: u64,
     pub(crate) nbytes: u64,
 }
@@ -112,8 +113,6 @@ pub struct Summary {
     pub interrupted: u64,
     /// Values that could not be read any more.
     pub gone: u64,
-    /// How often a worker held more than its budget after a task that creates data was sent to it.
-    pub over_budget: u64,
 }
 
 pub(crate) struct World {
@@ -191,7 +190,7 @@ impl World {
         };
         world.schedule(Duration::ZERO, Item::ServerTick);
         for machine in 0..world.plan.machines.len() {
-            let delay = world.random.micros(0, 100_000);
+            let delay = world.random.micros(0, world.plan.starts);
             world.schedule(delay, Item::Start(machine));
         }
         for client in 0..world.plan.clients.len() {
@@ -288,16 +287,16 @@ impl World {
         let paused = process
             .and_then(|pid| self.processes.get(&pid))
             .map(|process| process.paused_until);
-        let cut = self.route(item).and_then(|(one, other)| self.cut(one, other));
+        let cut = self
+            .route(item)
+            .and_then(|(one, other)| self.cut(one, other));
         paused.max(cut).filter(|&until| until > self.now)
     }
 
     /// The nodes between which something travels.
     fn route(&self, item: &Item) -> Option<(Node, Node)> {
         match *item {
-            Item::Deliver(link, _) => {
-                Some((Node::Server, self.connections[link.connection].node))
-            }
+            Item::Deliver(link, _) => Some((Node::Server, self.connections[link.connection].node)),
             Item::Get { by, machine, .. } => Some((self.node(by)?, Node::Machine(machine))),
             Item::Bring {
                 client, machine, ..
@@ -395,14 +394,19 @@ impl World {
                 *cut = until.max(*cut);
             }
             Fault::Drain { machine } => self.drain(machine)?,
-            Fault::Unreadable { machine, which } => {
-                if let Some(process) = self.process_at(machine)
-                    && !process.store.is_empty()
+            Fault::Unreadable { machine, percent } => {
+                let Self {
+                    random,
+                    processes,
+                    current,
+                    ..
+                } = self;
+                let process = current[machine].and_then(|pid| processes.get_mut(&pid));
+                for stored in process
+                    .into_iter()
+                    .flat_map(|process| process.store.values_mut())
                 {
-                    let index = (which % process.store.len() as u64) as usize;
-                    if let Some(stored) = process.store.values_mut().nth(index) {
-                        stored.is_readable = false;
-                    }
+                    stored.is_readable &= !random.chance(percent);
                 }
             }
             Fault::Memory { machine, length } => {
@@ -411,6 +415,7 @@ impl World {
                     self.schedule(length, Item::MemoryFree(pid));
                 }
             }
+            Fault::Invalidate => self.invalidate()?,
             Fault::Restart => self.restart()?,
         }
         Ok(())

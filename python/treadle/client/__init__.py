@@ -15,11 +15,13 @@ except ImportError as error:
 
 import dask.config
 
+from treadle.client import _feed
 from treadle.client._client import Client
 from treadle.client._completed import as_completed
 from treadle.client._failures import DataLost, InputUnavailable, WorkerLost
 from treadle.client._future import Future
 from treadle.client._local import LocalCluster
+from treadle.client._progress import progress
 
 __all__ = [
     "Client",
@@ -29,10 +31,12 @@ __all__ = [
     "LocalCluster",
     "WorkerLost",
     "as_completed",
+    "progress",
     "wait",
 ]
 
 wait = distributed.wait
+_feed.register()
 
 # In a user's traceback, frames of the client are as uninteresting as distributed's.
 _hidden = dask.config.get("admin.traceback.shorten")

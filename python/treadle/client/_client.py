@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from functools import partial
 from itertools import compress
 from numbers import Number
 from queue import Queue
 from typing import Any
 
-import dask
 from dask._expr import HLGExpr, LLGExpr
-from dask.base import flatten
-from dask.core import validate_key
+from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
-from dask.utils import funcname, parse_timedelta, shorten_traceback
-from distributed.client import WorkerStartTimeoutError, futures_of
+from dask.utils import funcname, shorten_traceback
 from distributed.utils_comm import pack_data
-from tlz import partition_all
+from tlz import partition_all  # type: ignore[import-untyped]
 
+from treadle import _core
 from treadle.client import _options
-from treadle.client._connected import Connected
+from treadle.client._connected import Connected, off_loop
+from treadle.client._distributed import (
+    WorkerStartTimeoutError,
+    futures_of,
+    get_annotations,
+    parse_timedelta,
+)
 from treadle.client._future import Future
-from treadle.client._gather import Gathering, raise_of
+from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
 from treadle.client._local import LocalCluster
 from treadle.client._scatter import Scattering
@@ -100,7 +105,7 @@ class Client(Connected):
         resources: Mapping[str, float] | None = None,
         retries: int | None = None,
         priority: float = 0,
-        fifo_timeout: Any = "100 ms",
+        fifo_timeout: Any = "100 ms",  # noqa: ARG002 (distributed's signature)
         allow_other_workers: bool = False,
         actor: bool = False,
         actors: bool = False,
@@ -140,12 +145,26 @@ class Client(Connected):
             actor=actor,
         )
         future, state = self._new_future(key)
-        try:
-            connection.submit_call(key, state, func, args, kwargs, options)
-        except BaseException:
-            self._withdraw([state])
-            raise
+        submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
+        self._submit([state], submit, args, kwargs)
         return future
+
+    def _submit(self, states: list[State], submit: Callable[[], None], *arguments: Any) -> None:
+        """Submit, and forget the states if that fails."""
+        try:
+            try:
+                submit()
+            except _core.MissingDependencyError:
+                # A future among the arguments is another client's, or was cancelled.
+                found: list[Any] = []
+                find_futures(arguments, found)
+                held = [Future(key, self) for key in {future.key for future in found}]
+                submit()
+                for future in held:
+                    future.release()
+        except BaseException:
+            self._withdraw(states)
+            raise
 
     def _new_future(self, key: Hashable) -> tuple[Future, State]:
         state = State(key)
@@ -173,7 +192,7 @@ class Client(Connected):
         resources: Mapping[str, float] | None = None,
         priority: float = 0,
         allow_other_workers: bool = False,
-        fifo_timeout: Any = "100 ms",
+        fifo_timeout: Any = "100 ms",  # noqa: ARG002 (distributed's signature)
         actor: bool = False,
         actors: bool = False,
         pure: bool = True,
@@ -243,15 +262,16 @@ class Client(Connected):
                 futures.append(Future(name, self, state))
         if not states:
             return futures
-        arguments: Any = zip(*iterables, strict=False)
         if len(states) != len(fresh):
-            arguments = compress(arguments, fresh)
             keys = list(compress(keys, fresh))
-        try:
+
+        def submit() -> None:
+            arguments: Any = zip(*iterables, strict=False)
+            if len(states) != len(fresh):
+                arguments = compress(arguments, fresh)
             connection.submit_calls(keys, states, func, arguments, kwargs, options)
-        except BaseException:
-            self._withdraw(states)
-            raise
+
+        self._submit(states, submit, iterables, kwargs)
         return futures
 
     @staticmethod
@@ -273,10 +293,10 @@ class Client(Connected):
             return keys
         prefix = key or funcname(func)
         if pure:
-            keys = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
+            made: list[Hashable] = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
             if key is None:
-                return keys
-            return [f"{prefix}-{name.rpartition('-')[2]}" for name in keys]
+                return made
+            return [f"{prefix}-{str(name).rpartition('-')[2]}" for name in made]
         unique = uuid.uuid4()
         count = min(map(len, iterables), default=0)
         return [f"{prefix}-{unique}-{i}" for i in range(count)]
@@ -300,7 +320,7 @@ class Client(Connected):
         connection = self._usable("send update-graph message")
         if allow_other_workers not in (True, False, None):
             raise TypeError("allow_other_workers= must be True, False, or None")
-        annotations = dict(dask.get_annotations())
+        annotations = dict(get_annotations())
         if user_priority:
             annotations["priority"] = user_priority
         if workers:
@@ -318,6 +338,21 @@ class Client(Connected):
             validate_key(key)
         graph, by_key = nodes_of(expr, wanted)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
+        held = self._hold_inputs(graph)
+        try:
+            return self._submit_graph(connection, graph, wanted, options, options_of)
+        finally:
+            for future in held:
+                future.release()
+
+    def _submit_graph(
+        self,
+        connection: Any,
+        graph: Mapping[Hashable, Any],
+        wanted: list[Hashable],
+        options: _options.Options | None = None,
+        options_of: Mapping[Hashable, _options.Options] | None = None,
+    ) -> dict[Hashable, Future]:
         futures = {}
         states = []
         fresh = []
@@ -330,22 +365,16 @@ class Client(Connected):
                 state.refs += 1
                 states.append(state)
                 futures[key] = Future(key, self, state)
-            held = self._hold_inputs(graph)
         try:
             connection.submit(graph, wanted, states, options, options_of)
         except BaseException:
             self._withdraw(fresh)
             raise
-        finally:
-            for future in held:
-                future.release()
         return futures
 
     def _hold_inputs(self, graph: Mapping[Hashable, Any]) -> list[Future]:
         """Return futures of the keys that a graph reads and does not make."""
-        outside = {
-            key for node in graph.values() for key in node.dependencies if key not in graph
-        }
+        outside = {key for node in graph.values() for key in node.dependencies if key not in graph}
         return [Future(key, self) for key in outside]
 
     def get(
@@ -458,7 +487,7 @@ class Client(Connected):
             return values[key]
         state = future._bound()[1]
         if state.status in ("error", "cancelled"):
-            raise_of(state)
+            state.throw()
         raise errors[key]
 
     async def _scatter(
@@ -486,14 +515,13 @@ class Client(Connected):
     ) -> None:
         self._cancel_now(futures, reason, msg, force)
 
-    def _cancel_now(
-        self, futures: Any, reason: str | None, msg: str | None, force: bool
-    ) -> None:
+    def _cancel_now(self, futures: Any, reason: str | None, msg: str | None, force: bool) -> None:
         keys = list(dict.fromkeys(future.key for future in futures_of(futures)))
         states = []
         with self._refcount_lock:
             if self._connection is not None:
                 self._connection.cancel(keys, force, reason, msg)
+                self._connection.release(keys)
             for key in keys:
                 state = self.futures.pop(key, None)
                 if state is not None:
@@ -555,7 +583,7 @@ class Client(Connected):
         await ask(self._connection, "", "restart", {})
         self._handle_restart()
         if isinstance(self.cluster, LocalCluster):
-            await asyncio.to_thread(self.cluster.restart, timeout)
+            await off_loop(self.cluster.restart, timeout)
         if wait_for_workers and before:
             await self._wait_for_workers(len(before), timeout)
 
@@ -574,7 +602,7 @@ class Client(Connected):
         known = (await self._identity())["workers"]
         by_address = {address: str(worker["name"]) for address, worker in known.items()}
         names = [by_address.get(worker, worker) for worker in workers]
-        outcome = await asyncio.to_thread(self.cluster.restart, timeout, names)
+        outcome = await off_loop(self.cluster.restart, timeout, names)
         if on_error == "raise" and any(value != "OK" for value in outcome.values()):
             raise TimeoutError(f"workers did not come back within {timeout} s: {outcome}")
         return {worker: outcome[name] for worker, name in zip(workers, names, strict=True)}

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_timedelta
 from distributed.actor import BaseActorFuture
-from distributed.client import Future as FutureOfDistributed
-from distributed.client import as_completed as as_completed_of_distributed
-from distributed.client import default_client
-from distributed.core import clean_exception
-from distributed.utils import Deadline, wait_for
-from distributed.utils import TimeoutError as DistributedTimeoutError
+from distributed.utils import Deadline
 
+from treadle.client import _distributed
+from treadle.client._distributed import (
+    AsCompletedOfDistributed,
+    FutureOfDistributed,
+    clean_exception,
+    default_client,
+    wait_for,
+)
 from treadle.client._future import Future
 from treadle.client._state import State, call_in
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["as_completed"]
 
 
-class as_completed(as_completed_of_distributed):  # type: ignore[misc] # noqa: N801
+class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
     """Futures in the order in which they complete.
 
     The same as ``distributed.as_completed``, which works with Treadle's futures too; this one has no
@@ -168,7 +171,7 @@ class as_completed(as_completed_of_distributed):  # type: ignore[misc] # noqa: N
     def __next__(self) -> Any:
         while self.queue.empty():
             if self._deadline.expired:
-                raise DistributedTimeoutError
+                raise _distributed.TimeoutError
             if self.is_empty():
                 raise StopIteration
             if self._foreign or self._client is None:
@@ -222,7 +225,7 @@ class as_completed(as_completed_of_distributed):  # type: ignore[misc] # noqa: N
 
 def _result_of(state: State) -> Any:
     if state.status == "error":
-        return clean_exception(state.exception, state.traceback)
+        return clean_exception(*state.raised())
     return state.exception
 
 

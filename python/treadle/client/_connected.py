@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import threading
@@ -11,26 +12,26 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-import distributed
 from dask.typing import no_default
-from dask.utils import parse_timedelta
-from distributed.client import (
-    ClosedClientError,
-    _del_global_client,
-    _get_global_client,
-)
 from distributed.objects import SchedulerInfo
-from distributed.utils import TimeoutError as DistributedTimeoutError
 
 from treadle import _core
-from treadle.client import _addresses
+from treadle.client import _addresses, _distributed
+from treadle.client._distributed import (
+    ClientOfDistributed,
+    ClosedClientError,
+    del_global_client,
+    get_global_client,
+    parse_timedelta,
+    wait_of_distributed,
+)
+from treadle.client._early import Early
 from treadle.client._gather import (
     all_done,
     any_done,
     wait_in_loop,
-    wait_of_distributed,
     waited,
     waiting_for,
 )
@@ -40,7 +41,9 @@ from treadle.client._scheduler import Nodes, Scheduler, ask, stream
 from treadle.client._state import State, call_in
 from treadle.worker import blocking
 
-__all__ = ["Connected"]
+__all__ = ["Connected", "connected", "off_loop"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("treadle.client")
 
@@ -49,6 +52,9 @@ logger = logging.getLogger("treadle.client")
 _COLLECT = 0.005
 # Seconds in which a connection says goodbye.
 _GOODBYE = 5.0
+
+# How the transfer plane's errors end where nothing listens.
+_NOBODY = f"(os error {errno.ECONNREFUSED})"
 
 # What distributed's code sends and a connection does by itself, or does not need.
 _NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "report-key"])
@@ -79,7 +85,7 @@ class References(Mapping[Hashable, int]):
         return repr(dict(self))
 
 
-class Connected(distributed.Client):  # type: ignore[misc]
+class Connected(ClientOfDistributed):  # type: ignore[misc]
     """A ``distributed.Client`` on a native connection; what it is asked to do is in its subclass."""
 
     futures: dict[Hashable, State]
@@ -106,13 +112,12 @@ class Connected(distributed.Client):  # type: ignore[misc]
             certificates = certificates or _addresses.of_security(security)
             address = _addresses.complete(address, certificates)
         self._credentials = _addresses.Credentials(secret, certificates, insecure)
-        self._connection: Any = None
+        self._connection: Any = Early()
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
         self._released: deque[State] = deque()
         self._collecting = False
-        self._unsent: list[dict[str, Any]] = []
         self._events: set[asyncio.Task[None]] = set()
-        _connected.add(self)
+        connected.add(self)
         super().__init__(
             address,
             loop,
@@ -143,30 +148,17 @@ class Connected(distributed.Client):  # type: ignore[misc]
         timeout = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
         try:
             address, credentials = await self._find_scheduler(timeout)
-            connect = partial(
-                _core.Connection,
-                address,
-                self.id,
-                Handlers(self),
-                secret=credentials.secret,
-                certificates=credentials.certificates,
-                insecure=credentials.insecure,
-                timeout=timeout,
-                info={"pid": os.getpid()},
-            )
-            connection = await asyncio.to_thread(connect)
+            connection = await self._connect(address, credentials, timeout)
         except BaseException:
             await self._close(fast=True)
             raise
-        self._connection = connection
+        early, self._connection = self._connection, connection
         self.rpc = Nodes(connection)
         self.scheduler = Scheduler(self, connection)
         self.status = "running"
+        early.replay(connection)
         loop.add_reader(connection.fileno(), connection.process)
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
-            self._send_to_scheduler(message)
-        for topic, handler in distributed.Client._default_event_handlers.items():
+        for topic, handler in ClientOfDistributed._default_event_handlers.items():
             self.subscribe_topic(topic, handler)
         if isinstance(self.cluster, LocalCluster):
             await self._wait_for_local(self.cluster, max(timeout, 60.0))
@@ -181,7 +173,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
             options = dict(self._startup_kwargs)
             options.pop("security", None)
             make = partial(LocalCluster, timeout=timeout, **options)
-            self.cluster = await asyncio.to_thread(make)
+            self.cluster = await off_loop(make)
         if self.cluster is not None:
             if not isinstance(self.cluster, LocalCluster):
                 await self.cluster
@@ -197,6 +189,39 @@ class Connected(distributed.Client):  # type: ignore[misc]
             own.certificates or known.certificates,
             own.insecure or known.insecure,
         )
+
+    async def _connect(
+        self, address: str, credentials: _addresses.Credentials, timeout: float
+    ) -> Any:
+        """Connect, and wait a while for a scheduler that is not there yet."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        pause = 0.01
+        while True:
+            connect = partial(
+                _core.Connection,
+                address,
+                self.id,
+                Handlers(self),
+                secret=credentials.secret,
+                certificates=credentials.certificates,
+                insecure=credentials.insecure,
+                timeout=max(until - loop.time(), 0.01),
+                info={"pid": os.getpid()},
+            )
+            try:
+                return await off_loop(connect)
+            except OSError as error:
+                # A scheduler that refuses says why, and would say it again.
+                nobody = error.errno == errno.ECONNREFUSED or _NOBODY in str(error)
+                if not nobody and not isinstance(error, TimeoutError):
+                    raise
+                if loop.time() + pause > until:
+                    raise OSError(
+                        f"Timed out trying to connect to {address} after {timeout} s: {error}"
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)
 
     async def _wait_for_local(self, cluster: LocalCluster, timeout: float) -> None:
         """Wait until the workers of this machine have joined."""
@@ -225,7 +250,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
 
     async def _update_scheduler_info(self, n_workers: int = 0) -> None:
         connection = self._connection
-        if connection is None or self.status not in ("running", "connecting"):
+        if connection is None or self.status != "running":
             return
         with suppress(OSError):
             answer = await ask(connection, "", "identity", {"n_workers": n_workers})
@@ -240,9 +265,9 @@ class Connected(distributed.Client):  # type: ignore[misc]
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
             callback.stop()
-        _del_global_client(self)
-        self._scheduler_identity = {}
-        if self._set_as_default and not _get_global_client():
+        del_global_client(self)
+        self._scheduler_identity = SchedulerInfo()
+        if self._set_as_default and not get_global_client():
             with suppress(AttributeError), self._set_config:
                 pass  # leaving it undoes it
         for task in self._events:
@@ -252,9 +277,9 @@ class Connected(distributed.Client):  # type: ignore[misc]
         if connection is not None:
             with suppress(ValueError, OSError, RuntimeError):
                 asyncio.get_running_loop().remove_reader(connection.fileno())
-            await asyncio.to_thread(connection.close, 0.0 if fast else _GOODBYE)
+            await off_loop(connection.close, 0.0 if fast else _GOODBYE)
         if self._start_arg is None and self.scheduler_file is None and self.cluster is not None:
-            await asyncio.to_thread(self.cluster.close)
+            await off_loop(self.cluster.close)
         self.scheduler = None
         self.status = "closed"
 
@@ -275,7 +300,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
 
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
-        if connection is None or self.status == "closed":
+        if connection is None or isinstance(connection, Early) or self.status == "closed":
             return
         if not self.asynchronous:
             super().__del__()
@@ -305,7 +330,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
                 await self.scheduler.terminate()
         elif isinstance(self.cluster, LocalCluster):
             self._forget_all()
-            await asyncio.to_thread(self.cluster.close)
+            await off_loop(self.cluster.close)
         else:
             await self.cluster.close()
         await self._close()
@@ -325,7 +350,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
     def _close_soon(self) -> None:
         self._keep(asyncio.ensure_future(self._close(fast=True)), self._closings)
 
-    _closings: set[asyncio.Future[Any]] = set()
+    _closings: ClassVar[set[asyncio.Future[Any]]] = set()
 
     @staticmethod
     def _keep(task: asyncio.Future[Any], among: set[Any]) -> None:
@@ -340,6 +365,8 @@ class Connected(distributed.Client):  # type: ignore[misc]
     def _cancel_all(self, reason: str, message: str) -> None:
         with self._refcount_lock:
             states = list(self.futures.values())
+            if self._connection is not None and states:
+                self._connection.release(list(self.futures))
             self.futures.clear()
             self.generation += 1
         for state in states:
@@ -370,7 +397,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
         with blocking():
             in_time = connection.wait(done, timeout)
         if not in_time:
-            raise DistributedTimeoutError(f"timed out after {timeout} s.")
+            raise _distributed.TimeoutError(f"timed out after {timeout} s.")
 
     def sync(
         self,
@@ -527,7 +554,7 @@ class Connected(distributed.Client):  # type: ignore[misc]
     def _usable(self, what: str) -> Any:
         """Return the connection for something new."""
         connection = self._connection
-        if connection is None or self.status != "running":
+        if connection is None or self.status not in _USABLE:
             self._refuse(what)
         if self._released:
             self._collect()
@@ -542,8 +569,6 @@ class Connected(distributed.Client):  # type: ignore[misc]
             return
         connection = self._connection
         if connection is None:
-            if self.status in _USABLE:
-                self._unsent.append(dict(msg))
             return
         if operation in ("client-desires-keys", "client-releases-keys"):
             self._stand_in(connection, operation, message)
@@ -571,23 +596,35 @@ class Connected(distributed.Client):  # type: ignore[misc]
         self._keep(asyncio.ensure_future(self._handle_event(topic, event)), self._events)
 
 
+async def off_loop(function: Callable[..., T], *args: Any) -> T:
+    """Call what blocks in a thread beside the loop's; here, where there are no threads any more."""
+    loop = asyncio.get_running_loop()
+    try:
+        future = loop.run_in_executor(None, partial(function, *args))
+    except RuntimeError:
+        # The interpreter ends: nobody else needs this loop.
+        return function(*args)
+    return await future
+
+
 def _ignore(_result: Any, error: Any) -> None:
     if error is not None:
         logger.debug("The scheduler refused: %s", error)
 
 
-_connected: weakref.WeakSet[Connected] = weakref.WeakSet()
+#: All clients of this process.
+connected: weakref.WeakSet[Connected] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     """Leave the parent's connections and event loops alone."""
-    for client in list(_connected):
+    for client in list(connected):
         client._asyncio_loop = None
         client._connection = None
         client._collecting = True
         client._refcount_lock = threading.RLock()
         client.status = "closed"
-    _connected.clear()
+    connected.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

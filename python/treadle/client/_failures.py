@@ -5,11 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
-from distributed.scheduler import KilledWorker
+from treadle.client._distributed import KilledWorker
+from treadle.worker import errors
 
-__all__ = ["DataLost", "Failure", "InputUnavailable", "WorkerLost", "exception"]
+__all__ = ["DataLost", "Failure", "InputUnavailable", "Raised", "WorkerLost", "exception"]
+
+
+#: An exception, and its traceback.
+Raised: TypeAlias = "tuple[BaseException, TracebackType | None]"
 
 
 class LostWorker:
@@ -82,10 +87,8 @@ class WorkerLost(KilledWorker):  # type: ignore[misc]
 
     def __str__(self) -> str:
         count = len(self.workers)
-        lines = [
-            f"{self.task!r} was given up: {count} worker{'s' * (count != 1)} that ran it "
-            f"{'were' if count != 1 else 'was'} lost, and no retries are left"
-        ]
+        were = "workers that ran it were" if count != 1 else "worker that ran it was"
+        lines = [f"{self.task!r} was given up: {count} {were} lost, and no retries are left"]
         lines += [f"  {worker}" for worker in self.workers]
         return "\n".join(lines) + _last_words(self.last_worker)
 
@@ -130,60 +133,37 @@ def _last_words(worker: LostWorker) -> str:
 
 
 class Failure:
-    """Why a key has no value; what travelled is decoded when it is first looked at."""
+    """Why a key has no value, as it travelled.
 
-    __slots__ = ("_exception", "_traceback", "_undecoded")
+    It is decoded anew whenever somebody asks. An exception that was raised refers to the frames that
+    it passed through, and so to the futures in them; kept here, it would keep them for ever.
+    """
+
+    __slots__ = ("key", "kind", "payload")
 
     def __init__(self, kind: str, key: Hashable, payload: Any) -> None:
-        self._undecoded: tuple[str, Hashable, Any] | None = (kind, key, payload)
-        self._exception: BaseException | None = None
-        self._traceback: TracebackType | None = None
+        self.kind = kind
+        self.key = key
+        self.payload = payload
 
-    @classmethod
-    def known(cls, exception: BaseException | None, traceback: TracebackType | None) -> Failure:
-        """Make one of an exception."""
-        failure = cls("", None, None)
-        failure._undecoded = None
-        failure._exception, failure._traceback = exception, traceback
-        return failure
-
-    @property
-    def exception(self) -> BaseException | None:
-        """What to raise."""
-        self._decode()
-        return self._exception
-
-    @property
-    def traceback(self) -> TracebackType | None:
-        """Where it was raised."""
-        self._decode()
-        return self._traceback
-
-    def _decode(self) -> None:
-        undecoded = self._undecoded
-        if undecoded is None:
-            return
-        self._exception, self._traceback = _exception_of(*undecoded)
-        self._undecoded = None
+    def decoded(self) -> Raised:
+        """Return what to raise, and where it was raised."""
+        if self.kind == "raised":
+            return errors.load(self.payload)
+        return _exception_of(self.kind, self.key, self.payload), None
 
 
 def exception(kind: str, key: Hashable, payload: Any) -> BaseException:
     """Return the exception that a failure of a key stands for, with its traceback."""
-    error, traceback = _exception_of(kind, key, payload)
+    error, traceback = Failure(kind, key, payload).decoded()
     return error.with_traceback(traceback)
 
 
-def _exception_of(
-    kind: str, key: Hashable, payload: Any
-) -> tuple[BaseException, TracebackType | None]:
-    if kind == "raised":
-        from treadle.worker import errors
-
-        return errors.load(payload)
+def _exception_of(kind: str, key: Hashable, payload: Any) -> BaseException:
     if kind == "workers-lost":
-        return WorkerLost(key, [LostWorker.of(values) for values in payload]), None
+        return WorkerLost(key, [LostWorker.of(values) for values in payload])
     if kind == "data-lost":
-        return DataLost(key, LostWorker.of(payload)), None
+        return DataLost(key, LostWorker.of(payload))
     if kind == "unavailable":
-        return InputUnavailable(key, payload), None
-    return RuntimeError(f"{key!r} failed: {kind} ({payload!r:.200})"), None
+        return InputUnavailable(key, payload)
+    return RuntimeError(f"{key!r} failed: {kind} ({payload!r:.200})")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-import distributed
 from dask.utils import shorten_traceback
 from distributed.client import logger
-from distributed.core import clean_exception
-from distributed.utils import _parse_timedelta
 
+from treadle.client._distributed import FutureOfDistributed, clean_exception, parse_timedelta
 from treadle.client._state import State
 
 if TYPE_CHECKING:
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Future"]
 
-# The name is the base class's own for these.
-_FutureOfDistributed = distributed.Future
 
-
-class Future(_FutureOfDistributed):  # type: ignore[misc]
+class Future(FutureOfDistributed):
     """A value that a cluster has, or will have.
 
     A ``distributed.Future`` that needs no event loop: a synchronous client's thread waits for it on
@@ -35,6 +31,7 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
     __slots__ = ("_cleared", "_client", "_number", "_state")
 
     _client: Client | None
+    _number: tuple[str, int]
     _state: State | None
 
     def __init__(
@@ -78,8 +75,8 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
         try:
             return self._number
         except AttributeError:
-            number = (_FutureOfDistributed._uid, next(_FutureOfDistributed._counter))
-            self._number: tuple[str, int] = number
+            number = (FutureOfDistributed._uid, next(FutureOfDistributed._counter))
+            self._number = number
             return number
 
     def _bound(self) -> tuple[Client, State]:
@@ -121,32 +118,26 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
             return client.sync(self._result, callback_timeout=timeout)
         try:
             if timeout is not None:
-                timeout = _parse_timedelta(timeout, "s")
+                timeout = parse_timedelta(timeout, "s")
             if state.status != "finished":
                 client._block(state.done, timeout)
             if state.status == "finished":
                 return client._value(self, timeout)
-            self._raise()
+            state.throw()
         except BaseException:
             with shorten_traceback():
                 raise
-
-    def _raise(self) -> NoReturn:
-        state = self._bound()[1]
-        exception = state.exception
-        assert exception is not None
-        raise exception.with_traceback(state.traceback)
 
     async def _result(self, raiseit: bool = True) -> Any:
         client, state = self._bound()
         await state.wait()
         if state.status == "error":
             if raiseit:
-                self._raise()
-            return clean_exception(state.exception, state.traceback)
+                state.throw()
+            return clean_exception(*state.raised())
         if state.status == "cancelled":
             if raiseit:
-                self._raise()
+                state.throw()
             return state.exception
         return (await client._gather([self]))[0]
 
@@ -168,7 +159,7 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
 
     def _wait(self, timeout: Any) -> None:
         client, state = self._bound()
-        client._block(state.done, None if timeout is None else _parse_timedelta(timeout, "s"))
+        client._block(state.done, None if timeout is None else parse_timedelta(timeout, "s"))
 
     def add_done_callback(self, fn: Any) -> None:
         """Call ``fn`` with this future, in a thread for such calls, once it is done."""
@@ -184,10 +175,9 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
         executor = _callbacks()
 
         def wake(_: State) -> None:
-            try:
+            # It cannot while the interpreter ends.
+            with suppress(RuntimeError):
                 executor.submit(call)
-            except RuntimeError:
-                pass  # the interpreter ends
 
         state.add_waker(wake)
 
@@ -216,7 +206,7 @@ class Future(_FutureOfDistributed):  # type: ignore[misc]
 
 def _callbacks() -> ThreadPoolExecutor:
     """Return distributed's own thread for callbacks."""
-    base = _FutureOfDistributed
+    base = FutureOfDistributed
     if base._cb_executor is None or base._cb_executor_pid != os.getpid():
         base._cb_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Callback-Thread")
         base._cb_executor_pid = os.getpid()

@@ -7,18 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures._base import DoneAndNotDoneFutures
 from numbers import Number
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import distributed
-import distributed.client
-from distributed.client import (
+from treadle.client._distributed import (
     CancelledFuturesGroup,
-    FutureCancelledError,
+    FutureOfDistributed,
     FuturesCancelledError,
     futures_of,
+    wait_for,
 )
-from distributed.utils import wait_for
-
 from treadle.client._future import Future
 from treadle.client._state import State, call_in
 
@@ -124,13 +121,14 @@ def waiting_for(
     return list(futures_of(fs))
 
 
-def waited(futures: list[Any]) -> DoneAndNotDoneFutures:
+def waited(futures: list[Any]) -> Any:
     """Return what ``wait`` returns. Raises FuturesCancelledError if some were cancelled."""
     done = {future for future in futures if future.status != "pending"}
-    cancelled: defaultdict[str, list[FutureCancelledError]] = defaultdict(list)
+    cancelled: defaultdict[str, list[Any]] = defaultdict(list)
     for future in done:
         if future.status == "cancelled":
-            cancelled[future._state.exception.reason].append(future._state.exception)
+            error = future._state.exception
+            cancelled[error.reason].append(error)
     if cancelled:
         raise FuturesCancelledError(
             [CancelledFuturesGroup(errors, reason) for reason, errors in cancelled.items()]
@@ -140,7 +138,7 @@ def waited(futures: list[Any]) -> DoneAndNotDoneFutures:
 
 async def wait_in_loop(
     fs: Any, timeout: float | None = None, return_when: str = "ALL_COMPLETED"
-) -> DoneAndNotDoneFutures:
+) -> Any:
     """Wait as ``distributed.client._wait`` does, with one wake-up for all futures."""
     futures = waiting_for(fs, timeout, return_when)
     states = [future._state for future in futures]
@@ -157,13 +155,13 @@ async def wait_in_loop(
 def find_futures(value: Any, into: list[Any]) -> None:
     """Add the futures in nested containers to a list."""
     kind = type(value)
-    if kind in _CONTAINERS or hasattr(value, "_fields"):
+    if kind in _CONTAINERS or (isinstance(value, tuple) and hasattr(value, "_fields")):
         for item in value:
             find_futures(item, into)
     elif kind is dict:
         for item in value.values():
             find_futures(item, into)
-    elif isinstance(value, distributed.Future):
+    elif isinstance(value, FutureOfDistributed):
         into.append(value)
 
 
@@ -174,7 +172,7 @@ def replace_futures(value: Any, values: dict[Hashable, Any]) -> Any:
         return kind([replace_futures(item, values) for item in value])
     if kind is dict:
         return {key: replace_futures(item, values) for key, item in value.items()}
-    if isinstance(value, distributed.Future):
+    if isinstance(value, FutureOfDistributed):
         return values[value.key]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*(replace_futures(item, values) for item in value))
@@ -237,7 +235,7 @@ class Gathering:
 
     def _failed(self, key: Hashable, state: State) -> None:
         if self.errors == "raise":
-            raise_of(state)
+            state.throw()
         if self.errors != "skip":
             raise ValueError(f"Bad value, `errors={self.errors}`")
         self.bad.add(key)
@@ -265,15 +263,4 @@ class Gathering:
         return replace_futures(shape, values)
 
     def _is_bad(self, item: Any) -> bool:
-        return isinstance(item, distributed.Future) and item.key in self.bad
-
-
-def raise_of(state: State) -> NoReturn:
-    """Raise why a state has no value, with the traceback of the task."""
-    exception = state.exception
-    assert exception is not None
-    raise exception.with_traceback(state.traceback)
-
-
-#: What ``distributed.wait`` hands to ``Client.sync``.
-wait_of_distributed = distributed.client._wait
+        return isinstance(item, FutureOfDistributed) and item.key in self.bad

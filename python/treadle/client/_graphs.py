@@ -6,11 +6,12 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from dask._expr import LLGExpr
-from dask._task_spec import Alias, DataNode, GraphNode, convert_legacy_task
+from dask._task_spec import Alias, DataNode, GraphNode
 
 from treadle._graph import materialize
+from treadle.client._distributed import convert_legacy_task
 
-__all__ = ["nodes_of"]
+__all__ = ["converted", "nodes_of"]
 
 
 def nodes_of(
@@ -21,14 +22,16 @@ def nodes_of(
     Only a graph that a user wrote down has tasks that nobody needs: expressions cull themselves.
     """
     graph = materialize(expr)
-    annotations = getattr(expr, "__dask_annotations__", dict)()
-    nodes = _converted(graph)
+    annotations: Mapping[str, Mapping[Hashable, Any]] = {}
+    if hasattr(expr, "__dask_annotations__"):
+        annotations = expr.__dask_annotations__()
+    nodes = converted(graph)
     if isinstance(expr, LLGExpr):
         nodes = _culled(nodes, wanted)
     return nodes, annotations
 
 
-def _converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
+def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
     """Return the graph with nodes for old-style tasks and plain values, and without futures.
 
     A future in a graph stands for itself: its key is known to the scheduler.

@@ -24,6 +24,7 @@ from treadle import _core
 from treadle.client import _addresses
 from treadle.client._process import Death, WorkerProcess
 from treadle.sidecar import Sidecar
+from treadle.worker import Service
 
 __all__ = ["LocalCluster"]
 
@@ -111,6 +112,9 @@ class LocalCluster:
             _addresses.remember(self.scheduler_address, secret=self._secret)
             self._sidecar = Sidecar(self._connect_sidecar)
             make = self._thread_worker if in_process else self._process_worker
+            if not in_process:
+                # It waits a little for the causes of their deaths.
+                self._tell("supervise", {"names": [str(number) for number in range(count)]})
             for number in range(count):
                 name = str(number)
                 self.workers[name] = make(name, threads, limit, dict(resources or {}))
@@ -132,19 +136,15 @@ class LocalCluster:
 
     def _thread_worker(
         self, name: str, threads: int, limit: int, resources: Mapping[str, float]
-    ) -> Any:
-        from treadle.worker import Service
-
-        return _core.Worker(
+    ) -> ThreadWorker:
+        return ThreadWorker(
             self.scheduler_address,
             name=name,
             nthreads=threads,
             memory_limit=limit,
             directory=self._directory_of(name),
             resources=resources,
-            service=Service(connection={"secret": self._secret}),
             secret=self._secret,
-            info=Service.info(),
         )
 
     def _process_worker(
@@ -177,6 +177,11 @@ class LocalCluster:
         """Tell the scheduler, which only knows that a connection has ended."""
         if self._closed:
             return
+        exit_of = {"name": death.name, "pid": death.pid, "log": death.log}
+        exit_of |= {"exitcode": death.exitcode, "signal": death.signal, "oom": death.out_of_memory}
+        self._tell("worker-exited", exit_of)
+
+    def _tell(self, operation: str, argument: dict[str, Any]) -> None:
         connection = _core.Connection(
             self.scheduler_address,
             f"Supervisor-{self.name}-{secrets.token_hex(4)}",
@@ -186,7 +191,7 @@ class LocalCluster:
         )
         answered: list[Any] = []
         try:
-            connection.call("", "worker-exited", death._asdict(), lambda *a: answered.append(a))
+            connection.call("", operation, argument, lambda *answer: answered.append(answer))
             connection.wait(lambda: bool(answered), self._timeout)
         finally:
             connection.close()
@@ -264,6 +269,28 @@ class LocalCluster:
         import html
 
         return f"<div><b>LocalCluster</b> {html.escape(repr(self))}</div>"
+
+
+class ThreadWorker:
+    """A worker on threads of this process."""
+
+    def __init__(self, scheduler: str, *, secret: str, **options: Any) -> None:
+        self._service = Service(connection={"secret": secret})
+        self._native: Any = _core.Worker(
+            scheduler, service=self._service, secret=secret, info=Service.info(), **options
+        )
+        try:
+            self._native.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it, after a little time for the tasks that run."""
+        try:
+            self._native.close("its client was closed")
+        finally:
+            self._service.stop()
 
 
 class _Silent:

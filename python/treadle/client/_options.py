@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
 
-import dask
+from treadle.client._distributed import get_annotations
 
 __all__ = ["Options", "of_annotations", "of_graph", "of_keywords"]
 
@@ -33,7 +33,7 @@ def of_keywords(
     TypeError
         A keyword has a value of a wrong type.
     """
-    annotations = dict(dask.get_annotations())
+    annotations = dict(get_annotations())
     if not (annotations or workers or priority or retries or resources or actor):
         return None
     if priority:

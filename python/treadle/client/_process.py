@@ -22,6 +22,9 @@ logger = logging.getLogger("treadle.client")
 #: Exit status of a worker that was asked to restart (``EX_TEMPFAIL``).
 RESTART = 75
 
+# Without it, the interpreter would look for modules in the working directory first.
+_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
+
 # How many times in a row a worker may die before it was of any use.
 _PATIENCE = 5
 # Seconds after which a worker that said nothing was of use.
@@ -104,12 +107,11 @@ class WorkerProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         self._announced = False
         process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *self.arguments],
+            [sys.executable, *_SAFE_PATH, "-m", "treadle", *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # What tasks print is to be seen when it is printed.
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env=_environment(),
             # Ctrl-C is for the client, which ends its workers.
             start_new_session=True,
         )
@@ -155,13 +157,17 @@ class WorkerProcess:
                     break
                 if failures > 1:
                     self._pause(_PAUSE * 2 ** (failures - 2))
-            with self._changed:
-                if not self._wanted:
-                    break
-                self._process = self._start()
-                self._changed.notify_all()
+            if not self._start_again():
+                break
         with self._changed:
             self._changed.notify_all()
+
+    def _start_again(self) -> bool:
+        with self._changed:
+            if self._wanted:
+                self._process = self._start()
+            self._changed.notify_all()
+            return self._wanted
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -216,6 +222,13 @@ class WorkerProcess:
     def join(self, timeout: float) -> None:
         """Wait until the process has ended, and end it by force if it takes longer."""
         _end_process(self._process, timeout)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker: it imports what this process can import."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
+    # What tasks print is to be seen when it is printed.
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dask.tokenize import tokenize
-from distributed.utils import TimeoutError as DistributedTimeoutError
-from distributed.utils import wait_for
 
-from treadle.client import _options
+from treadle.client import _distributed, _options
+from treadle.client._distributed import wait_for
 from treadle.client._future import Future
-from treadle.client._gather import raise_of, until
+from treadle.client._gather import until
 from treadle.client._scheduler import ask
 from treadle.client._state import State
 
@@ -51,9 +50,7 @@ class Scattering:
         else:
             self.shape = lambda futures: kind(futures[key] for key in keys)
 
-    async def run(
-        self, client: Client, workers: Any, broadcast: bool | int, timeout: float
-    ) -> Any:
+    async def run(self, client: Client, workers: Any, broadcast: bool | int, timeout: float) -> Any:
         """Send the values, wait until they are there, and return futures in the shape of the data.
 
         Raises
@@ -94,7 +91,7 @@ class Scattering:
         await until(state for future in futures.values() if (state := future._state) is not None)
         for future in futures.values():
             if future.status == "error":
-                raise_of(future._bound()[1])
+                future._bound()[1].throw()
         if again and (broadcast or names):
             # They are somewhere, but not where they are wanted.
             await client._replicate(again, n=copies, workers=names or None)
@@ -115,9 +112,10 @@ class Scattering:
                 pause = min(2 * pause, 0.1)
 
         try:
-            return await wait_for(some(), timeout)
-        except DistributedTimeoutError:
-            raise DistributedTimeoutError("No valid workers found") from None
+            count: int = await wait_for(some(), timeout)
+        except _distributed.TimeoutError:
+            raise _distributed.TimeoutError("No valid workers found") from None
+        return count
 
 
 def _key(value: Any, hashed: bool) -> str:

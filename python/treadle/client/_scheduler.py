@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from distributed.protocol.pickle import dumps
-
 from treadle import _calls
+from treadle.client._distributed import dumps
 from treadle.client._state import call_in
 
 if TYPE_CHECKING:
@@ -260,8 +259,26 @@ class Scheduler:
 
     async def get_story(self, keys_or_stimuli: Sequence[Any] = ()) -> list[Any]:
         """Return what the scheduler remembers of keys."""
-        answer = await ask(self._connection, "", "story", {"keys": list(keys_or_stimuli)})
-        return list(answer)
+        steps = await ask(self._connection, "", "story", {"keys": list(keys_or_stimuli)})
+        before: dict[Any, str] = {}
+        story = []
+        for step in steps:
+            key, state = step["key"], step["state"]
+            more = {"worker": step["worker"]} if step["worker"] else {}
+            cause = f"event-{step['cause']}"
+            story.append((key, before.get(key, "forgotten"), state, more, cause, step["time"]))
+            before[key] = state
+        return story
+
+    async def amm_handler(self, method: str) -> Any:
+        """Say that there is no active memory manager: Treadle's scheduler moves values itself."""
+        if method == "running":
+            return False
+        if method == "stop":
+            return None
+        raise NotImplementedError(
+            f"Treadle's scheduler does not serve the active memory manager's {method!r}"
+        )
 
     async def restart(
         self, timeout: float = 30, wait_for_workers: bool = True, **_kwargs: Any

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from distributed.client import FutureCancelledError, FutureState
-from distributed.core import clean_exception
-from distributed.utils import wait_for
-
-from treadle.client._failures import Failure
+from treadle.client._distributed import (
+    FutureCancelledError,
+    FutureStateOfDistributed,
+    clean_exception,
+    wait_for,
+)
+from treadle.client._failures import Failure, Raised
 
 __all__ = ["State"]
 
-_NO_REASON = (None, None)
+
+class Cancellation(NamedTuple):
+    """Why somebody cancelled a key."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+_NO_REASON = Cancellation()
 
 Waker = Callable[["State"], None]
 
 
-class State(FutureState):  # type: ignore[misc]
+class State(FutureStateOfDistributed):
     """Shared by all futures of one key: a ``distributed.client.FutureState`` without event loop.
 
     The connection changes it from whatever thread processes messages. Nobody who waits for it needs
@@ -41,7 +51,7 @@ class State(FutureState):  # type: ignore[misc]
         self.status = "pending"
         self.type = None
         self.refs = 0
-        self._failure: Failure | FutureCancelledError | tuple[Any, ...] | None = None
+        self._failure: Any = None
         self._wakers: list[Waker] | None = None
 
     # What the connection calls. Each sets the status last but for waking, so that a thread which
@@ -82,7 +92,7 @@ class State(FutureState):  # type: ignore[misc]
 
     def cancel(self, reason: str | None = None, msg: str | None = None) -> None:
         """Nobody will get the key's value."""
-        self._failure = (reason, msg)
+        self._failure = Cancellation(reason, msg)
         self.status = "cancelled"
         State.latest_failure = object()
         if self._wakers is not None:
@@ -98,25 +108,36 @@ class State(FutureState):  # type: ignore[misc]
     def set_error(self, exception: Any, traceback: Any) -> None:
         """The key has no value: with this exception and traceback, pickled or not."""
         _, exception, traceback = clean_exception(exception, traceback)
-        self._failure = Failure.known(exception, traceback)
+        self._failure = (exception, traceback)
         self.status = "error"
         State.latest_failure = object()
         if self._wakers is not None:
             self._wake()
 
+    def raised(self) -> Raised:
+        """Return why there is no value: an exception, another one each time, and its traceback."""
+        failure = self._failure
+        if type(failure) is Failure:
+            return failure.decoded()
+        if type(failure) is Cancellation:
+            return FutureCancelledError(self.key, failure.reason, failure.message), None
+        exception, traceback = failure
+        return exception, traceback
+
+    def throw(self) -> NoReturn:
+        """Raise why there is no value, with the traceback of the task."""
+        exception, traceback = self.raised()
+        raise exception.with_traceback(traceback)
+
     @property
     def exception(self) -> BaseException | None:
         """Why there is no value."""
-        failure = self._failure
-        if type(failure) is tuple:
-            failure = self._failure = FutureCancelledError(self.key, *failure)
-        return failure.exception if type(failure) is Failure else failure
+        return None if self._failure is None else self.raised()[0]
 
     @property
     def traceback(self) -> TracebackType | None:
         """Where the exception was raised."""
-        failure = self._failure
-        return failure.traceback if type(failure) is Failure else None
+        return None if self._failure is None else self.raised()[1]
 
     def done(self) -> bool:
         """Return whether nothing more is to be waited for."""

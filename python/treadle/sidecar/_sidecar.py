@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from contextlib import AsyncExitStack, suppress
@@ -192,7 +193,10 @@ class Sidecar:
 
     async def _worker_lost(self, about: dict[str, Any]) -> None:
         await self._gone({about["address"], about["name"]})
-        await self.scheduler.tell_plugins("remove_worker", self.scheduler, about["address"])
+        stimulus = f"worker-lost-{time.time()}"
+        await self.scheduler.tell_plugins(
+            "remove_worker", self.scheduler, about["address"], stimulus_id=stimulus
+        )
 
     async def _restarted(self, _about: dict[str, Any]) -> None:
         await self.scheduler.tell_plugins("restart", self.scheduler)

@@ -26,7 +26,8 @@ from treadle import _core
 if not hasattr(_core, "transfer_connect"):
     raise ImportError("treadle.transfer needs Linux: it stands on epoll, eventfd and memfd")
 
-from treadle._core import Connection, Listener, Transfer
+from treadle._core import Listener, Transfer
+from treadle._core import TransferConnection as Connection
 from treadle.transfer._errors import (
     ConnectionClosed,
     ConnectionEnded,

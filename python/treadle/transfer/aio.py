@@ -64,7 +64,7 @@ async def connect(address: str, **options: Unpack[ConnectOptions]) -> Connection
         raise
 
 
-def _abandon(connecting: asyncio.Future[_core.Connection]) -> None:
+def _abandon(connecting: asyncio.Future[_core.TransferConnection]) -> None:
     """Close a connection that nobody waits for any more."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result()._start_close()
@@ -73,7 +73,7 @@ def _abandon(connecting: asyncio.Future[_core.Connection]) -> None:
 class _Notices:
     """Wakes those who wait for a change, in the event loop that it was made in."""
 
-    def __init__(self, native: _core.Connection | _core.Listener) -> None:
+    def __init__(self, native: _core.TransferConnection | _core.Listener) -> None:
         self.loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
         # Which keeps the descriptor open.
@@ -240,7 +240,7 @@ class Connection:
     See :class:`treadle.transfer.Connection`.
     """
 
-    def __init__(self, native: _core.Connection) -> None:
+    def __init__(self, native: _core.TransferConnection) -> None:
         self._native = native
         self._notices = _Notices(native)
         # Who waits for the next object first gets it first.

@@ -26,7 +26,10 @@ from treadle.worker._rpc import ask
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
 
-__all__ = ["Service"]
+__all__ = ["RESTART", "Service"]
+
+# Exit status of a worker that shall be started again (EX_TEMPFAIL).
+RESTART = 75
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +47,9 @@ class Service:
     preload, preload_argv
         Modules or scripts with a ``dask_setup(worker)`` to run first, and their arguments, as
         distributed has them.
-    with_stderr
-        Keep what goes to standard error for :meth:`log`: the process is a worker and nothing else.
+    own_process
+        The process is a worker and nothing else: what goes to standard error is kept for
+        :meth:`log`, and a task that raises ``SystemExit`` or ``KeyboardInterrupt`` ends it.
     """
 
     def __init__(
@@ -54,13 +58,14 @@ class Service:
         connection: Mapping[str, Any] | None = None,
         preload: Sequence[str] = (),
         preload_argv: Sequence[str] = (),
-        with_stderr: bool = False,
+        own_process: bool = False,
     ) -> None:
         self._connection = dict(connection or {})
         self._preload = list(preload)
         self._preload_argv = list(preload_argv)
         self._preloads: Any = None
-        self._log = Log(with_stderr=with_stderr)
+        self._own_process = own_process
+        self._log = Log(with_stderr=own_process)
         self._ready = threading.Event()
         self._stopped = False
         self._operations: dict[str, Callable[..., Any]] = {}
@@ -137,7 +142,7 @@ class Service:
         await self._plugins.close()
         if self._preloads is not None:
             await self._preloads.teardown()
-        await self.worker._close_client()
+        await self.worker._close_clients()
 
     def restarted(self) -> None:
         """Forget the actors: the scheduler dropped everything."""
@@ -168,7 +173,14 @@ class Service:
         return self._loop.run(run())
 
     def dump_error(self, exception: BaseException) -> bytes:
-        """Return an exception as bytes; see :mod:`treadle.worker.errors`."""
+        """Return what a task raised as bytes; see :mod:`treadle.worker.errors`.
+
+        Does not return if that ends the process, as it does in distributed.
+        """
+        if self._own_process and isinstance(exception, (SystemExit, KeyboardInterrupt)):
+            logger.error("A task raised %r: the worker ends", exception)
+            sys.stderr.flush()
+            os._exit(_status(exception))
         return errors.dump(exception)
 
     def reschedules(self, exception: BaseException) -> bool:
@@ -273,3 +285,11 @@ class Service:
 
     async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+def _status(exception: BaseException) -> int:
+    """The exit status for what ends a worker; never that of one that was asked to end or restart."""
+    if isinstance(exception, KeyboardInterrupt):
+        return 130
+    code = getattr(exception, "code", None)
+    return code if isinstance(code, int) and 0 < code < 256 and code != RESTART else 1

@@ -93,7 +93,7 @@ class WorkerStandIn:
         self._loop = loop
         self._log = log
         self._connection = {key: value for key, value in connection.items() if value is not None}
-        self._client: Client | None = None
+        self._clients: list[Client] = []
         self._client_lock = threading.Lock()
         self._ongoing_background_tasks = AsyncTaskGroup()
         # It tells this registration from others of the same name.
@@ -141,11 +141,6 @@ class WorkerStandIn:
     def active_threads(self) -> dict[int, Hashable]:
         """The keys of the tasks that run, by the identifier of the thread."""
         return {**self._native.running(), **self.actor_threads}
-
-    @property
-    def logs(self) -> list[logging.LogRecord]:
-        """The last records of the log, oldest first."""
-        return self._log.records()
 
     def identity(self) -> dict[str, Any]:
         """Describe the worker."""
@@ -226,29 +221,27 @@ class WorkerStandIn:
         # A thread that makes a client needs the loop for that, so the loop must not wait for it.
         locked = self._client_lock.acquire(blocking=not self._loop.inside)
         try:
-            if self._client is None or self._client.status in ("closing", "closed"):
-                self._client = self._existing_client() or self._new_client(timeout)
-            client = self._client
+            client = next(filter(self._is_usable, self._clients), None)
+            if client is None:
+                client = self._make_client(timeout)
+                self._clients.append(client)
         finally:
             if locked:
                 self._client_lock.release()
         self.log_event("worker-get-client", {"client": client.id, "timeout": timeout})
         return client
 
-    def _existing_client(self) -> Client | None:
-        """The process's own client, where the worker runs in a client's process."""
+    def _make_client(self, timeout: Any) -> Client:
         from distributed.client import default_client
 
+        # The worker may be threads of a client's process.
+        existing: Client | None
         try:
-            client: Client = default_client()
+            existing = default_client()
         except ValueError:
-            return None
-        scheduler = getattr(client, "scheduler", None)
-        if scheduler is not None and scheduler.address == self._native.scheduler:
-            return client
-        return None
-
-    def _new_client(self, timeout: Any) -> Client:
+            existing = None
+        if existing is not None and self._is_usable(existing):
+            return existing
         import treadle
 
         if timeout is None:
@@ -257,13 +250,22 @@ class WorkerStandIn:
             self._native.scheduler,
             loop=self.loop,
             asynchronous=in_async_call(self.loop),
-            set_as_default=True,
+            set_as_default=existing is None,
             direct_to_workers=True,
             name="worker",
             timeout=parse_timedelta(timeout, "s"),
             **self._connection,
         )
         return client
+
+    def _is_usable(self, client: Client) -> bool:
+        scheduler = getattr(client, "scheduler", None)
+        if scheduler is None or scheduler.address != self._native.scheduler:
+            return False
+        if client.status in ("closing", "closed"):
+            return False
+        # A coroutine must not block the loop: it needs a client that knows the loop.
+        return not self._loop.inside or client.loop is self.loop
 
     # what plugins do with it
 
@@ -283,14 +285,15 @@ class WorkerStandIn:
         end = threading.Thread(target=self._native.close, args=(reason,), daemon=True)
         self._loop.soon(end.start)
 
-    async def _close_client(self) -> None:
-        client, self._client = self._client, None
-        try:
-            # The process's own client stays.
-            if client is not None and client.loop is self.loop:
-                await asyncio.wait_for(client._close(fast=True), 2)
-        except Exception:
-            logger.debug("closing the tasks' client", exc_info=True)
+    async def _close_clients(self) -> None:
+        clients, self._clients = self._clients, []
+        for client in clients:
+            try:
+                # The process's own client stays.
+                if client.loop is self.loop:
+                    await asyncio.wait_for(client._close(fast=True), 2)
+            except Exception:
+                logger.debug("closing the tasks' client", exc_info=True)
 
 
 def _ignore(_result: Any, _error: Any) -> None:

@@ -10,30 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import copyreg
+import io
 import os
 import pickle
 import traceback as tracebacks
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, cast
 
 import cloudpickle
 import dask
 import distributed.worker
-import tblib.pickling_support
 from dask import _task_spec
 from dask.utils import typename
 from distributed.exceptions import Reschedule
 from distributed.utils import truncate_exception
+from tblib.pickling_support import pickle_exception
+
+from treadle.worker import _tracebacks
 
 __all__ = ["as_message", "dump", "load", "reschedules", "unserializable"]
 
 _LARGEST = 1 << 20
 _LONGEST_TRACEBACK = 64 * 1024
-
-# As tblib's own `install` does, which would change all classes of exceptions, too.
-copyreg.pickle(TracebackType, tblib.pickling_support.pickle_traceback)
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -112,7 +110,7 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
         pickled = _pickle(short)
     finally:
         short.__traceback__ = own
-    traceback = pickle.dumps(shown, protocol=5) if shown is not None else None
+    traceback = _dumps(_Pickler, shown) if shown is not None else None
     if traceback is not None and len(traceback) > _LONGEST_TRACEBACK:
         traceback = None
     return pickled, traceback, _repr(short), shown
@@ -133,11 +131,10 @@ def _truncated(exception: BaseException) -> BaseException:
 
 
 def _pickle(exception: BaseException) -> bytes:
-    tblib.pickling_support.install(*_chain(exception))
-    for by in (pickle.dumps, cloudpickle.dumps):
+    for by in (_Pickler, _CloudPickler):
         try:
-            pickled: bytes = by(exception, protocol=5)
-            if by is pickle.dumps and b"__main__" in pickled:
+            pickled = _dumps(by, exception)
+            if by is _Pickler and b"__main__" in pickled:
                 # The receiver has another __main__: this has to travel by value.
                 continue
             if len(pickled) <= _LARGEST:
@@ -148,17 +145,33 @@ def _pickle(exception: BaseException) -> bytes:
     return pickle.dumps(Exception(_repr(exception)), protocol=5)
 
 
-def _chain(exception: BaseException | None) -> Iterator[BaseException]:
-    """The exception and what it was raised from, or while handling."""
-    seen: set[int] = set()
-    waiting = [exception]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [one.__cause__, one.__context__]
+def _reduce(value: Any) -> Any:
+    if isinstance(value, TracebackType):
+        return _tracebacks.reduce(value)
+    if isinstance(value, BaseException):
+        # With what it was raised from, and notes.
+        return pickle_exception(value)
+    return NotImplemented
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        return _reduce(obj)
+
+
+_Base: Any = cloudpickle.Pickler
+
+
+class _CloudPickler(_Base):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = _reduce(obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+
+def _dumps(by: Any, value: Any) -> bytes:
+    file = io.BytesIO()
+    by(file, protocol=5).dump(value)
+    return file.getvalue()
 
 
 def _visible(traceback: TracebackType | None) -> TracebackType | None:

@@ -97,7 +97,7 @@ class Hooks(SchedulerPlugin):
     def add_worker(self, scheduler: Any, worker: str) -> None:
         scheduler.task_metadata["told"].append(("add_worker", worker))
 
-    async def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+    async def remove_worker(self, scheduler: Any, worker: str, *, stimulus_id: str) -> None:
         scheduler.task_metadata["told"].append(("remove_worker", worker))
 
     def remove_client(self, scheduler: Any, client: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from distributed import (
     Reschedule,
 )
-from python_sides import HubWorker
+from python_sides import SOON, HubWorker
 
 from treadle.worker import errors
 
@@ -119,6 +121,23 @@ class Unpicklable2(Exception):
     """Its class is not at the receiver."""
 
 
+@pytest.mark.parametrize(
+    ("leaving", "status"),
+    [
+        ("SystemExit(3)", 3),
+        ("SystemExit()", 1),
+        ("SystemExit(75)", 1),
+        ("KeyboardInterrupt()", 130),
+    ],
+)
+def test_an_exit_ends_a_process_that_is_a_worker(leaving: str, status: int) -> None:
+    code = f"from treadle.worker import Service; Service(own_process=True).dump_error({leaving})"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, timeout=SOON, capture_output=True, text=True, check=False)
+    assert ended.returncode == status
+    assert "A task raised" in ended.stderr
+
+
 @pytest.mark.parametrize("leaving", [SystemExit(3), KeyboardInterrupt()])
 def test_a_task_cannot_end_the_client(leaving: BaseException) -> None:
     exception, _ = errors.load(errors.dump(leaving))
@@ -142,3 +161,43 @@ def test_a_value_that_cannot_be_pickled_is_a_type_error(worker: HubWorker) -> No
 def test_reschedule_is_known(worker: HubWorker) -> None:
     assert worker.service.reschedules(Reschedule())
     assert not worker.service.reschedules(ValueError())
+
+
+def test_a_traceback_keeps_nothing_of_its_receiver_alive() -> None:
+    class Value:
+        pass
+
+    def receive(data: bytes) -> tuple[Any, Any]:
+        value = Value()
+        return errors.load(data), weakref.ref(value)
+
+    (exception, shown), alive = receive(errors.dump(caught(lambda: 1 / 0)))
+    assert alive() is None
+    assert shown is not None
+    assert shown.tb_frame.f_back is None
+    with pytest.raises(ZeroDivisionError):
+        raise exception.with_traceback(shown)
+
+
+def test_the_lines_of_a_traceback_are_shown() -> None:
+    def divides() -> float:
+        return 1 / 0  # the line
+
+    exception, shown = errors.load(errors.dump(caught(divides)))
+    text = "".join(traceback.format_exception(type(exception), exception, shown))
+    assert "return 1 / 0  # the line" in text
+    assert "in divides" in text
+    line = divides.__code__.co_firstlineno + 1
+    assert f'test_worker_errors.py", line {line}' in text
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="both are new in Python 3.11")
+def test_notes_and_groups_travel() -> None:
+    error = caught(lambda: 1 / 0)
+    error.add_note("a note")
+    group = ExceptionGroup("several", [error, ValueError("other")])  # noqa: F821
+    exception, _ = errors.load(errors.dump(group))
+    first, second = exception.exceptions
+    assert first.__notes__ == ["a note"]
+    assert type(second) is ValueError
+    assert first.__traceback__ is not None

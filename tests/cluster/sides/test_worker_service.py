@@ -6,9 +6,11 @@ import asyncio
 import io
 import logging
 import pickle
+import subprocess
 import sys
 import threading
 import traceback
+import weakref
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -334,3 +336,31 @@ def test_standard_error_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert "to the log" in log.text()
     assert "afterwards" not in log.text()
     assert "to stderr" in capsys.readouterr().err
+
+
+def test_the_log_keeps_nothing_alive() -> None:
+    class Value:
+        pass
+
+    log = Log()
+    try:
+        value = Value()
+        alive = weakref.ref(value)
+        record = logging.LogRecord("name", logging.ERROR, "file", 1, "about %s", (value,), None)
+        log.handle(record)
+        del record, value
+        assert alive() is None
+        assert "about <" in log.text()
+    finally:
+        log.close()
+
+
+def test_warnings_are_still_shown() -> None:
+    code = (
+        "import logging, distributed; from treadle._log import Log; logs = Log(), Log(); "
+        "logging.getLogger('treadle.x').warning('to people'); "
+        "logging.getLogger('treadle.x').info('not to people')"
+    )
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, timeout=SOON, capture_output=True, text=True, check=True)
+    assert ended.stderr.splitlines() == ["to people"]

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import distributed
@@ -225,6 +226,7 @@ class FakeClient:
     id = "Client-worker-1"
 
     def __init__(self, address: str, **kwargs: Any) -> None:
+        self.scheduler = SimpleNamespace(address=address)
         self.loop = kwargs["loop"]
         self.made.append({"address": address, **kwargs})
         self.closed = threading.Event()
@@ -245,6 +247,7 @@ def test_the_tasks_of_a_worker_share_a_client(
     assert made["secret"] == b"secret"
     assert made["loop"] is worker.service.worker.loop
     assert not made["asynchronous"]
+    assert made["set_as_default"]
     worker.leave()
     assert found.pop().closed.is_set()
 

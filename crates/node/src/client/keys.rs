@@ -1,7 +1,6 @@
 //! The keys that a client has futures of.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -46,7 +45,7 @@ pub(super) struct Entry<T> {
 #[derive(Debug)]
 pub(super) struct Keys<T> {
     by_key: HashMap<Arc<[u8]>, u32>,
-    entries: HashMap<u32, Entry<T>, BuildHasherDefault<Spread>>,
+    entries: Entries<T>,
     /// Further ids of keys, for keys that were named again.
     aliases: HashMap<u32, u32>,
     next: u32,
@@ -65,14 +64,14 @@ impl<T> Keys<T> {
     pub(super) fn new() -> Self {
         Self {
             by_key: HashMap::new(),
-            entries: HashMap::default(),
+            entries: Entries::new(),
             aliases: HashMap::new(),
             next: 0,
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.by_key.len()
     }
 
     #[inline]
@@ -82,11 +81,11 @@ impl<T> Keys<T> {
 
     #[inline]
     pub(super) fn get(&self, id: u32) -> Option<&Entry<T>> {
-        self.entries.get(&id)
+        self.entries.get(id)
     }
 
     pub(super) fn by_key(&self, key: &[u8]) -> Option<&Entry<T>> {
-        self.entries.get(self.by_key.get(key)?)
+        self.entries.get(*self.by_key.get(key)?)
     }
 
     /// The id of the key that is named next.
@@ -143,18 +142,18 @@ impl<T> Keys<T> {
 
     /// The application has futures of a key that is here. Returns what it kept of it before.
     pub(super) fn own(&mut self, id: u32, owner: T) -> Option<T> {
-        self.entries.get_mut(&id)?.owner.replace(owner)
+        self.entries.get_mut(id)?.owner.replace(owner)
     }
 
     /// Something else needs the key until [`Keys::let_go`].
     pub(super) fn hold(&mut self, id: u32) {
-        if let Some(entry) = self.entries.get_mut(&id) {
+        if let Some(entry) = self.entries.get_mut(id) {
             entry.holds += 1;
         }
     }
 
     pub(super) fn let_go(&mut self, id: u32) -> Option<u32> {
-        let entry = self.entries.get_mut(&id)?;
+        let entry = self.entries.get_mut(id)?;
         entry.holds = entry.holds.saturating_sub(1);
         self.forget_if_unused(id)
     }
@@ -162,7 +161,7 @@ impl<T> Keys<T> {
     /// The application has no futures of the key any more.
     pub(super) fn disown(&mut self, key: &[u8]) -> Option<Released<T>> {
         let id = self.find(key)?;
-        let owner = self.entries.get_mut(&id)?.owner.take();
+        let owner = self.entries.get_mut(id)?.owner.take();
         Some(Released {
             owner,
             id: self.forget_if_unused(id),
@@ -170,11 +169,11 @@ impl<T> Keys<T> {
     }
 
     fn forget_if_unused(&mut self, id: u32) -> Option<u32> {
-        let entry = self.entries.get(&id)?;
+        let entry = self.entries.get(id)?;
         if entry.owner.is_some() || entry.holds > 0 {
             return None;
         }
-        let entry = self.entries.remove(&id)?;
+        let entry = self.entries.remove(id)?;
         self.by_key.remove(&entry.key);
         Some(id)
     }
@@ -182,7 +181,7 @@ impl<T> Keys<T> {
     /// Notes how a task stands. `false`: nobody wants to know any more.
     #[inline]
     pub(super) fn note(&mut self, id: u32, standing: &Standing) -> bool {
-        let Some(entry) = self.entries.get_mut(&id) else {
+        let Some(entry) = self.entries.get_mut(id) else {
             return false;
         };
         entry.known = match standing {
@@ -204,7 +203,7 @@ impl<T> Keys<T> {
     /// Another worker has the value.
     pub(super) fn moved(&mut self, id: u32, to: WorkerId) {
         if let Some(Known::Remote { holder, .. }) =
-            self.entries.get_mut(&id).map(|entry| &mut entry.known)
+            self.entries.get_mut(id).map(|entry| &mut entry.known)
         {
             *holder = Some(to);
         }
@@ -216,24 +215,62 @@ impl<T> Keys<T> {
     }
 }
 
-/// Local ids are consecutive: a multiplication spreads them well enough.
-#[derive(Debug, Default)]
-pub(super) struct Spread(u64);
+/// Entries of a page.
+const PAGE: usize = 64;
 
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
+/// Entries by id. Those of neighbouring ids, which are mostly asked for one after the other, lie
+/// together.
+#[derive(Debug)]
+struct Entries<T>(HashMap<u32, Box<Page<T>>>);
+
+#[derive(Debug)]
+struct Page<T> {
+    live: usize,
+    entries: [Option<Entry<T>>; PAGE],
+}
+
+impl<T> Entries<T> {
+    fn new() -> Self {
+        Self(HashMap::new())
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
+    /// The page of an id, and the place there.
+    fn split(id: u32) -> (u32, usize) {
+        (id / PAGE as u32, id as usize % PAGE)
     }
 
     #[inline]
-    fn write_u32(&mut self, value: u32) {
-        let mixed = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
+    fn get(&self, id: u32) -> Option<&Entry<T>> {
+        let (page, place) = Self::split(id);
+        self.0.get(&page)?.entries[place].as_ref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, id: u32) -> Option<&mut Entry<T>> {
+        let (page, place) = Self::split(id);
+        self.0.get_mut(&page)?.entries[place].as_mut()
+    }
+
+    fn insert(&mut self, id: u32, entry: Entry<T>) {
+        let (page, place) = Self::split(id);
+        let page = self.0.entry(page).or_insert_with(|| {
+            Box::new(Page {
+                live: 0,
+                entries: [const { None }; PAGE],
+            })
+        });
+        let before = page.entries[place].replace(entry);
+        page.live += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, id: u32) -> Option<Entry<T>> {
+        let (number, place) = Self::split(id);
+        let page = self.0.get_mut(&number)?;
+        let entry = page.entries[place].take()?;
+        page.live -= 1;
+        if page.live == 0 {
+            self.0.remove(&number);
+        }
+        Some(entry)
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use treadle_net::Wait;
+use treadle_types::value::put_varint;
 
 use super::Client;
 use super::error::ClientError;
@@ -37,7 +38,7 @@ const KNOWN: u64 = 1 << 32;
 pub struct NewTask<'a> {
     /// Its key, encoded.
     pub key: &'a [u8],
-    /// What to run.
+    /// What to run; the key goes before it by itself.
     pub recipe: &'a [u8],
     /// What it reads, in the order of the recipe, each once.
     pub inputs: &'a [Input],
@@ -93,6 +94,9 @@ impl<T> Submission<T> {
         let number = (self.first + self.key_ends.len()) as u32;
         self.keys.extend_from_slice(task.key);
         self.key_ends.push(self.keys.len());
+        // Workers, and the scheduler when it has forgotten the key, learn it from here.
+        put_varint(task.key.len() as u64, &mut self.recipes);
+        self.recipes.extend_from_slice(task.key);
         self.recipes.extend_from_slice(task.recipe);
         self.recipe_ends.push(self.recipes.len());
         self.inputs
@@ -268,11 +272,16 @@ impl<T> Client<T> {
         Some(Input::Known(id))
     }
 
-    /// Whether a key has a value, or is about to get one.
-    pub fn is_coming(&self, key: &[u8]) -> bool {
-        let keys = lock(&self.keys);
-        let entry = keys.by_key(key);
-        entry.is_some_and(|entry| !matches!(entry.known, Known::Failed | Known::Unknown))
+    /// As [`Client::read`], for a key that has a value or is about to get one: no task need make it.
+    pub fn read_coming(&self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
+        let mut keys = lock(&self.keys);
+        let id = keys.find(key)?;
+        if matches!(keys.get(id)?.known, Known::Failed | Known::Unknown) {
+            return None;
+        }
+        keys.hold(id);
+        submission.held.push(id);
+        Some(Input::Known(id))
     }
 
     /// A large constant that the tasks that follow read, under a key made of its content. It is sent

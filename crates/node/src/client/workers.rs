@@ -1,7 +1,7 @@
 //! Connections to workers, for values: each is made when it is first needed, and closed when it was
 //! not used for a while.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -103,6 +103,8 @@ struct Dialled {
 #[derive(Debug)]
 pub(super) struct Workers {
     workers: HashMap<WorkerId, Worker>,
+    /// Those that something is wanted of: they alone tell event loops of what comes.
+    busy: BTreeSet<WorkerId>,
     options: Options,
     poller: Arc<Poller>,
     dialled: Arc<Dialled>,
@@ -124,6 +126,7 @@ impl Workers {
     ) -> Self {
         Self {
             workers: HashMap::new(),
+            busy: BTreeSet::new(),
             options: Options {
                 connect_timeout: CONNECT,
                 ..options
@@ -174,6 +177,25 @@ impl Workers {
         let entry = self.workers.entry(worker).or_default();
         entry.waiting.push_back(job);
         entry.used = Some(Instant::now());
+        if self.busy.insert(worker)
+            && let State::Open(link) = &entry.state
+            && !self.muted
+        {
+            link.peer
+                .set_notifier(Some(Arc::clone(&self.dialled.notifier)));
+        }
+    }
+
+    /// Notes that nothing is wanted of a worker, if that is so.
+    fn rest(&mut self, worker: WorkerId) {
+        let entry = self.workers.get(&worker);
+        if entry.is_some_and(|entry| !entry.is_idle()) {
+            return;
+        }
+        self.busy.remove(&worker);
+        if let Some(State::Open(link)) = entry.map(|entry| &entry.state) {
+            link.peer.set_notifier(None);
+        }
     }
 
     /// Sends what waits for a worker, as far as that may be sent now; connects first.
@@ -293,6 +315,7 @@ impl Workers {
             Ok(()) => self.send(worker, news),
             Err(reason) => self.give_up(worker, &reason, news),
         }
+        self.rest(worker);
     }
 
     /// Takes the connections that were made, or could not be.
@@ -374,6 +397,16 @@ impl Workers {
                 Job::Bring(load) => undelivered(load.id),
             }
         }
+        self.rest(worker);
+    }
+
+    /// The connections of those that something is wanted of.
+    fn busy_links(&self) -> impl Iterator<Item = &Link> {
+        let workers = self.busy.iter().filter_map(|id| self.workers.get(id));
+        workers.filter_map(|worker| match &worker.state {
+            State::Open(link) => Some(link),
+            _ => None,
+        })
     }
 
     /// Whether connections tell event loops of what comes: not while a thread waits for it. `false`:
@@ -382,22 +415,16 @@ impl Workers {
         if std::mem::replace(&mut self.muted, mute) == mute {
             return false;
         }
-        for worker in self.workers.values() {
-            if let State::Open(link) = &worker.state {
-                let notifier = (!mute).then(|| Arc::clone(&self.dialled.notifier));
-                link.peer.set_notifier(notifier);
-            }
+        for link in self.busy_links() {
+            let notifier = (!mute).then(|| Arc::clone(&self.dialled.notifier));
+            link.peer.set_notifier(notifier);
         }
         true
     }
 
     /// Whether something has come that was not taken.
     pub(super) fn has_something(&self) -> bool {
-        let has = |worker: &Worker| match &worker.state {
-            State::Open(link) => !worker.is_idle() && link.has_something(),
-            _ => false,
-        };
-        !lock(&self.dialled.outcomes).is_empty() || self.workers.values().any(has)
+        !lock(&self.dialled.outcomes).is_empty() || self.busy_links().any(Link::has_something)
     }
 
     /// Closes connections that nobody uses; when to look again, if there are some.
@@ -432,6 +459,7 @@ impl Workers {
             self.give_up(worker, "this client is closed", news);
         }
         self.workers.clear();
+        self.busy.clear();
         self.queue.clear();
     }
 }

@@ -41,7 +41,10 @@ impl Hub {
     }
 
     fn admit(&mut self, key: usize, peer: &Peer, hello: Hello) -> Result<(Node, u32), String> {
-        let ours = self.settings.python.get_or_insert_with(|| hello.python.clone());
+        let ours = self
+            .settings
+            .python
+            .get_or_insert_with(|| hello.python.clone());
         if *ours != hello.python {
             return Err(format!(
                 "{} runs Python {}, and this cluster Python {ours}: functions travel as pickles, so \
@@ -184,7 +187,10 @@ impl Hub {
         Value::Dict(vec![
             (Value::str("type"), Value::str("Scheduler")),
             (Value::str("id"), Value::Str(self.settings.id.clone())),
-            (Value::str("address"), Value::Str(self.settings.address.clone())),
+            (
+                Value::str("address"),
+                Value::Str(self.settings.address.clone()),
+            ),
             (Value::str("version"), Value::str(env!("CARGO_PKG_VERSION"))),
             (
                 Value::str("http"),

@@ -71,7 +71,8 @@ pub(super) struct Definitions {
     vacant: Vec<u32>,
     lists: Vec<List>,
     vacant_lists: Vec<u32>,
-    owners: HashMap<ClientId, Owner>,
+    /// By client.
+    owners: Vec<Option<Box<Owner>>>,
     contents: HashMap<Bytes, usize>,
 }
 
@@ -85,19 +86,26 @@ pub(super) enum Used<'a> {
 
 impl Definitions {
     pub(super) fn join(&mut self, client: ClientId) {
-        self.owners.insert(client, Owner::default());
+        let place = client.0 as usize;
+        self.owners.resize_with(place + 1, || None);
+        self.owners[place] = Some(Box::default());
+    }
+
+    fn owner(&mut self, client: ClientId) -> Option<&mut Owner> {
+        self.owners.get_mut(client.0 as usize)?.as_deref_mut()
     }
 
     /// A client defines something. `false`: it did before, under the same number.
     pub(super) fn define(&mut self, defined: Defined) -> bool {
-        let Some(owner) = self.owners.get_mut(&defined.client) else {
+        let place = self.vacant.last().copied().unwrap_or(self.all.len() as u32);
+        let Some(owner) = self.owner(defined.client) else {
             return false;
         };
         if owner.by_number.contains_key(&defined.number) {
             return false;
         }
-        let place = self.vacant.pop().unwrap_or(self.all.len() as u32);
         owner.by_number.insert(defined.number, place);
+        self.vacant.pop();
         let pickle = match self.contents.get_key_value(&defined.pickle) {
             Some((known, _)) => known.clone(),
             None => defined.pickle,
@@ -118,7 +126,7 @@ impl Definitions {
 
     /// What to note with a task that uses these numbers of its client's. `None`: one is not defined.
     pub(super) fn note(&mut self, client: ClientId, numbers: &[u32]) -> Option<u32> {
-        let owner = self.owners.get_mut(&client)?;
+        let owner = self.owners.get_mut(client.0 as usize)?.as_deref_mut()?;
         match numbers {
             [] => Some(NO_DEFINITIONS),
             [number] => owner.by_number.get(number).copied(),
@@ -167,32 +175,37 @@ impl Definitions {
     }
 
     /// A task with a recipe of this client's is there.
+    #[inline]
     pub(super) fn hold(&mut self, client: ClientId) {
-        if let Some(owner) = self.owners.get_mut(&client) {
+        if let Some(owner) = self.owner(client) {
             owner.tasks += 1;
         }
     }
 
     /// One is gone. Returns the places of the definitions that go with the last one of a client
     /// that is gone, too.
+    #[inline]
     pub(super) fn release(&mut self, client: ClientId) -> Option<Vec<u32>> {
-        let owner = self.owners.get_mut(&client)?;
+        let owner = self.owner(client)?;
         owner.tasks -= 1;
-        self.drop_unused(client)
+        if owner.left {
+            self.drop_unused(client)
+        } else {
+            None
+        }
     }
 
     /// A client is gone. Returns the places of its definitions, if they go, too.
     pub(super) fn leave(&mut self, client: ClientId) -> Option<Vec<u32>> {
-        self.owners.get_mut(&client)?.left = true;
+        self.owner(client)?.left = true;
         self.drop_unused(client)
     }
 
     fn drop_unused(&mut self, client: ClientId) -> Option<Vec<u32>> {
-        let owner = self.owners.get(&client)?;
-        if !owner.left || owner.tasks > 0 {
+        if self.owner(client)?.tasks > 0 {
             return None;
         }
-        let owner = self.owners.remove(&client)?;
+        let owner = self.owners.get_mut(client.0 as usize)?.take()?;
         for list in owner.lists.into_values() {
             self.lists[list as usize] = List::new();
             self.vacant_lists.push(list);

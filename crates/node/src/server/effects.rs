@@ -10,9 +10,8 @@ use super::definitions::Used;
 use super::hub::Hub;
 use super::keys::NO_DEFINITIONS;
 use super::nodes::Node;
-use crate::message::{
-    Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker,
-};
+use crate::message::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
+use crate::wire::Finished;
 
 /// In whose name clients want what shall run even if they do not wait for it.
 const FIRE_AND_FORGET: &str = "fire-and-forget";
@@ -22,50 +21,59 @@ impl Hub {
     ///
     /// # Errors
     /// When the event cannot be; nothing has changed then.
+    #[inline]
     pub(super) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
         self.core.handle(event, self.now, &mut self.effects)?;
         loop {
             let mut effects = std::mem::take(&mut self.effects.0);
-            for effect in effects.drain(..) {
+            for effect in &effects {
                 self.act(effect);
             }
+            effects.clear();
             // Its memory is used again.
             self.effects.0 = effects;
+            self.forget();
             let Some(event) = self.later.pop_front() else {
                 return Ok(());
             };
             if let Err(error) = self.core.handle(event, self.now, &mut self.effects) {
-                self.log(format_args!("an event of the server's own was refused: {error}"));
+                self.log(format_args!(
+                    "an event of the server's own was refused: {error}"
+                ));
             }
         }
     }
 
     /// As [`Hub::feed`], for an event that the server made sure of.
+    #[inline]
     pub(super) fn feed_own(&mut self, event: Event) {
         if let Err(error) = self.feed(event) {
-            self.log(format_args!("an event of the server's own was refused: {error}"));
+            self.log(format_args!(
+                "an event of the server's own was refused: {error}"
+            ));
         }
     }
 
     #[inline]
-    fn act(&mut self, effect: Effect) {
+    fn act(&mut self, effect: &Effect) {
         match effect {
-            Effect::Command { worker, command } => self.command(worker, command),
+            Effect::Command { worker, command } => self.command(*worker, command),
             Effect::Notify {
                 client,
                 task,
                 notice,
-            } => self.notify(client, task, notice),
-            Effect::Forgotten(task) => self.forgotten(task),
-            Effect::Drained(worker) => self.drained(worker),
-            Effect::Dismiss { worker, reason } => self.dismissed(worker, reason),
-            Effect::Stuck { tasks, reason } => self.stuck(&tasks, reason),
+            } => self.notify(*client, *task, notice),
+            // Together, and after the others, which may name it.
+            Effect::Forgotten(task) => self.forgotten.push(*task),
+            Effect::Drained(worker) => self.drained(*worker),
+            Effect::Dismiss { worker, reason } => self.dismissed(*worker, reason),
+            Effect::Stuck { tasks, reason } => self.stuck(tasks, *reason),
         }
     }
 
-    fn command(&mut self, worker: WorkerId, command: Command) {
+    fn command(&mut self, worker: WorkerId, command: &Command) {
         self.counters.commands += 1;
-        match &command {
+        match command {
             Command::Assign(assignment) => {
                 self.define_for(worker, assignment);
                 for input in &assignment.inputs {
@@ -77,7 +85,12 @@ impl Hub {
             Command::Copy { holders, .. } => self.introduce(worker, holders),
             Command::Retract(_) | Command::Cancel(_) | Command::Release(_) => {}
         }
-        self.tell_worker(worker, &ToWorker::Command(command));
+        if let Some(node) = self.workers.get_mut(worker) {
+            node.link.out().push_command(command);
+            if !std::mem::replace(&mut node.dirty, true) {
+                self.dirty.push(Node::Worker(worker));
+            }
+        }
     }
 
     /// Sends the definitions that a task uses, unless the worker has them.
@@ -177,11 +190,10 @@ impl Hub {
         }
     }
 
-    fn notify(&mut self, client: ClientId, task: TaskId, notice: Notice) {
+    fn notify(&mut self, client: ClientId, task: TaskId, notice: &Notice) {
         self.counters.notices += 1;
-        let Some(node) = self.clients.get(client) else {
-            self.notify_stand_in(client, task, &notice);
-            return;
+        let Some(node) = self.clients.get_mut(client) else {
+            return self.notify_stand_in(client, task, notice);
         };
         let Some(id) = node.locals.wanted(task) else {
             return;
@@ -196,20 +208,26 @@ impl Hub {
                 if let Some(holder) = holder
                     && !node.knows.has(holder.0)
                 {
-                    self.introduce_to_client(client, &[holder]);
+                    self.introduce_to_client(client, &[*holder]);
                 }
-                Standing::Finished {
-                    nbytes,
-                    inline,
+                let object = self.core.task(task).map(|view| view.object());
+                let (Some(object), Some(node)) = (object, self.clients.get_mut(client)) else {
+                    return;
+                };
+                let finished = Finished {
+                    nbytes: *nbytes,
+                    inline: inline.as_ref(),
                     class,
-                    holder,
-                    object: self
-                        .core
-                        .task(task)
-                        .map_or(0, |view| view.object().to_u64()),
+                    holder: *holder,
+                    object,
+                };
+                node.link.out().push_finished(id, &finished);
+                if !std::mem::replace(&mut node.dirty, true) {
+                    self.dirty.push(Node::Client(client));
                 }
+                return;
             }
-            Notice::Failed(failure) => Standing::Failed(self.failed(&failure)),
+            Notice::Failed(failure) => Standing::Failed(self.failed(failure)),
             Notice::Cancelled => Standing::Cancelled(self.reason.clone()),
             Notice::Pending => Standing::Pending,
         };
@@ -264,13 +282,22 @@ impl Hub {
         lost
     }
 
-    fn forgotten(&mut self, task: TaskId) {
-        if let Some(entry) = self.keys.remove(task)
-            && entry.owner != ClientId(0)
-            && let Some(places) = self.definitions.release(entry.owner)
-        {
-            self.undefine(entry.owner, &places);
+    /// Forgets the tasks that nobody can refer to any more.
+    #[inline]
+    fn forget(&mut self) {
+        if self.forgotten.is_empty() {
+            return;
         }
+        let mut tasks = std::mem::take(&mut self.forgotten);
+        for task in tasks.drain(..) {
+            if let Some(entry) = self.keys.remove(task)
+                && entry.owner != ClientId(0)
+                && let Some(places) = self.definitions.release(entry.owner)
+            {
+                self.undefine(entry.owner, &places);
+            }
+        }
+        self.forgotten = tasks;
     }
 
     /// The definitions of a client are not needed any more.
@@ -301,10 +328,11 @@ impl Hub {
         self.losing.push((worker, Cause::Drained, String::new()));
     }
 
-    fn dismissed(&mut self, worker: WorkerId, reason: String) {
-        self.tell_worker(worker, &ToWorker::Leave(reason.clone()));
+    fn dismissed(&mut self, worker: WorkerId, reason: &str) {
+        self.tell_worker(worker, &ToWorker::Leave(reason.to_owned()));
         self.log(format_args!("worker {worker:?} is dismissed: {reason}"));
-        self.losing.push((worker, Cause::Misbehaved(reason), String::new()));
+        let cause = Cause::Misbehaved(reason.to_owned());
+        self.losing.push((worker, cause, String::new()));
     }
 
     fn stuck(&mut self, tasks: &[TaskId], reason: Stuck) {

@@ -36,10 +36,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    pub(super) fn start(
-        address: SocketAddr,
-        mailbox: &Arc<Mailbox>,
-    ) -> Result<Self, NodeError> {
+    pub(super) fn start(address: SocketAddr, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
         let failed = |error: io::Error| NodeError::Http {
             address: address.to_string(),
             reason: error.to_string(),
@@ -103,7 +100,7 @@ fn serve(listener: &TcpListener, is_over: &AtomicBool, mailbox: &Arc<Mailbox>) {
             .name("treadle-http-1".into())
             .spawn(move || {
                 // A client that is gone, or says nothing that can be answered.
-                let _ = converse(&mut stream, &mailbox);
+                let _ = converse(&mut stream, &mailbox).and_then(|()| linger(&mut stream));
                 counted.fetch_sub(1, Ordering::Relaxed);
             });
         if spawned.is_err() {
@@ -158,8 +155,28 @@ fn converse(stream: &mut TcpStream, mailbox: &Mailbox) -> io::Result<()> {
     mailbox.post(Letter::Page(page, reply));
     match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(text) => respond(stream, 200, kind, &text),
-        Err(_) => respond(stream, 503, "text/plain", "the scheduler is busy, or gone\n"),
+        Err(_) => respond(
+            stream,
+            503,
+            "text/plain",
+            "the scheduler is busy, or gone\n",
+        ),
     }
+}
+
+/// Reads what the client still says: closing with something unread would take the answer from it.
+fn linger(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut left = 16 * LONGEST;
+    while left > 0 {
+        let count = stream.read(&mut [0; 4096])?;
+        if count == 0 {
+            break;
+        }
+        left = left.saturating_sub(count);
+    }
+    Ok(())
 }
 
 fn respond(stream: &mut TcpStream, status: u16, kind: &str, text: &str) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use treadle_net::Peer;
 use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
-use treadle_types::{Cause, ClientId, Report, WorkerId};
+use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
 
 use super::calls::Calls;
 use super::definitions::{Defined, Definitions};
@@ -87,6 +87,8 @@ pub(super) struct Hub {
     pub(super) settings: Settings,
     pub(super) core: Scheduler,
     pub(super) effects: Effects,
+    /// Tasks that are to be forgotten.
+    pub(super) forgotten: Vec<TaskId>,
     /// Events that follow from effects.
     pub(super) later: VecDeque<Event>,
     epoch: Instant,
@@ -99,7 +101,7 @@ pub(super) struct Hub {
     pub(super) clients: Clients,
     pub(super) calls: Calls,
     /// By their keys in the poller.
-    pub(super) connections: HashMap<usize, Connection>,
+    pub(super) connections: HashMap<usize, Connection, foldhash::fast::RandomState>,
     /// Nodes to which something is to be sent.
     pub(super) dirty: Vec<Node>,
     /// Workers that were found to be gone.
@@ -124,6 +126,7 @@ impl Hub {
             settings,
             core,
             effects: Effects::default(),
+            forgotten: Vec::new(),
             later: VecDeque::new(),
             epoch: Instant::now(),
             now: Duration::ZERO,
@@ -133,7 +136,7 @@ impl Hub {
             workers: Workers::default(),
             clients: Clients::default(),
             calls: Calls::default(),
-            connections: HashMap::new(),
+            connections: HashMap::default(),
             dirty: Vec::new(),
             losing: Vec::new(),
             graves: Vec::new(),
@@ -194,6 +197,7 @@ impl Hub {
         };
         let outcome = link.receive(1, &mut packets);
         let peer = link.peer().clone();
+        let has_spoken = !packets.is_empty();
         if let Some(packet) = packets.pop() {
             if packet.kind == HELLO {
                 self.greet(key, &peer, &packet.bytes);
@@ -203,10 +207,9 @@ impl Hub {
         } else if outcome.is_err() {
             self.drop_stranger(key);
         }
-        packets.clear();
         self.packets = packets;
-        // What it said after that is read by its own link.
-        true
+        // What it said after that is read by the node's own link.
+        has_spoken
     }
 
     fn drop_stranger(&mut self, key: usize) {
@@ -222,7 +225,10 @@ impl Hub {
         let Some(node) = self.workers.get_mut(worker) else {
             return false;
         };
-        let received = node.link.flush().and_then(|_| node.link.receive(TURN, &mut packets));
+        let received = node
+            .link
+            .flush()
+            .and_then(|_| node.link.receive(TURN, &mut packets));
         if !packets.is_empty() {
             node.heard = now;
         }
@@ -234,7 +240,8 @@ impl Hub {
         }
         self.packets = packets;
         if let Err(Broken(reason)) = outcome {
-            self.losing.push((worker, Cause::Misbehaved(reason), String::new()));
+            self.losing
+                .push((worker, Cause::Misbehaved(reason), String::new()));
             return false;
         }
         match received {
@@ -416,7 +423,8 @@ impl Hub {
             };
             match node {
                 Node::Worker(worker) => {
-                    self.losing.push((worker, Cause::Misbehaved(reason), String::new()));
+                    self.losing
+                        .push((worker, Cause::Misbehaved(reason), String::new()));
                     self.lose_workers();
                 }
                 Node::Client(client) => self.throw_out(client, &reason),

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use treadle_types::{ClientId, Symbol, TaskId};
+use treadle_types::{ClientId, TaskId};
 
 /// Bytes of keys that share an allocation.
 const BLOCK: usize = 4096;
@@ -28,14 +28,13 @@ pub(super) struct Entry {
     block: u32,
     start: u16,
     length: u16,
+    hash: u32,
     /// Changes when the number is given to another task.
     pub(super) generation: u32,
     /// Whose definitions the recipe refers to.
     pub(super) owner: ClientId,
     /// Which of them.
     pub(super) definitions: u32,
-    /// The function.
-    pub(super) function: Symbol,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,15 +53,21 @@ pub(super) struct Keys {
     /// The block that is being filled.
     open: Option<u32>,
     hasher: RandomState,
-    bytes: usize,
 }
 
 /// No definitions.
 pub(super) const NO_DEFINITIONS: u32 = u32::MAX;
 
+/// The index takes the upper bits of a hash as well as the lower ones.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}
+
 impl Keys {
-    fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u32 {
+        self.hasher.hash_one(key) as u32
     }
 
     fn bytes_of<'a>(entries: &[Entry], blocks: &'a [Block], task: TaskId) -> &'a [u8] {
@@ -87,12 +92,15 @@ impl Keys {
     /// The task of a key.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<TaskId> {
-        let hash = self.hash(key);
+        self.find_hashed(key, self.hash(key))
+    }
+
+    #[inline]
+    fn find_hashed(&self, key: &[u8], hash: u32) -> Option<TaskId> {
         let is_it = |slot: &Slot| {
-            slot.hash == hash as u32
-                && Self::bytes_of(&self.entries, &self.blocks, slot.task) == key
+            slot.hash == hash && Self::bytes_of(&self.entries, &self.blocks, slot.task) == key
         };
-        self.index.find(hash, is_it).map(|slot| slot.task)
+        self.index.find(spread(hash), is_it).map(|slot| slot.task)
     }
 
     /// The task of a key; one that `allocate` gives, and `true`, if it has none.
@@ -102,16 +110,16 @@ impl Keys {
         key: &[u8],
         allocate: impl FnOnce() -> TaskId,
     ) -> (TaskId, bool) {
-        if let Some(task) = self.find(key) {
+        let hash = self.hash(key);
+        if let Some(task) = self.find_hashed(key, hash) {
             return (task, false);
         }
         let task = allocate();
-        self.add(key, task);
+        self.add(key, hash, task);
         (task, true)
     }
 
-    fn add(&mut self, key: &[u8], task: TaskId) {
-        let hash = self.hash(key);
+    fn add(&mut self, key: &[u8], hash: u32, task: TaskId) {
         let (block, start, length) = self.store(key);
         let place = task.0 as usize;
         if place >= self.entries.len() {
@@ -119,10 +127,10 @@ impl Keys {
                 block: u32::MAX,
                 start: 0,
                 length: 0,
+                hash: 0,
                 generation: 0,
                 owner: ClientId(0),
                 definitions: NO_DEFINITIONS,
-                function: Symbol(0),
             };
             self.entries.resize(place + 1, vacant);
         }
@@ -131,23 +139,17 @@ impl Keys {
             block,
             start,
             length,
+            hash,
             generation: entry.generation,
             owner: ClientId(0),
             definitions: NO_DEFINITIONS,
-            function: Symbol(0),
         };
-        let slot = Slot {
-            hash: hash as u32,
-            task,
-        };
-        let (entries, blocks, hasher) = (&self.entries, &self.blocks, &self.hasher);
-        self.index.insert_unique(hash, slot, |slot| {
-            hasher.hash_one(Self::bytes_of(entries, blocks, slot.task))
-        });
+        let slot = Slot { hash, task };
+        self.index
+            .insert_unique(spread(hash), slot, |slot| spread(slot.hash));
     }
 
     fn store(&mut self, key: &[u8]) -> (u32, u16, u16) {
-        self.bytes += key.len();
         if key.len() > BLOCK / 4 {
             let block = self.block(Block {
                 bytes: key.to_vec(),
@@ -204,10 +206,8 @@ impl Keys {
         if entry.block == u32::MAX {
             return None;
         }
-        let key = Self::bytes_of(&self.entries, &self.blocks, task);
-        self.bytes -= key.len();
-        let hash = self.hasher.hash_one(key);
-        if let Ok(found) = self.index.find_entry(hash, |slot| slot.task == task) {
+        let is_it = |slot: &Slot| slot.task == task;
+        if let Ok(found) = self.index.find_entry(spread(entry.hash), is_it) {
             found.remove();
         }
         let vacant = &mut self.entries[task.0 as usize];
@@ -236,11 +236,6 @@ impl Keys {
         self.get(task).map_or(0, |entry| entry.generation)
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.index.len()
-    }
-
     /// All tasks that have a key.
     pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.index.iter().map(|slot| slot.task)
@@ -251,7 +246,11 @@ impl Keys {
         self.entries.capacity() * size_of::<Entry>()
             + self.index.capacity() * (size_of::<Slot>() + 1)
             + self.blocks.capacity() * size_of::<Block>()
-            + self.blocks.iter().map(|block| block.bytes.capacity()).sum::<usize>()
+            + self
+                .blocks
+                .iter()
+                .map(|block| block.bytes.capacity())
+                .sum::<usize>()
     }
 }
 
@@ -288,14 +287,12 @@ mod tests {
                     prop_assert_ne!(keys.generation(task), before);
                     vacant.push(task);
                 }
-                prop_assert_eq!(keys.len(), model.len());
+                prop_assert_eq!(keys.index.len(), model.len());
                 for (key, task) in &model {
                     prop_assert_eq!(keys.find(key), Some(*task));
                     prop_assert_eq!(keys.key(*task), &key[..]);
                 }
             }
-            let bytes: usize = model.keys().map(Vec::len).sum();
-            prop_assert_eq!(keys.bytes, bytes);
         }
     }
 
@@ -303,7 +300,9 @@ mod tests {
     fn memory_of_removed_keys_is_given_back() {
         let mut keys = Keys::default();
         for task in 0..10_000 {
-            keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), || TaskId(task));
+            keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), || {
+                TaskId(task)
+            });
         }
         let full: usize = keys.blocks.iter().map(|block| block.bytes.capacity()).sum();
         for task in 0..10_000 {

@@ -42,7 +42,8 @@ impl Hub {
         } else if is_supervised {
             node.broken.get_or_insert(now);
         } else {
-            self.losing.push((worker, Cause::Unreachable, String::new()));
+            self.losing
+                .push((worker, Cause::Unreachable, String::new()));
         }
     }
 
@@ -115,12 +116,20 @@ impl Hub {
         self.workers
             .remember(node.symbol, node.lost(cause.clone(), log));
         for other in self.workers.ids() {
-            if self.workers.get(other).is_some_and(|other| other.knows.has(worker.0)) {
+            if self
+                .workers
+                .get(other)
+                .is_some_and(|other| other.knows.has(worker.0))
+            {
                 self.tell_worker(other, &ToWorker::PeerLost(worker));
             }
         }
         for client in self.clients.ids() {
-            if self.clients.get(client).is_some_and(|client| client.knows.has(worker.0)) {
+            if self
+                .clients
+                .get(client)
+                .is_some_and(|client| client.knows.has(worker.0))
+            {
                 self.tell_client(client, &ToClient::PeerLost(worker));
             }
         }

@@ -5,6 +5,15 @@ use treadle_types::TaskId;
 /// Numbers of a page.
 const PAGE: usize = 256;
 
+/// Something that can be absent, without taking memory for that.
+trait Absent: Copy + PartialEq {
+    const ABSENT: Self;
+}
+
+impl Absent for u32 {
+    const ABSENT: Self = u32::MAX;
+}
+
 /// Numbers by number, in pages: what is not used takes no memory to speak of.
 #[derive(Debug)]
 struct Pages<T> {
@@ -14,15 +23,18 @@ struct Pages<T> {
 #[derive(Debug)]
 struct Page<T> {
     live: usize,
-    entries: [Option<T>; PAGE],
+    entries: [T; PAGE],
 }
 
-impl<T: Copy> Pages<T> {
+impl<T: Absent> Pages<T> {
+    #[inline]
     fn get(&self, at: u32) -> Option<T> {
         let page = self.pages.get(at as usize / PAGE)?.as_ref()?;
-        page.entries[at as usize % PAGE]
+        let entry = page.entries[at as usize % PAGE];
+        (entry != T::ABSENT).then_some(entry)
     }
 
+    #[inline]
     fn set(&mut self, at: u32, value: T) {
         let place = at as usize / PAGE;
         if place >= self.pages.len() {
@@ -31,22 +43,26 @@ impl<T: Copy> Pages<T> {
         let page = self.pages[place].get_or_insert_with(|| {
             Box::new(Page {
                 live: 0,
-                entries: [None; PAGE],
+                entries: [T::ABSENT; PAGE],
             })
         });
-        let before = page.entries[at as usize % PAGE].replace(value);
-        page.live += usize::from(before.is_none());
+        let entry = &mut page.entries[at as usize % PAGE];
+        page.live += usize::from(*entry == T::ABSENT);
+        *entry = value;
     }
 
     fn clear(&mut self, at: u32) -> Option<T> {
         let slot = self.pages.get_mut(at as usize / PAGE)?;
         let page = slot.as_mut()?;
-        let value = page.entries[at as usize % PAGE].take()?;
+        let entry = std::mem::replace(&mut page.entries[at as usize % PAGE], T::ABSENT);
+        if entry == T::ABSENT {
+            return None;
+        }
         page.live -= 1;
         if page.live == 0 {
             *slot = None;
         }
-        Some(value)
+        Some(entry)
     }
 }
 
@@ -56,6 +72,13 @@ pub(super) struct Local {
     pub(super) task: TaskId,
     /// Which use of the task's number is meant.
     pub(super) generation: u32,
+}
+
+impl Absent for Local {
+    const ABSENT: Self = Self {
+        task: TaskId(u32::MAX),
+        generation: 0,
+    };
 }
 
 /// The local ids of a client. Those of tasks that it wants live until it releases them, others until

@@ -60,7 +60,10 @@ impl Page {
     }
 
     fn labelled(&mut self, name: &str, label: &str, of: &str, value: f64) {
-        let of = of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let of = of
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n");
         let _ = writeln!(self.0, "{name}{{{label}=\"{of}\"}} {value}");
     }
 
@@ -84,11 +87,24 @@ impl Hub {
         }
         page.head("treadle_workers", "gauge", "Workers by status.");
         for (status, name) in STATUSES {
-            let count = self.core.workers().filter(|view| view.status() == status).count();
+            let count = self
+                .core
+                .workers()
+                .filter(|view| view.status() == status)
+                .count();
             page.labelled("treadle_workers", "status", name, count as f64);
         }
-        let threads: u64 = self.workers.iter().map(|node| u64::from(node.threads)).sum();
-        page.one("treadle_threads", "gauge", "Threads of all workers.", threads as f64);
+        let threads: u64 = self
+            .workers
+            .iter()
+            .map(|node| u64::from(node.threads))
+            .sum();
+        page.one(
+            "treadle_threads",
+            "gauge",
+            "Threads of all workers.",
+            threads as f64,
+        );
         page.one(
             "treadle_clients",
             "gauge",
@@ -107,8 +123,16 @@ impl Hub {
             sent += stats.bytes_sent;
             received += stats.bytes_received;
         }
-        page.head("treadle_worker_bytes", "gauge", "Bytes of memory of all workers.");
-        for (kind, bytes) in [("managed", managed), ("process", process), ("spilled", spilled)] {
+        page.head(
+            "treadle_worker_bytes",
+            "gauge",
+            "Bytes of memory of all workers.",
+        );
+        for (kind, bytes) in [
+            ("managed", managed),
+            ("process", process),
+            ("spilled", spilled),
+        ] {
             page.labelled("treadle_worker_bytes", "kind", kind, bytes as f64);
         }
         page.head(
@@ -120,14 +144,46 @@ impl Hub {
             page.labelled("treadle_control_bytes_total", "way", way, bytes as f64);
         }
         for (name, help, count) in [
-            ("treadle_tasks_submitted_total", "Tasks that clients sent.", counters.submitted),
-            ("treadle_reports_total", "Reports of workers.", counters.reports),
-            ("treadle_commands_total", "Commands to workers.", counters.commands),
-            ("treadle_notices_total", "Notices to clients.", counters.notices),
-            ("treadle_calls_total", "Questions between nodes.", counters.calls),
-            ("treadle_connections_total", "Connections.", counters.connections),
-            ("treadle_scheduler_events_total", "Transitions' causes.", self.core.events()),
-            ("treadle_late_reports_total", "Reports too late to matter.", self.core.late_reports()),
+            (
+                "treadle_tasks_submitted_total",
+                "Tasks that clients sent.",
+                counters.submitted,
+            ),
+            (
+                "treadle_reports_total",
+                "Reports of workers.",
+                counters.reports,
+            ),
+            (
+                "treadle_commands_total",
+                "Commands to workers.",
+                counters.commands,
+            ),
+            (
+                "treadle_notices_total",
+                "Notices to clients.",
+                counters.notices,
+            ),
+            (
+                "treadle_calls_total",
+                "Questions between nodes.",
+                counters.calls,
+            ),
+            (
+                "treadle_connections_total",
+                "Connections.",
+                counters.connections,
+            ),
+            (
+                "treadle_scheduler_events_total",
+                "Transitions' causes.",
+                self.core.events(),
+            ),
+            (
+                "treadle_late_reports_total",
+                "Reports too late to matter.",
+                self.core.late_reports(),
+            ),
         ] {
             page.one(name, "counter", help, count as f64);
         }
@@ -156,7 +212,12 @@ impl Hub {
             (self.core.memory() + self.keys.memory()) as f64,
         );
         let (count, bytes) = self.definitions.totals();
-        page.one("treadle_definitions", "gauge", "Functions and shared constants.", count as f64);
+        page.one(
+            "treadle_definitions",
+            "gauge",
+            "Functions and shared constants.",
+            count as f64,
+        );
         page.one(
             "treadle_definition_bytes",
             "gauge",
@@ -170,7 +231,12 @@ impl Hub {
         );
         for (function, duration, _) in self.core.learnt() {
             let name = self.symbols.text(function);
-            page.labelled("treadle_function_seconds", "function", name, duration.as_secs_f64());
+            page.labelled(
+                "treadle_function_seconds",
+                "function",
+                name,
+                duration.as_secs_f64(),
+            );
         }
         page.0
     }
@@ -188,7 +254,9 @@ impl Hub {
             self.counters.processor.as_secs_f64(),
             self.counters.rate,
         );
-        let states = State::ALL.into_iter().filter(|state| *state != State::Forgotten);
+        let states = State::ALL
+            .into_iter()
+            .filter(|state| *state != State::Forgotten);
         let states: Vec<String> = states
             .map(|state| format!("{}:{}", text(state.name()), self.core.count(state)))
             .collect();

@@ -129,7 +129,10 @@ impl Workers {
 
     /// A worker by its address or its name.
     pub(super) fn find(&self, called: &str) -> Option<WorkerId> {
-        let found = self.by_address.get(called).or_else(|| self.by_name.get(called));
+        let found = self
+            .by_address
+            .get(called)
+            .or_else(|| self.by_name.get(called));
         found.copied()
     }
 
@@ -193,8 +196,10 @@ pub(super) struct ClientNode {
 /// The clients, and names in which clients want keys.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    nodes: HashMap<ClientId, Box<ClientNode>>,
-    by_name: HashMap<String, ClientId>,
+    /// By id: ids are not used twice, and few bytes each.
+    nodes: Vec<Option<Box<ClientNode>>>,
+    count: usize,
+    by_name: BTreeMap<String, ClientId>,
     /// Names that are not connected (`fire-and-forget`, for one).
     pub(super) stand_ins: HashMap<String, ClientId>,
     pub(super) sidecar: Option<ClientId>,
@@ -213,14 +218,16 @@ impl Clients {
             self.sidecar = Some(node.id);
         }
         self.by_name.insert(node.name.clone(), node.id);
-        self.nodes.insert(node.id, Box::new(node));
+        let place = node.id.0 as usize;
+        self.nodes.resize_with(place + 1, || None);
+        self.nodes[place] = Some(Box::new(node));
+        self.count += 1;
     }
 
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Box<ClientNode>> {
-        let node = self.nodes.remove(&id)?;
-        if self.by_name.get(&node.name) == Some(&id) {
-            self.by_name.remove(&node.name);
-        }
+        let node = self.nodes.get_mut(id.0 as usize)?.take()?;
+        self.count -= 1;
+        self.by_name.remove(&node.name);
         if self.sidecar == Some(id) {
             self.sidecar = None;
         }
@@ -229,12 +236,12 @@ impl Clients {
 
     #[inline]
     pub(super) fn get(&self, id: ClientId) -> Option<&ClientNode> {
-        self.nodes.get(&id).map(|node| &**node)
+        self.nodes.get(id.0 as usize)?.as_deref()
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut ClientNode> {
-        self.nodes.get_mut(&id).map(|node| &mut **node)
+        self.nodes.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
     pub(super) fn find(&self, name: &str) -> Option<ClientId> {
@@ -242,12 +249,12 @@ impl Clients {
     }
 
     pub(super) fn ids(&self) -> Vec<ClientId> {
-        let mut ids: Vec<_> = self.nodes.keys().copied().collect();
+        let mut ids: Vec<_> = self.by_name.values().copied().collect();
         ids.sort_unstable();
         ids
     }
 
     pub(super) fn len(&self) -> usize {
-        self.nodes.len()
+        self.count
     }
 }

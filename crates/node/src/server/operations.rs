@@ -70,7 +70,11 @@ impl Arguments {
 /// A dictionary with texts for keys.
 pub(super) fn dict<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
     let entries = entries.into_iter();
-    Value::Dict(entries.map(|(name, value)| (Value::str(name), value)).collect())
+    Value::Dict(
+        entries
+            .map(|(name, value)| (Value::str(name), value))
+            .collect(),
+    )
 }
 
 pub(super) fn int(value: impl TryInto<i64>) -> Value {

@@ -48,7 +48,9 @@ pub(super) fn start(options: Options, log: Log) -> Result<Server, NodeError> {
     let settings = Settings {
         id: format!("Scheduler-{:016x}", listener_id(&address.to_string())),
         address: address.to_string(),
-        http: http.as_ref().map(|http| format!("http://{}", http.address())),
+        http: http
+            .as_ref()
+            .map(|http| format!("http://{}", http.address())),
         python: options.python,
         worker_timeout: options.worker_timeout,
         largest_message: options.largest_message,

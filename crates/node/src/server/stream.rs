@@ -71,9 +71,12 @@ impl Hub {
             return;
         };
         let run = Run {
-            function: entry.function,
+            function: self.definitions.function(entry.definitions),
             key: Bytes::copy_from_slice(self.keys.key(object.task)),
-            worker: self.workers.get(worker).map_or(Symbol(0), |node| node.symbol),
+            worker: self
+                .workers
+                .get(worker)
+                .map_or(Symbol(0), |node| node.symbol),
             stop: self.now,
             duration: *duration,
             nbytes,

@@ -6,15 +6,31 @@ use treadle_types::value::Reader;
 use treadle_types::{ClientId, Constraint, Options, Symbol, TaskId, Value, WorkerId};
 
 use super::hub::{Broken, Hub};
-use super::keys::NO_DEFINITIONS;
-use super::locals::Local;
+use super::keys::{Keys, NO_DEFINITIONS};
+use super::locals::{Local, Locals};
 use crate::message::{Batch, Standing, TaskOptions, ToClient};
 
 /// What a local id means now.
+#[derive(Clone, Copy)]
 enum Meaning {
     Task(TaskId),
     /// Nothing any more.
     Gone,
+}
+
+/// Looks a local id up.
+#[inline]
+fn meaning(locals: &Locals, keys: &Keys, id: u32) -> Result<Meaning, Broken> {
+    match locals.get(id) {
+        Some(local) if keys.generation(local.task) == local.generation => {
+            Ok(Meaning::Task(local.task))
+        }
+        Some(_) => Ok(Meaning::Gone),
+        None if locals.was_named(id) => Ok(Meaning::Gone),
+        None => Err(Broken::new(format!(
+            "the local id {id} was never given a key"
+        ))),
+    }
 }
 
 /// The new keys of a batch.
@@ -34,16 +50,9 @@ impl Fresh {
 
 impl Hub {
     fn meaning(&self, client: ClientId, id: u32) -> Result<Meaning, Broken> {
-        let Some(node) = self.clients.get(client) else {
-            return Ok(Meaning::Gone);
-        };
-        match node.locals.get(id) {
-            Some(local) if self.keys.generation(local.task) == local.generation => {
-                Ok(Meaning::Task(local.task))
-            }
-            Some(_) => Ok(Meaning::Gone),
-            None if node.locals.was_named(id) => Ok(Meaning::Gone),
-            None => Err(Broken::new(format!("the local id {id} was never given a key"))),
+        match self.clients.get(client) {
+            Some(node) => meaning(&node.locals, &self.keys, id),
+            None => Ok(Meaning::Gone),
         }
     }
 
@@ -111,8 +120,14 @@ impl Hub {
     /// A batch of a client.
     pub(super) fn submit(&mut self, client: ClientId, mut batch: Batch) -> Result<(), Broken> {
         let mut fresh = self.name(client, batch.first, &batch.keys)?;
-        let outcome = self.submit_named(client, &mut batch, &mut fresh);
+        let mut taken = Vec::with_capacity(batch.tasks.len());
+        let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
         self.abandon(&mut fresh);
+        if outcome.is_err() {
+            for task in taken {
+                self.unsubmitted(task);
+            }
+        }
         outcome
     }
 
@@ -121,6 +136,7 @@ impl Hub {
         client: ClientId,
         batch: &mut Batch,
         fresh: &mut Fresh,
+        taken: &mut Vec<TaskId>,
     ) -> Result<(), Broken> {
         if batch.option_sets.is_empty() {
             batch.option_sets.push(TaskOptions::default());
@@ -140,13 +156,15 @@ impl Hub {
         let mut lost: Vec<usize> = Vec::new();
         let mut known: (Option<&[u32]>, u32, Symbol) = (None, NO_DEFINITIONS, Symbol(0));
         for (row, &id) in batch.tasks.iter().enumerate() {
-            let range = batch.definition_offsets[row] as usize
-                ..batch.definition_offsets[row + 1] as usize;
+            let range =
+                batch.definition_offsets[row] as usize..batch.definition_offsets[row + 1] as usize;
             let numbers = &batch.definitions[range];
             if known.0 != Some(numbers) {
                 let note = self.definitions.note(client, numbers);
                 let note = note.ok_or_else(|| {
-                    Broken::new(format!("a task uses one of {numbers:?}, which is not defined"))
+                    Broken::new(format!(
+                        "a task uses one of {numbers:?}, which is not defined"
+                    ))
                 })?;
                 known = (Some(numbers), note, self.definitions.function(note));
             }
@@ -172,20 +190,25 @@ impl Hub {
             {
                 entry.owner = client;
                 entry.definitions = note;
-                entry.function = function;
                 self.definitions.hold(client);
+                taken.push(task);
             }
         }
         submission.inputs = Vec::with_capacity(batch.inputs.len());
         let mut gone = 0;
+        let Some(node) = self.clients.get(client) else {
+            return Ok(());
+        };
         for &id in &batch.inputs {
-            submission.inputs.push(match self.meaning(client, id)? {
-                Meaning::Task(task) => task,
-                Meaning::Gone => {
-                    gone += 1;
-                    TaskId(u32::MAX)
-                }
-            });
+            submission
+                .inputs
+                .push(match meaning(&node.locals, &self.keys, id)? {
+                    Meaning::Task(task) => task,
+                    Meaning::Gone => {
+                        gone += 1;
+                        TaskId(u32::MAX)
+                    }
+                });
         }
         submission.offsets = std::mem::take(&mut batch.offsets);
         submission.readers = std::mem::take(&mut batch.readers);
@@ -196,19 +219,13 @@ impl Hub {
         if gone > 0 || !lost.is_empty() {
             cancelled = without_lost(&mut submission);
         }
-        let taken = submission.tasks.clone();
         self.want_of_batch(client, batch, &cancelled, &mut submission)?;
         self.counters.submitted += submission.tasks.len() as u64;
         let fed = self.feed(Event::Submit(submission));
         for task in cancelled {
             self.unsubmitted(task);
         }
-        if let Err(error) = fed {
-            for task in taken {
-                self.unsubmitted(task);
-            }
-            return Err(Broken::new(error.to_string()));
-        }
+        fed?;
         self.end_of_submission(client, batch);
         Ok(())
     }
@@ -236,23 +253,25 @@ impl Hub {
         submission: &mut Submission,
     ) -> Result<(), Broken> {
         submission.wanted = Vec::with_capacity(batch.wanted.len());
+        let mut gone = Vec::new();
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
         for &id in &batch.wanted {
-            let meaning = self.meaning(client, id)?;
-            match meaning {
+            match meaning(&node.locals, &self.keys, id)? {
                 Meaning::Task(task) if !cancelled.contains(&task) => {
                     submission.wanted.push(task);
-                    if let Some(node) = self.clients.get_mut(client) {
-                        node.locals.want(task, id);
-                    }
+                    node.locals.want(task, id);
                 }
-                _ => {
-                    let reason = "lost dependencies";
-                    let message = "a task reads something that is not known any more";
-                    let reason = Value::Tuple(vec![Value::str(reason), Value::str(message)]);
-                    let standing = Standing::Cancelled(reason.to_bytes().into());
-                    self.tell_client(client, &ToClient::Notice { id, standing });
-                }
+                _ => gone.push(id),
             }
+        }
+        for id in gone {
+            let reason = "lost dependencies";
+            let message = "a task reads something that is not known any more";
+            let reason = Value::Tuple(vec![Value::str(reason), Value::str(message)]);
+            let standing = Standing::Cancelled(reason.to_bytes().into());
+            self.tell_client(client, &ToClient::Notice { id, standing });
         }
         Ok(())
     }
@@ -264,7 +283,10 @@ impl Hub {
         };
         let range = (batch.first, batch.first + batch.keys.len() as u32);
         if !batch.last {
-            node.submissions.entry(batch.number).or_default().push(range);
+            node.submissions
+                .entry(batch.number)
+                .or_default()
+                .push(range);
             return;
         }
         let earlier = node.submissions.remove(&batch.number).unwrap_or_default();
@@ -482,7 +504,10 @@ fn without_lost(submission: &mut Submission) -> Vec<TaskId> {
         let found = lost.len();
         for (row, task) in before.tasks.iter().enumerate() {
             let range = before.offsets[row] as usize..before.offsets[row + 1] as usize;
-            if before.inputs[range].iter().any(|input| lost.contains(input)) {
+            if before.inputs[range]
+                .iter()
+                .any(|input| lost.contains(input))
+            {
                 lost.insert(*task);
             }
         }

@@ -42,18 +42,8 @@ impl Symbols {
         symbol
     }
 
-    /// The number of a string, if it has one.
-    pub(super) fn find(&self, text: &str) -> Option<Symbol> {
-        self.by_text.get(text).copied()
-    }
-
     /// The string.
     pub(super) fn text(&self, symbol: Symbol) -> &str {
         self.texts.get(symbol.0 as usize).map_or("", |text| text)
-    }
-
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.texts.len()
     }
 }

@@ -56,8 +56,8 @@ pub(super) fn cost(batch: &Batch) -> usize {
     200 + blobs(&batch.keys) + blobs(&batch.recipes) + 30 * batch.tasks.len() + 5 * numbers + sets
 }
 
-pub(super) fn decode(batch: proto::Batch, keeper: &mut Keeper) -> Result<Batch, WireError> {
-    let keys = get_blobs("keys", batch.key_lengths, batch.keys, keeper)?;
+pub(super) fn decode(batch: proto::Batch, keeper: Keeper) -> Result<Batch, WireError> {
+    let keys = get_blobs("keys", batch.key_lengths, batch.keys, None)?;
     let tasks = get_deltas("tasks", batch.tasks)?;
     let count = tasks.len();
     let (offsets, inputs) = get_lists("inputs", count, batch.input_counts, batch.inputs)?;
@@ -68,7 +68,7 @@ pub(super) fn decode(batch: proto::Batch, keeper: &mut Keeper) -> Result<Batch, 
         batch.definitions,
     )?;
     let ranks = get_deltas("ranks", batch.ranks)?;
-    let recipes = get_blobs("recipes", batch.recipe_lengths, batch.recipes, keeper)?;
+    let recipes = get_blobs("recipes", batch.recipe_lengths, batch.recipes, Some(keeper))?;
     let readers = get_all("readers", batch.readers, Cells::get_u32)?;
     let options = if batch.options.is_empty() {
         vec![0; count]
@@ -215,16 +215,26 @@ pub(super) fn get_deltas(name: &'static str, bytes: Bytes) -> Result<Vec<u32>, W
     get_all(name, bytes, Cells::get_delta_u32)
 }
 
+/// Without a keeper, views of the packet.
 pub(super) fn get_blobs(
     name: &'static str,
     lengths: Bytes,
     bytes: Bytes,
-    keeper: &mut Keeper,
+    keeper: Option<Keeper>,
 ) -> Result<Vec<Bytes>, WireError> {
     let mut blobs = Cells::new(name, bytes);
+    let Some(keeper) = keeper else {
+        let found = get_all(name, lengths, |lengths| {
+            let length = lengths.get()?;
+            blobs.slice(length)
+        })?;
+        blobs.end()?;
+        return Ok(found);
+    };
+    let mut blobs = keeper.column(blobs);
     let found = get_all(name, lengths, |lengths| {
         let length = lengths.get()?;
-        keeper.keep(&mut blobs, length)
+        blobs.next(length)
     })?;
     blobs.end()?;
     Ok(found)

@@ -22,7 +22,7 @@ pub(super) fn put_definition(definition: &Definition) -> Section {
     })
 }
 
-pub(super) fn get_definition(section: proto::Definition, keeper: &mut Keeper) -> Definition {
+pub(super) fn get_definition(section: proto::Definition, keeper: Keeper) -> Definition {
     Definition {
         client: ClientId(section.client),
         number: section.number,
@@ -40,7 +40,7 @@ pub(super) fn put_call(call: &Call) -> Section {
     })
 }
 
-pub(super) fn get_call(section: proto::Call, keeper: &mut Keeper) -> Call {
+pub(super) fn get_call(section: proto::Call, keeper: Keeper) -> Call {
     Call {
         id: section.id,
         node: section.node,
@@ -60,7 +60,7 @@ pub(super) fn put_answer(answer: &Answer) -> Section {
     })
 }
 
-pub(super) fn get_answer(section: proto::Answer, keeper: &mut Keeper) -> Result<Answer, WireError> {
+pub(super) fn get_answer(section: proto::Answer, keeper: Keeper) -> Result<Answer, WireError> {
     use proto::answer::Result as Outcome;
     Ok(Answer {
         id: section.id,
@@ -184,10 +184,7 @@ pub(super) fn put_failed(id: u32, failed: &Failed) -> Section {
     })
 }
 
-pub(super) fn get_failed(
-    section: proto::Failed,
-    keeper: &mut Keeper,
-) -> Result<ToClient, WireError> {
+pub(super) fn get_failed(section: proto::Failed, keeper: Keeper) -> Result<ToClient, WireError> {
     use proto::failed::Kind;
     let kind = match section.kind.ok_or(WireError::Missing("failure"))? {
         Kind::Raised(error) => FailedKind::Raised(keeper.keep_field(error)),
@@ -214,7 +211,7 @@ pub(super) fn put_cancelled(id: u32, reason: &Bytes) -> Section {
     })
 }
 
-pub(super) fn get_cancelled(section: proto::Cancelled, keeper: &mut Keeper) -> ToClient {
+pub(super) fn get_cancelled(section: proto::Cancelled, keeper: Keeper) -> ToClient {
     ToClient::Notice {
         id: section.id,
         standing: Standing::Cancelled(keeper.keep_field(section.reason)),
@@ -255,11 +252,11 @@ pub(super) fn put_stuck(keys: &[Bytes], reason: Stuck) -> Section {
     })
 }
 
-pub(super) fn get_stuck(section: proto::Stuck, keeper: &mut Keeper) -> Result<ToClient, WireError> {
+pub(super) fn get_stuck(section: proto::Stuck, keeper: Keeper) -> Result<ToClient, WireError> {
     use proto::stuck::Reason;
     let reason = Reason::try_from(section.reason).map_err(|_| WireError::Missing("reason"))?;
     Ok(ToClient::Stuck {
-        keys: get_blobs("keys", section.lengths, section.keys, keeper)?,
+        keys: get_blobs("keys", section.lengths, section.keys, Some(keeper))?,
         reason: match reason {
             Reason::NoWorkers => Stuck::NoWorkers,
             Reason::Restrictions => Stuck::Restrictions,
@@ -279,10 +276,10 @@ pub(super) fn put_want(first: u32, keys: &[Bytes]) -> Section {
     })
 }
 
-pub(super) fn get_want(section: proto::Keys, keeper: &mut Keeper) -> Result<FromClient, WireError> {
+pub(super) fn get_want(section: proto::Keys) -> Result<FromClient, WireError> {
     Ok(FromClient::Want {
         first: section.first,
-        keys: get_blobs("keys", section.lengths, section.keys, keeper)?,
+        keys: get_blobs("keys", section.lengths, section.keys, None)?,
     })
 }
 
@@ -310,7 +307,7 @@ pub(super) fn put_put(message: &FromClient) -> Section {
     })
 }
 
-pub(super) fn get_put(section: proto::Put, keeper: &mut Keeper) -> FromClient {
+pub(super) fn get_put(section: proto::Put, keeper: Keeper) -> FromClient {
     FromClient::Put {
         id: section.id,
         key: keeper.keep_field(section.key),
@@ -324,7 +321,7 @@ pub(super) fn get_put(section: proto::Put, keeper: &mut Keeper) -> FromClient {
 
 pub(super) fn get_cancel(
     section: proto::CancelTasks,
-    keeper: &mut Keeper,
+    keeper: Keeper,
 ) -> Result<FromClient, WireError> {
     Ok(FromClient::Cancel {
         ids: get_deltas("ids", section.ids)?,

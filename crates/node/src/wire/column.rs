@@ -100,6 +100,24 @@ impl Cells {
         self.bytes.len() - self.at
     }
 
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// What was not read yet.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Passes over bytes that are there.
+    pub(super) fn skip(&mut self, length: usize) {
+        self.at += length;
+    }
+
+    pub(super) fn short(&self) -> WireError {
+        WireError::Short { column: self.name }
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.at == self.bytes.len()
     }

@@ -42,7 +42,6 @@ pub trait Message: Sized + Clone {
 
     /// A row of the columns.
     #[doc(hidden)]
-    #[inline]
     fn row(row: <Self::Rows as Rows>::Message) -> Self;
 
     /// Several messages that mean the same, where it is long and that is possible.
@@ -102,18 +101,18 @@ impl Message for ToWorker {
         }
     }
 
-    fn get(section: Section, mut keeper: Keeper) -> Result<Part<Self>, WireError> {
+    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
         Ok(Part::One(match section {
             Section::Commands(commands) => return Ok(Part::Rows(CommandRows::new(commands))),
-            Section::Define(section) => Self::Define(cold::get_definition(section, &mut keeper)),
+            Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
             Section::Undefine(section) => Self::Undefine(ClientId(section.client)),
             Section::Peer(section) => Self::Peer {
                 worker: WorkerId(section.worker),
                 address: section.address,
             },
             Section::PeerLost(section) => Self::PeerLost(WorkerId(section.worker)),
-            Section::Call(section) => Self::Call(cold::get_call(section, &mut keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, &mut keeper)?),
+            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
+            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
             Section::Leave(section) => Self::Leave(section.reason),
             other => return foreign(&other),
         }))
@@ -157,15 +156,15 @@ impl Message for FromWorker {
         }
     }
 
-    fn get(section: Section, mut keeper: Keeper) -> Result<Part<Self>, WireError> {
+    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
         Ok(Part::One(match section {
             Section::Reports(reports) => {
                 return Ok(Part::Rows(ReportRows::new(reports, keeper)));
             }
             Section::Health(section) => Self::Report(cold::get_health(&section)),
             Section::Drain(_) => Self::Drain,
-            Section::Call(section) => Self::Call(cold::get_call(section, &mut keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, &mut keeper)?),
+            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
+            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
             Section::Goodbye(section) => cold::get_goodbye(section)?,
             other => return foreign(&other),
         }))
@@ -226,22 +225,22 @@ impl Message for ToClient {
         }
     }
 
-    fn get(section: Section, mut keeper: Keeper) -> Result<Part<Self>, WireError> {
+    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
         Ok(Part::One(match section {
             Section::Notices(notices) => {
                 return Ok(Part::Rows(NoticeRows::new(notices, keeper)));
             }
-            Section::Failed(section) => cold::get_failed(section, &mut keeper)?,
-            Section::Cancelled(section) => cold::get_cancelled(section, &mut keeper),
+            Section::Failed(section) => cold::get_failed(section, keeper)?,
+            Section::Cancelled(section) => cold::get_cancelled(section, keeper),
             Section::Place(section) => cold::get_place(section)?,
             Section::Peer(section) => Self::Peer {
                 worker: WorkerId(section.worker),
                 address: section.address,
             },
             Section::PeerLost(section) => Self::PeerLost(WorkerId(section.worker)),
-            Section::Call(section) => Self::Call(cold::get_call(section, &mut keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, &mut keeper)?),
-            Section::Stuck(section) => cold::get_stuck(section, &mut keeper)?,
+            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
+            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
+            Section::Stuck(section) => cold::get_stuck(section, keeper)?,
             Section::Restarted(_) => Self::Restarted,
             other => return foreign(&other),
         }))
@@ -313,17 +312,17 @@ impl Message for FromClient {
         }
     }
 
-    fn get(section: Section, mut keeper: Keeper) -> Result<Part<Self>, WireError> {
+    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
         Ok(Part::One(match section {
             Section::Releases(releases) => return Ok(Part::Rows(ReleaseRows::new(releases))),
-            Section::Define(section) => Self::Define(cold::get_definition(section, &mut keeper)),
-            Section::Batch(section) => Self::Submit(batch::decode(section, &mut keeper)?),
-            Section::Put(section) => cold::get_put(section, &mut keeper),
-            Section::Want(section) => cold::get_want(section, &mut keeper)?,
-            Section::Cancel(section) => cold::get_cancel(section, &mut keeper)?,
+            Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
+            Section::Batch(section) => Self::Submit(batch::decode(section, keeper)?),
+            Section::Put(section) => cold::get_put(section, keeper),
+            Section::Want(section) => cold::get_want(section)?,
+            Section::Cancel(section) => cold::get_cancel(section, keeper)?,
             Section::Retry(section) => Self::Retry(get_deltas("ids", section.ids)?),
-            Section::Call(section) => Self::Call(cold::get_call(section, &mut keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, &mut keeper)?),
+            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
+            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
             Section::Bye(_) => Self::Goodbye,
             other => return foreign(&other),
         }))

@@ -4,10 +4,15 @@ use std::collections::VecDeque;
 
 use prost::Message as _;
 
+use treadle_types::Command;
+
 use super::column::head;
+use super::commands::Commands;
 use super::direction::Message;
 use super::family::Family;
+use super::notices::{Finished, Notices};
 use super::{PACKET, proto};
+use crate::message::{ToClient, ToWorker};
 
 /// The field of [`proto::Packet`].
 const SECTIONS: u32 = 1;
@@ -53,15 +58,27 @@ impl<M: Message> Encoder<M> {
         }
     }
 
-    fn push_one(&mut self, message: &M) {
-        let cost = message.cost() + SECTION;
-        if self.size + cost > PACKET && self.size > 0 {
+    /// Makes room for something of that cost, and appends it to the columns; `false`: it is not for
+    /// them.
+    #[inline]
+    fn put(&mut self, cost: usize, put: impl FnOnce(&mut M::Columns) -> bool) -> bool {
+        if self.size + cost + SECTION > PACKET && self.size > 0 {
             self.close();
         }
         let opens = self.columns.is_empty();
-        if message.put(&mut self.columns) {
-            self.size += if opens { cost } else { cost - SECTION };
-        } else {
+        let is_put = put(&mut self.columns);
+        if is_put {
+            self.size += if opens { cost + SECTION } else { cost };
+            if self.size > PACKET {
+                self.close();
+            }
+        }
+        is_put
+    }
+
+    fn push_one(&mut self, message: &M) {
+        let cost = message.cost();
+        if !self.put(cost, |columns| message.put(columns)) {
             self.close_section();
             let section = proto::Section {
                 section: Some(message.section()),
@@ -70,10 +87,10 @@ impl<M: Message> Encoder<M> {
             section
                 .encode(&mut self.packet)
                 .expect("a vector has room for it");
-            self.size += cost;
-        }
-        if self.size > PACKET {
-            self.close();
+            self.size += cost + SECTION;
+            if self.size > PACKET {
+                self.close();
+            }
         }
     }
 
@@ -119,5 +136,27 @@ impl<M: Message> Encoder<M> {
         let packet = self.full.pop_front()?;
         self.waiting -= packet.len();
         Some(packet)
+    }
+}
+
+impl Encoder<ToWorker> {
+    /// As [`Encoder::push`] of a [`ToWorker::Command`].
+    #[inline]
+    pub(crate) fn push_command(&mut self, command: &Command) {
+        self.put(Commands::cost(command), |columns| {
+            columns.push(command);
+            true
+        });
+    }
+}
+
+impl Encoder<ToClient> {
+    /// As [`Encoder::push`] of a notice that a task has a value.
+    #[inline]
+    pub(crate) fn push_finished(&mut self, id: u32, finished: &Finished<'_>) {
+        self.put(Notices::cost_of(finished), |columns| {
+            columns.push_finished(id, finished);
+            true
+        });
     }
 }

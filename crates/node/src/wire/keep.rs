@@ -6,7 +6,7 @@
 //! that are not its own, and copying a hundred bytes costs less than an allocation. Only a piece that
 //! is most of its packet remains a view.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::WireError;
 use super::column::Cells;
@@ -14,51 +14,78 @@ use super::column::Cells;
 /// Bytes of pieces that share an allocation.
 const GROUP: usize = 4096;
 
-/// Takes pieces out of one packet.
-#[derive(Debug)]
+/// Takes what may stay out of one packet.
+#[derive(Clone, Copy, Debug)]
 pub struct Keeper {
+    /// The packet's length.
     packet: usize,
-    group: BytesMut,
 }
 
 impl Keeper {
-    /// For a packet of so many bytes.
     pub(super) fn new(packet: usize) -> Self {
-        Self {
-            packet,
-            group: BytesMut::new(),
-        }
+        Self { packet }
     }
 
-    /// The next piece of a column.
-    #[inline]
-    pub(super) fn keep(&mut self, column: &mut Cells, length: u64) -> Result<Bytes, WireError> {
-        let size = usize::try_from(length).unwrap_or(usize::MAX);
-        if size > self.packet / 2 && size >= GROUP {
-            return column.slice(length);
+    /// A column of pieces.
+    pub(super) fn column(self, cells: Cells) -> Kept {
+        Kept {
+            keeper: self,
+            cells,
+            window: Bytes::new(),
+            start: 0,
         }
-        if size >= GROUP / 2 {
-            return Ok(Bytes::copy_from_slice(column.take(length)?));
-        }
-        let left = column.remaining();
-        let piece = column.take(length)?;
-        if size == 0 {
-            return Ok(Bytes::new());
-        }
-        if self.group.capacity() < size {
-            // No more than there is left to keep.
-            self.group = BytesMut::with_capacity(left.min(GROUP));
-        }
-        self.group.extend_from_slice(piece);
-        Ok(self.group.split().freeze())
     }
 
     /// A whole field.
-    pub(super) fn keep_field(&mut self, field: Bytes) -> Bytes {
+    pub(super) fn keep_field(self, field: Bytes) -> Bytes {
         if field.len() > self.packet / 2 && field.len() >= GROUP {
             field
         } else {
             Bytes::copy_from_slice(&field)
         }
+    }
+}
+
+/// A column whose pieces may stay.
+#[derive(Debug)]
+pub(super) struct Kept {
+    keeper: Keeper,
+    cells: Cells,
+    /// A copy of a part of the column.
+    window: Bytes,
+    /// Where the part begins.
+    start: usize,
+}
+
+impl Kept {
+    /// The next piece.
+    #[inline]
+    pub(super) fn next(&mut self, length: u64) -> Result<Bytes, WireError> {
+        let size = usize::try_from(length).unwrap_or(usize::MAX);
+        if size >= GROUP / 2 {
+            return if size > self.keeper.packet / 2 {
+                self.cells.slice(length)
+            } else {
+                Ok(Bytes::copy_from_slice(self.cells.take(length)?))
+            };
+        }
+        let at = self.cells.position();
+        let rest = self.cells.rest();
+        if size > rest.len() {
+            return Err(self.cells.short());
+        }
+        if size == 0 {
+            return Ok(Bytes::new());
+        }
+        if at + size > self.start + self.window.len() {
+            self.window = Bytes::copy_from_slice(&rest[..rest.len().min(GROUP)]);
+            self.start = at;
+        }
+        self.cells.skip(size);
+        Ok(self.window.slice(at - self.start..at - self.start + size))
+    }
+
+    pub(super) fn end(&self) -> Result<(), WireError> {
+        self.cells.end()
     }
 }

@@ -58,6 +58,12 @@ impl<In: Message, Out: Message> Link<In, Out> {
         self.out.push(message);
     }
 
+    /// What the next [`Link::flush`] sends.
+    #[inline]
+    pub(crate) fn out(&mut self) -> &mut Encoder<Out> {
+        &mut self.out
+    }
+
     /// Bytes that were pushed and not sent, about.
     pub fn waiting(&self) -> usize {
         self.out.waiting()
@@ -110,15 +116,17 @@ impl<In: Message, Out: Message> Link<In, Out> {
                     return Ok(false);
                 }
                 into.push(packet(arriving.take()?)?);
-                continue;
             }
-            self.peer.take_small(end - into.len(), &mut self.received);
-            if !self.received.is_empty() {
-                for received in self.received.drain(..) {
-                    into.push(packet(received)?);
-                }
-                continue;
+            let wanted = end - into.len();
+            self.peer.take_small(wanted, &mut self.received);
+            let count = self.received.len();
+            for received in self.received.drain(..) {
+                into.push(packet(received)?);
             }
+            if count == wanted {
+                break;
+            }
+            // Whatever is next is not small, or not here yet.
             let Some(incoming) = self.peer.try_next()? else {
                 return Ok(false);
             };

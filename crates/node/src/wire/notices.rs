@@ -6,7 +6,7 @@ use treadle_types::{Attempt, ObjectId, TaskId, WorkerId};
 use super::WireError;
 use super::column::{Cells, Column};
 use super::family::{Family, Rows};
-use super::keep::Keeper;
+use super::keep::{Keeper, Kept};
 use super::reports::{CLASS, SAME_CLASS, VALUE, put_blob, put_class};
 use crate::message::Standing;
 use crate::wire::proto;
@@ -16,6 +16,38 @@ const PENDING: u64 = 1;
 const UNKNOWN: u64 = 2;
 
 const HOLDER: u64 = 16;
+
+/// A [`Standing::Finished`], by reference.
+#[derive(Debug)]
+pub(crate) struct Finished<'a> {
+    pub(crate) nbytes: u64,
+    pub(crate) inline: Option<&'a Bytes>,
+    pub(crate) class: &'a Bytes,
+    pub(crate) holder: Option<WorkerId>,
+    pub(crate) object: ObjectId,
+}
+
+impl<'a> Finished<'a> {
+    fn of(standing: &'a Standing) -> Option<Self> {
+        let Standing::Finished {
+            nbytes,
+            inline,
+            class,
+            holder,
+            object,
+        } = standing
+        else {
+            return None;
+        };
+        Some(Self {
+            nbytes: *nbytes,
+            inline: inline.as_ref(),
+            class,
+            holder: *holder,
+            object: ObjectId::from_u64(*object),
+        })
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Notices {
@@ -48,49 +80,58 @@ impl Notices {
 
     /// `false`: it is not one of these.
     pub(super) fn push(&mut self, id: u32, standing: &Standing) -> bool {
-        let kind = match standing {
-            Standing::Finished { .. } => FINISHED,
-            Standing::Pending => PENDING,
-            Standing::Unknown => UNKNOWN,
+        match standing {
+            Standing::Finished { .. } => {
+                if let Some(finished) = Finished::of(standing) {
+                    self.push_finished(id, &finished);
+                }
+            }
+            Standing::Pending => self.head(PENDING, id),
+            Standing::Unknown => self.head(UNKNOWN, id),
             Standing::Failed(_) | Standing::Cancelled(_) => return false,
-        };
-        self.kinds.put(kind);
-        self.ids.put_delta(id.into());
-        if let Standing::Finished {
-            nbytes,
-            inline,
-            class,
-            holder,
-            object,
-        } = standing
-        {
-            self.nbytes.put(*nbytes);
-            let mut flags = 0;
-            if let Some(value) = inline {
-                flags |= VALUE;
-                put_blob(value, &mut self.lengths, &mut self.blobs);
-            }
-            flags |= put_class(class, &mut self.class, &mut self.lengths, &mut self.blobs);
-            if let Some(holder) = holder {
-                flags |= HOLDER;
-                self.holders.put(holder.0.into());
-            }
-            self.flags.put(flags);
-            let object = ObjectId::from_u64(*object);
-            self.tasks.put_delta(object.task.0.into());
-            self.attempts.put_delta(object.attempt.0.into());
         }
         true
     }
 
+    #[inline]
+    fn head(&mut self, kind: u64, id: u32) {
+        self.kinds.put(kind);
+        self.ids.put_delta(id.into());
+    }
+
+    #[inline]
+    pub(super) fn push_finished(&mut self, id: u32, finished: &Finished<'_>) {
+        self.head(FINISHED, id);
+        self.nbytes.put(finished.nbytes);
+        let mut flags = 0;
+        if let Some(value) = finished.inline {
+            flags |= VALUE;
+            put_blob(value, &mut self.lengths, &mut self.blobs);
+        }
+        flags |= put_class(
+            finished.class,
+            &mut self.class,
+            &mut self.lengths,
+            &mut self.blobs,
+        );
+        if let Some(holder) = finished.holder {
+            flags |= HOLDER;
+            self.holders.put(holder.0.into());
+        }
+        self.flags.put(flags);
+        self.tasks.put_delta(finished.object.task.0.into());
+        self.attempts.put_delta(finished.object.attempt.0.into());
+    }
+
     /// An upper bound of what a notice adds, in bytes.
     pub(super) fn cost(standing: &Standing) -> usize {
-        match standing {
-            Standing::Finished { inline, class, .. } => {
-                72 + inline.as_ref().map_or(0, Bytes::len) + class.len()
-            }
-            _ => 16,
-        }
+        Finished::of(standing).map_or(16, |finished| Self::cost_of(&finished))
+    }
+
+    /// As [`Notices::cost`].
+    #[inline]
+    pub(super) fn cost_of(finished: &Finished<'_>) -> usize {
+        72 + finished.inline.map_or(0, Bytes::len) + finished.class.len()
     }
 }
 
@@ -121,12 +162,11 @@ pub struct NoticeRows {
     nbytes: Cells,
     flags: Cells,
     lengths: Cells,
-    blobs: Cells,
+    blobs: Kept,
     holders: Cells,
     tasks: Cells,
     attempts: Cells,
     class: Bytes,
-    keeper: Keeper,
 }
 
 impl NoticeRows {
@@ -137,19 +177,18 @@ impl NoticeRows {
             nbytes: Cells::new("nbytes", section.nbytes),
             flags: Cells::new("flags", section.flags),
             lengths: Cells::new("lengths", section.lengths),
-            blobs: Cells::new("blobs", section.blobs),
+            blobs: keeper.column(Cells::new("blobs", section.blobs)),
             holders: Cells::new("holders", section.holders),
             tasks: Cells::new("tasks", section.tasks),
             attempts: Cells::new("attempts", section.attempts),
             class: Bytes::new(),
-            keeper,
         }
     }
 
     #[inline]
     fn blob(&mut self) -> Result<Bytes, WireError> {
         let length = self.lengths.get()?;
-        self.keeper.keep(&mut self.blobs, length)
+        self.blobs.next(length)
     }
 
     #[inline]
@@ -208,12 +247,12 @@ impl Rows for NoticeRows {
     }
 
     fn end(&self) -> Result<(), WireError> {
+        self.blobs.end()?;
         for column in [
             &self.ids,
             &self.nbytes,
             &self.flags,
             &self.lengths,
-            &self.blobs,
             &self.holders,
             &self.tasks,
             &self.attempts,

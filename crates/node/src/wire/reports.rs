@@ -9,7 +9,7 @@ use super::WireError;
 use super::column::{Cells, Column};
 use super::commands::holders;
 use super::family::{Family, Rows};
-use super::keep::Keeper;
+use super::keep::{Keeper, Kept};
 use crate::wire::proto;
 
 const FINISHED: u64 = 0;
@@ -222,13 +222,12 @@ pub struct ReportRows {
     nbytes: Cells,
     flags: Cells,
     lengths: Cells,
-    blobs: Cells,
+    blobs: Kept,
     input_tasks: Cells,
     input_attempts: Cells,
     tried_counts: Cells,
     tried: Cells,
     class: Bytes,
-    keeper: Keeper,
 }
 
 impl ReportRows {
@@ -241,13 +240,12 @@ impl ReportRows {
             nbytes: Cells::new("nbytes", section.nbytes),
             flags: Cells::new("flags", section.flags),
             lengths: Cells::new("lengths", section.lengths),
-            blobs: Cells::new("blobs", section.blobs),
+            blobs: keeper.column(Cells::new("blobs", section.blobs)),
             input_tasks: Cells::new("input_tasks", section.input_tasks),
             input_attempts: Cells::new("input_attempts", section.input_attempts),
             tried_counts: Cells::new("tried_counts", section.tried_counts),
             tried: Cells::new("tried", section.tried),
             class: Bytes::new(),
-            keeper,
         }
     }
 
@@ -259,7 +257,7 @@ impl ReportRows {
     #[inline]
     fn blob(&mut self) -> Result<Bytes, WireError> {
         let length = self.lengths.get()?;
-        self.keeper.keep(&mut self.blobs, length)
+        self.blobs.next(length)
     }
 
     #[inline]
@@ -346,6 +344,7 @@ impl Rows for ReportRows {
     }
 
     fn end(&self) -> Result<(), WireError> {
+        self.blobs.end()?;
         for column in [
             &self.tasks,
             &self.attempts,
@@ -353,7 +352,6 @@ impl Rows for ReportRows {
             &self.nbytes,
             &self.flags,
             &self.lengths,
-            &self.blobs,
             &self.input_tasks,
             &self.input_attempts,
             &self.tried_counts,

@@ -69,7 +69,7 @@ fn a_task_is_one_message_and_its_notice_carries_the_value() {
         ranks: vec![0],
         definition_offsets: vec![0, 1],
         definitions: vec![3],
-        recipes: vec![Bytes::from_static(b"recipe")],
+        recipes: vec![Bytes::from_static(b"\x01xrecipe")],
         options: vec![0],
         option_sets: vec![TaskOptions {
             retries: 2,
@@ -217,7 +217,9 @@ fn what_a_submission_reads_is_needed_until_it_is_over() {
 fn a_new_owner_is_told_how_a_key_stands() {
     let (mut scheduler, client) = start();
     let id = watched(&mut scheduler, &client, "x");
-    assert!(client.is_coming(b"x") && !client.is_coming(b"y"));
+    let mut submission = client.submission();
+    assert!(client.read_coming(&mut submission, b"x").is_some());
+    assert_eq!(client.read_coming(&mut submission, b"y"), None);
     scheduler.say([notice(id, inline(b"value"))]);
     assert_eq!(next_finished(&client), "x");
     assert_eq!(client.watch(b"x", "second").unwrap(), Some("x"));
@@ -226,7 +228,8 @@ fn a_new_owner_is_told_how_a_key_stands() {
     // Only the scheduler knows why there is no value.
     scheduler.say([notice(id, Standing::Cancelled(Bytes::new()))]);
     assert!(matches!(next(&client), Event::Standing { .. }));
-    assert!(!client.is_coming(b"x"));
+    assert_eq!(client.read_coming(&mut submission, b"x"), None);
+    client.abandon(submission).unwrap();
     assert_eq!(client.watch(b"x", "third").unwrap(), Some("second"));
     let FromClient::Want { first: again, .. } = scheduler.hear() else {
         panic!("not a Want");

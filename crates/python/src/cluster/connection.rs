@@ -429,7 +429,6 @@ impl Connection {
 
     /// Brings values to workers; the states are told when they are there.
     #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn put(
         &self,
         py: Python<'_>,

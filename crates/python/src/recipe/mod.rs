@@ -6,7 +6,7 @@
 //! | `tag` | what recipes consist of |
 //! | `encoder`, `definition`, `guard` | objects that recipes share: numbering, loading, noticing changes |
 //! | `submission`, `inputs`, `class`, `constant` | the tasks of one submission, what they read, where their objects go |
-//! | `write`, `fused` | from Dask's nodes and calls to recipes |
+//! | `write`, `fused`, `objects` | from Dask's nodes and calls, and the objects in them, to recipes |
 //! | `run` | running them |
 //! | `token` | keys of calls |
 //! | `plain`, `pickle` | objects of the built-in types; all others |
@@ -20,6 +20,7 @@ mod fused;
 mod guard;
 mod inputs;
 mod key;
+mod objects;
 mod pickle;
 mod plain;
 mod run;
@@ -38,5 +39,5 @@ pub(crate) use key::{decode_key, encode_key};
 pub(crate) use run::{alias, decode_value, execute};
 pub(crate) use submission::{Recipe, Submission};
 pub(crate) use testing::register;
-pub(crate) use token::{Calls, FunctionToken, FunctionTokens};
+pub(crate) use token::{Calls, FunctionToken, FunctionTokens, map_keys};
 pub(crate) use value::encode_value;

@@ -7,8 +7,9 @@ use super::encoder::{Encoder, When, class_name, function_name};
 use super::fused::Scope;
 use super::guard::Guard;
 use super::inputs::{Input, Inputs};
+use super::objects::{Seen, Shared};
 use super::run::too_deep;
-use super::write::{Seen, Shared, Stop, Written};
+use super::write::{Stop, Written};
 use super::{pickle, tag};
 use crate::dask::Spec;
 use crate::error::repr;
@@ -78,6 +79,8 @@ pub(super) struct Task<'py> {
     pub(super) calls: bool,
     /// Whether this attempt found such an object too late.
     pub(super) again: bool,
+    /// Nodes that were made for it.
+    pub(super) held: Vec<Bound<'py, PyAny>>,
     /// The outermost container that is being written.
     pub(super) root: usize,
     key: Option<Bound<'py, PyAny>>,
@@ -199,6 +202,7 @@ impl<'e, 'py> Submission<'e, 'py> {
             attempts += 1;
         }
         self.task.finish();
+        self.task.held.clear();
         Ok(Recipe {
             bytes: &self.task.bytes,
             inputs: self.task.inputs.as_slice(),
@@ -405,9 +409,8 @@ impl<'py> Task<'py> {
     /// Objects that are shared have no locals yet.
     fn forget_locals(&mut self) {
         for shared in self.shared.values_mut() {
-            if let Shared::Kept(local) = shared {
-                *local = None;
-            }
+            let (Shared::Kept(local) | Shared::Pickled(local)) = shared;
+            *local = None;
         }
     }
 

@@ -1,8 +1,9 @@
 //! The codec by itself, for tests: `treadle._core._Recipes` and some functions.
 
 use super::{
-    Definition, Encoder, FunctionTokens, Input, NewDefinition, Recipe, Submission, alias,
-    decode_key, decode_value, encode_key, encode_value, execute,
+    Calls, Constant, Definition, Encoder, FunctionToken, FunctionTokens, Input, NewDefinition,
+    Recipe, Submission, alias, decode_key, decode_value, encode_key, encode_value, execute,
+    map_keys,
 };
 use crate::dask::Spec;
 use crate::legacy::Converter;
@@ -10,14 +11,14 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A client's encoder and a worker's definitions.
 #[pyclass(frozen, name = "_Recipes", module = "treadle._core")]
 struct Recipes {
     encoder: Encoder,
     tokens: FunctionTokens,
-    definitions: Mutex<HashMap<u32, std::sync::Arc<Definition>>>,
+    definitions: Mutex<HashMap<u32, Arc<Definition>>>,
     sent: Mutex<Vec<NewDefinition>>,
 }
 
@@ -52,7 +53,7 @@ impl Recipes {
             let recipe = submission.encode_task(&key, &node)?;
             pending.push((key, Parts::new(py, &recipe)?));
         }
-        let constants = constants(py, &submission)?;
+        let constants = constants(py, submission.constants())?;
         for (key, parts) in pending {
             recipes.set_item(key, parts.finish(py, &submission)?)?;
         }
@@ -74,7 +75,7 @@ impl Recipes {
         let mut submission = Submission::new(py, &self.encoder)?;
         let recipe = submission.encode_call(key, function, args.as_slice(), kwargs)?;
         let parts = Parts::new(py, &recipe)?;
-        let constants = constants(py, &submission)?;
+        let constants = constants(py, submission.constants())?;
         self.receive();
         Ok((parts.finish(py, &submission)?, constants))
     }
@@ -173,8 +174,7 @@ impl Recipes {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyString>> {
-        let token = self.tokens.get(function)?;
-        let mut calls = token.calls(kwargs)?;
+        let (token, mut calls) = self.calls(function, kwargs)?;
         calls.key(function.py(), &token.name, args.as_slice())
     }
 
@@ -185,13 +185,22 @@ impl Recipes {
         iterables: &Bound<'py, PyTuple>,
     ) -> PyResult<Vec<Bound<'py, PyString>>> {
         let py = function.py();
-        let token = self.tokens.get(function)?;
-        let mut calls = token.calls(None)?;
-        super::token::map_keys(py, &mut calls, &token.name, iterables.as_slice())
+        let (token, mut calls) = self.calls(function, None)?;
+        map_keys(py, &mut calls, &token.name, iterables.as_slice())
     }
 }
 
 impl Recipes {
+    fn calls(
+        &self,
+        function: &Bound<'_, PyAny>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<(Arc<FunctionToken>, Calls)> {
+        let token = self.tokens.get(function)?;
+        let calls = token.calls(kwargs)?;
+        Ok((token, calls))
+    }
+
     /// What a worker does with definitions that arrive.
     fn receive(&self) {
         // Under one lock, so that whoever comes out of it finds all definitions of its recipes.
@@ -233,16 +242,13 @@ impl<'py> Parts<'py> {
     }
 }
 
-fn constants<'py>(
-    py: Python<'py>,
-    submission: &Submission<'_, 'py>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let constants = PyDict::new(py);
-    for constant in submission.constants() {
+fn constants<'py>(py: Python<'py>, constants: &[Constant]) -> PyResult<Bound<'py, PyDict>> {
+    let by_key = PyDict::new(py);
+    for constant in constants {
         let entry = (&constant.object, constant.encoded.bytes());
-        constants.set_item(&constant.key, entry)?;
+        by_key.set_item(&constant.key, entry)?;
     }
-    Ok(constants)
+    Ok(by_key)
 }
 
 #[pyfunction]

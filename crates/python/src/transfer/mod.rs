@@ -40,7 +40,9 @@ use pyo3::prelude::*;
 
 /// Adds the functions and classes of this folder to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<connection::Connection>()?;
+    // A client's connection to a cluster has the plain name.
+    let connection = module.py().get_type::<connection::Connection>();
+    module.add("TransferConnection", connection)?;
     module.add_class::<listener::Listener>()?;
     module.add_class::<sending::Transfer>()?;
     module.add_class::<receiving::Receiving>()?;

@@ -34,8 +34,9 @@ impl Hub {
             if is_all && view.is_none_or(|view| view.state() != State::Memory) {
                 continue;
             }
-            let holders = view.into_iter().flat_map(|view| view.holders());
-            let holders = holders.map(|worker| self.address(worker)).collect();
+            let holders = view.map_or_else(Vec::new, |view| {
+                view.holders().map(|worker| self.address(worker)).collect()
+            });
             entries.push((key, Value::List(holders)));
         }
         Ok(Some(Value::Dict(entries)))
@@ -72,7 +73,9 @@ impl Hub {
                 entries.push((key, int(nbytes)));
             }
         }
-        let sums = sums.into_iter().map(|(name, sum)| (Value::Str(name), int(sum)));
+        let sums = sums
+            .into_iter()
+            .map(|(name, sum)| (Value::Str(name), int(sum)));
         entries.extend(sums);
         Ok(Some(Value::Dict(entries)))
     }

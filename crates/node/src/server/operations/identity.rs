@@ -26,7 +26,11 @@ impl Hub {
                 self.identity_of_node(node),
             )
         });
-        let threads: u64 = self.workers.iter().map(|node| u64::from(node.threads)).sum();
+        let threads: u64 = self
+            .workers
+            .iter()
+            .map(|node| u64::from(node.threads))
+            .sum();
         let memory: u64 = self.workers.iter().map(|node| node.memory).sum();
         let http = self.settings.http.clone();
         let services = match http.as_deref().and_then(|url| url.rsplit(':').next()) {

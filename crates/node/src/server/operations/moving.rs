@@ -136,7 +136,10 @@ impl Hub {
             return Ok(Some(missing(lost)));
         }
         let workers = self.named_workers(arguments)?;
-        let workers: Vec<_> = workers.into_iter().filter(|w| self.is_running(*w)).collect();
+        let workers: Vec<_> = workers
+            .into_iter()
+            .filter(|w| self.is_running(*w))
+            .collect();
         if workers.len() < 2 {
             return Ok(Some(good()));
         }

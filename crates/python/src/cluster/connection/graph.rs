@@ -113,8 +113,8 @@ impl Loaded {
     ///
     /// # Errors
     /// When tasks wait for each other.
-    pub(super) fn plan(&self, targets: &[TaskId], known: &[bool]) -> PyResult<Plan> {
-        let sequence = order(&self.graph, targets, |task| known[task.index()])
+    pub(super) fn plan<K>(&self, targets: &[TaskId], known: &[Option<K>]) -> PyResult<Plan> {
+        let sequence = order(&self.graph, targets, |task| known[task.index()].is_some())
             .map_err(|failure| error::unorderable(failure, &self.keys))?;
         let mut readers = vec![0; self.len()];
         let mut seen = vec![u32::MAX; self.len()];

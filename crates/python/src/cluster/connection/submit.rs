@@ -1,6 +1,6 @@
 //! From graphs and calls to batches of tasks.
 
-use super::graph::Loaded;
+use super::graph::{Loaded, Plan};
 use super::options::OptionSets;
 use super::{Client, Connection, non_empty};
 use crate::error;
@@ -219,7 +219,6 @@ impl Connection {
         options_of: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = graph.py();
-        let client = self.client()?;
         let loaded = Loaded::new(graph)?;
         let mut owners: Vec<Option<Py<PyAny>>> = Vec::new();
         owners.resize_with(loaded.len(), || None);
@@ -237,22 +236,25 @@ impl Connection {
                 None => elsewhere.push((key, state)),
             }
         }
-        let known = self.known(py, client, &loaded)?;
-        let plan = py.detach(|| loaded.plan(&targets, &known))?;
         let mut sending = Sending::begin(py, self)?;
-        let outcome = sending.tasks(&loaded, &plan, &mut owners, options, options_of);
-        sending.end(outcome)?;
-        // What is known already, and what the graph does not make.
-        for (task, owner) in owners.into_iter().enumerate() {
-            if let Some(state) = owner {
-                let key = loaded.keys.get(TaskId(task as u32)).bind(py).clone();
-                elsewhere.push((key, state));
+        let work = || -> PyResult<()> {
+            let known = sending.known(&loaded)?;
+            let plan = py.detach(|| loaded.plan(&targets, &known))?;
+            sending.tasks(&loaded, &plan, &known, &mut owners, options, options_of)?;
+            // What is known already, and what the graph does not make.
+            for (task, owner) in owners.into_iter().enumerate() {
+                if let Some(state) = owner {
+                    let key = loaded.keys.get(TaskId(task as u32)).bind(py).clone();
+                    elsewhere.push((key, state));
+                }
             }
-        }
-        for (key, state) in elsewhere {
-            self.watch(py, &key, state)?;
-        }
-        Ok(())
+            for (key, state) in elsewhere {
+                self.watch(py, &key, state)?;
+            }
+            Ok(())
+        };
+        let outcome = work();
+        sending.end(outcome)
     }
 
     /// Submits one call.
@@ -334,39 +336,36 @@ impl Connection {
     }
 }
 
-impl Connection {
-    /// By task: whether the client has a future of its key, so that it is being made already.
-    fn known(&self, py: Python<'_>, client: &Client, loaded: &Loaded) -> PyResult<Vec<bool>> {
-        let mut known = vec![false; loaded.len()];
-        if client.key_count() == 0 {
+impl<'py> Sending<'_, 'py> {
+    /// By task: how others read it, if the client has a future of its key already.
+    fn known(&mut self, loaded: &Loaded) -> PyResult<Vec<Option<Input>>> {
+        let mut known = vec![None; loaded.len()];
+        if self.client.key_count() == 0 {
             return Ok(known);
         }
-        let mut bytes = Vec::new();
         for (task, known) in known.iter_mut().enumerate() {
-            bytes.clear();
-            let key = loaded.keys.get(TaskId(task as u32)).bind_borrowed(py);
-            recipe::encode_key(key, &mut bytes)?;
-            *known = client.is_coming(&bytes);
+            self.key.clear();
+            let key = loaded.keys.get(TaskId(task as u32));
+            recipe::encode_key(key.bind_borrowed(self.py), &mut self.key)?;
+            *known = self.client.read_coming(&mut self.submission, &self.key);
         }
         Ok(known)
     }
-}
 
-impl<'py> Sending<'_, 'py> {
     /// Adds the tasks of a plan; takes the states of those that have one.
     fn tasks(
         &mut self,
         loaded: &Loaded,
-        plan: &super::graph::Plan,
+        plan: &Plan,
+        known: &[Option<Input>],
         owners: &mut [Option<Py<PyAny>>],
         options: Option<&Bound<'py, PyAny>>,
         options_of: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        const NONE: u32 = u32::MAX;
         let py = self.py;
         let mut sets = OptionSets::new(&mut self.submission, options)?;
         let options_of = options_of.filter(|own| !own.is_none());
-        let mut numbers = vec![NONE; loaded.len()];
+        let mut numbers = known.to_vec();
         let mut definitions = SmallVec::new();
         let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
         for task in &plan.sequence {
@@ -380,9 +379,9 @@ impl<'py> Sending<'_, 'py> {
                     Read::Constant(number) => self.constant(number)?,
                     Read::Key(input) => {
                         let made = loaded.keys.find(input.as_borrowed())?;
-                        match made.map(|task| numbers[task.index()]) {
-                            Some(number) if number != NONE => Input::Task(number),
-                            _ => self.foreign(&input, &key)?,
+                        match made.and_then(|task| numbers[task.index()]) {
+                            Some(input) => input,
+                            None => self.foreign(&input, &key)?,
                         }
                     }
                 });
@@ -393,7 +392,8 @@ impl<'py> Sending<'_, 'py> {
             };
             let own = sets.own(&mut self.submission, own)?;
             let (readers, owner) = (plan.readers[task.index()], owners[task.index()].take());
-            numbers[task.index()] = self.add(&key, &inputs, &definitions, readers, own, owner)?;
+            let number = self.add(&key, &inputs, &definitions, readers, own, owner)?;
+            numbers[task.index()] = Some(Input::Task(number));
         }
         Ok(())
     }

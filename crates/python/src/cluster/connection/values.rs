@@ -82,7 +82,6 @@ fn decode<'py>(py: Python<'py>, mut received: Received) -> PyResult<Bound<'py, P
 
 impl Connection {
     /// Brings values to workers; the states are told when they are there.
-    #[expect(clippy::too_many_arguments, reason = "as in Python")]
     pub(super) fn bring(
         &self,
         py: Python<'_>,

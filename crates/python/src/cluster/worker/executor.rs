@@ -226,7 +226,8 @@ fn keep(
 }
 
 fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
-    let exception = error.value(py);
+    // With its traceback, which `PyErr::value` leaves out before Python 3.12.
+    let exception = error.clone_ref(py).into_value(py);
     let dumped = shared
         .service
         .call_method1(py, intern!(py, "dump_error"), (exception,))

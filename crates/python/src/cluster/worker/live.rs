@@ -52,7 +52,11 @@ impl Keeper {
     fn unserialisable(&self, py: Python<'_>, value: &Py<PyAny>, error: &PyErr) -> Unserialisable {
         let dumped = self
             .service
-            .call_method1(py, "unserializable", (value, error.value(py)))
+            .call_method1(
+                py,
+                "unserializable",
+                (value, error.clone_ref(py).into_value(py)),
+            )
             .and_then(|error| self.service.call_method1(py, "dump_error", (error,)))
             .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
         Unserialisable {

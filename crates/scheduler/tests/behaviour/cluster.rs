@@ -1,6 +1,5 @@
 //! A small cluster around a scheduler: workers that answer as workers do, in order, and clients that
 //! write down what they hear. Nothing moves by itself: tests say who starts, ends and reports what.
-#![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,19 +14,19 @@ use treadle_types::{
     Returned, Symbol, TaskId, WorkerId,
 };
 
-pub const C: ClientId = ClientId(0);
+pub(crate) const C: ClientId = ClientId(0);
 
 /// A task to submit.
 #[derive(Clone, Default)]
-pub struct Spec {
-    pub inputs: Vec<TaskId>,
-    pub options: Options,
-    pub constraint: Option<Constraint>,
-    pub function: u32,
-    pub rank: Option<u32>,
+pub(crate) struct Spec {
+    pub(crate) inputs: Vec<TaskId>,
+    pub(crate) options: Options,
+    pub(crate) constraint: Option<Constraint>,
+    pub(crate) function: u32,
+    pub(crate) rank: Option<u32>,
 }
 
-pub fn reads(inputs: &[TaskId]) -> Spec {
+pub(crate) fn reads(inputs: &[TaskId]) -> Spec {
     Spec {
         inputs: inputs.to_vec(),
         ..Spec::default()
@@ -35,38 +34,38 @@ pub fn reads(inputs: &[TaskId]) -> Spec {
 }
 
 impl Spec {
-    pub fn retries(mut self, retries: u32) -> Self {
+    pub(crate) fn retries(mut self, retries: u32) -> Self {
         self.options.retries = retries;
         self
     }
 
-    pub fn priority(mut self, priority: i32) -> Self {
+    pub(crate) fn priority(mut self, priority: i32) -> Self {
         self.options.priority = priority;
         self
     }
 
-    pub fn actor(mut self) -> Self {
+    pub(crate) fn actor(mut self) -> Self {
         self.options.actor = true;
         self
     }
 
-    pub fn function(mut self, function: u32) -> Self {
+    pub(crate) fn function(mut self, function: u32) -> Self {
         self.function = function;
         self
     }
 
-    pub fn on(mut self, names: &[u32]) -> Self {
+    pub(crate) fn on(mut self, names: &[u32]) -> Self {
         let names = names.iter().map(|&name| Symbol(name)).collect();
         self.constraint.get_or_insert_default().workers = names;
         self
     }
 
-    pub fn or_others(mut self) -> Self {
+    pub(crate) fn or_others(mut self) -> Self {
         self.constraint.get_or_insert_default().allow_other = true;
         self
     }
 
-    pub fn uses(mut self, resource: u32, amount: f64) -> Self {
+    pub(crate) fn uses(mut self, resource: u32, amount: f64) -> Self {
         let constraint = self.constraint.get_or_insert_default();
         constraint.resources.push((Symbol(resource), amount));
         self
@@ -75,22 +74,22 @@ impl Spec {
 
 /// What a task returns in these tests.
 #[derive(Clone, Copy)]
-pub struct Size {
-    pub nbytes: u64,
-    pub inline: bool,
+pub(crate) struct Size {
+    pub(crate) nbytes: u64,
+    pub(crate) inline: bool,
 }
 
 #[derive(Default)]
-pub struct Node {
-    pub threads: usize,
+pub(crate) struct Node {
+    pub(crate) threads: usize,
     /// Sent and not started.
-    pub queued: Vec<Assignment>,
-    pub running: Vec<Assignment>,
-    pub cancelled: BTreeSet<ObjectId>,
-    pub store: BTreeSet<ObjectId>,
+    pub(crate) queued: Vec<Assignment>,
+    pub(crate) running: Vec<Assignment>,
+    pub(crate) cancelled: BTreeSet<ObjectId>,
+    pub(crate) store: BTreeSet<ObjectId>,
     /// Values to drop, once no task that was sent before reads them.
-    pub released: BTreeSet<ObjectId>,
-    pub outbox: VecDeque<Report>,
+    pub(crate) released: BTreeSet<ObjectId>,
+    pub(crate) outbox: VecDeque<Report>,
 }
 
 impl Node {
@@ -114,33 +113,33 @@ impl Node {
     }
 }
 
-pub struct Cluster {
-    pub scheduler: Scheduler,
-    pub now: Duration,
-    pub nodes: BTreeMap<WorkerId, Node>,
-    pub notices: BTreeMap<(ClientId, TaskId), Vec<Notice>>,
-    pub forgotten: BTreeSet<TaskId>,
-    pub drained: Vec<WorkerId>,
-    pub dismissed: Vec<WorkerId>,
-    pub stuck: Vec<(Vec<TaskId>, Stuck)>,
+pub(crate) struct Cluster {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) now: Duration,
+    pub(crate) nodes: BTreeMap<WorkerId, Node>,
+    pub(crate) notices: BTreeMap<(ClientId, TaskId), Vec<Notice>>,
+    pub(crate) forgotten: BTreeSet<TaskId>,
+    pub(crate) drained: Vec<WorkerId>,
+    pub(crate) dismissed: Vec<WorkerId>,
+    pub(crate) stuck: Vec<(Vec<TaskId>, Stuck)>,
     /// Every command, in order.
-    pub log: Vec<(WorkerId, Command)>,
+    pub(crate) log: Vec<(WorkerId, Command)>,
     /// What tasks return, by task; else 8 bytes inline.
-    pub sizes: BTreeMap<TaskId, Size>,
+    pub(crate) sizes: BTreeMap<TaskId, Size>,
     /// How long functions run.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Pairs that cannot reach each other: reader and holder.
-    pub cut: BTreeSet<(WorkerId, WorkerId)>,
+    pub(crate) cut: BTreeSet<(WorkerId, WorkerId)>,
     submissions: u32,
 }
 
 impl Cluster {
     /// So many workers of `threads` slots, w0 and on, each on its own host, and client `C`.
-    pub fn new(workers: u32, threads: u32) -> Self {
+    pub(crate) fn new(workers: u32, threads: u32) -> Self {
         Self::with(Config::default(), workers, threads)
     }
 
-    pub fn with(config: Config, workers: u32, threads: u32) -> Self {
+    pub(crate) fn with(config: Config, workers: u32, threads: u32) -> Self {
         let mut cluster = Self {
             scheduler: Scheduler::new(config),
             now: Duration::ZERO,
@@ -163,7 +162,7 @@ impl Cluster {
         cluster
     }
 
-    pub fn join(&mut self, worker: u32, profile: WorkerProfile) -> WorkerId {
+    pub(crate) fn join(&mut self, worker: u32, profile: WorkerProfile) -> WorkerId {
         let worker = WorkerId(worker);
         let node = Node {
             threads: profile.threads as usize,
@@ -174,11 +173,11 @@ impl Cluster {
         worker
     }
 
-    pub fn event(&mut self, event: Event) {
+    pub(crate) fn event(&mut self, event: Event) {
         self.try_event(event).expect("a sound event");
     }
 
-    pub fn try_event(&mut self, event: Event) -> Result<(), SchedulerError> {
+    pub(crate) fn try_event(&mut self, event: Event) -> Result<(), SchedulerError> {
         self.now += Duration::from_micros(1);
         let mut effects = Effects::default();
         let text = format!("{event:?}");
@@ -283,14 +282,14 @@ impl Cluster {
     }
 
     /// Submits tasks in one batch; all of them are wanted.
-    pub fn submit(&mut self, specs: Vec<Spec>) -> Vec<TaskId> {
+    pub(crate) fn submit(&mut self, specs: Vec<Spec>) -> Vec<TaskId> {
         let ids: Vec<_> = specs.iter().map(|_| self.scheduler.allocate()).collect();
         self.submit_as(C, &ids, specs, &ids);
         ids
     }
 
     /// Submits tasks of which only some are wanted.
-    pub fn submit_as(
+    pub(crate) fn submit_as(
         &mut self,
         client: ClientId,
         ids: &[TaskId],
@@ -303,12 +302,12 @@ impl Cluster {
         self.event(Event::Submit(submission));
     }
 
-    pub fn one(&mut self, spec: Spec) -> TaskId {
+    pub(crate) fn one(&mut self, spec: Spec) -> TaskId {
         self.submit(vec![spec])[0]
     }
 
     /// Submits a chain of dependent tasks, of which the last is wanted.
-    pub fn chain(&mut self, length: usize) -> Vec<TaskId> {
+    pub(crate) fn chain(&mut self, length: usize) -> Vec<TaskId> {
         let ids: Vec<_> = (0..length).map(|_| self.scheduler.allocate()).collect();
         let specs = (0..length).map(|i| match i {
             0 => reads(&[]),
@@ -319,33 +318,33 @@ impl Cluster {
         ids
     }
 
-    pub fn state(&self, task: TaskId) -> State {
+    pub(crate) fn state(&self, task: TaskId) -> State {
         self.scheduler
             .task(task)
             .map_or(State::Forgotten, |task| task.state())
     }
 
-    pub fn worker_of(&self, task: TaskId) -> WorkerId {
+    pub(crate) fn worker_of(&self, task: TaskId) -> WorkerId {
         let task = self.scheduler.task(task).expect("a task");
         task.worker().expect("an assigned task")
     }
 
-    pub fn holders(&self, task: TaskId) -> Vec<WorkerId> {
+    pub(crate) fn holders(&self, task: TaskId) -> Vec<WorkerId> {
         let task = self.scheduler.task(task).expect("a task");
         task.holders().collect()
     }
 
-    pub fn last_notice(&self, task: TaskId) -> Option<&Notice> {
+    pub(crate) fn last_notice(&self, task: TaskId) -> Option<&Notice> {
         self.notices.get(&(C, task))?.last()
     }
 
-    pub fn size(&mut self, task: TaskId, nbytes: u64) {
+    pub(crate) fn size(&mut self, task: TaskId, nbytes: u64) {
         let inline = false;
         self.sizes.insert(task, Size { nbytes, inline });
     }
 
     /// The scheduler hears everything that workers have to say.
-    pub fn deliver(&mut self) -> bool {
+    pub(crate) fn deliver(&mut self) -> bool {
         let mut any = false;
         loop {
             let next = self
@@ -361,7 +360,7 @@ impl Cluster {
     }
 
     /// A worker starts what it has slots and inputs for; whether anything was started.
-    pub fn start(&mut self, worker: WorkerId) -> bool {
+    pub(crate) fn start(&mut self, worker: WorkerId) -> bool {
         let mut any = false;
         loop {
             let Some(node) = self.nodes.get_mut(&worker) else {
@@ -381,7 +380,14 @@ impl Cluster {
                     match &input.place {
                         Place::Inline(_) => {}
                         _ if node.store.contains(&input.object) => {}
-                        Place::Here => continue 'tasks,
+                        Place::Here => {
+                            let mut here = node.queued.iter().chain(&node.running);
+                            if here.any(|other| other.object == input.object) {
+                                continue 'tasks;
+                            }
+                            given_back = Some((index, input.object, Holders::new()));
+                            break 'tasks;
+                        }
                         Place::At(holders) => {
                             let mut reached = holders.iter().filter(|&&holder| {
                                 let there = self.nodes.get(&holder);
@@ -428,12 +434,12 @@ impl Cluster {
     }
 
     /// A running task ends; its report waits in the worker's outbox.
-    pub fn end(&mut self, task: TaskId) {
+    pub(crate) fn end(&mut self, task: TaskId) {
         self.end_with(task, None);
     }
 
     /// A running task raises.
-    pub fn raise(&mut self, task: TaskId) {
+    pub(crate) fn raise(&mut self, task: TaskId) {
         self.end_with(task, Some(Bytes::from_static(b"error")));
     }
 
@@ -480,7 +486,7 @@ impl Cluster {
     }
 
     /// Starts, ends and reports everything, until nothing moves.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..100_000 {
             let workers: Vec<_> = self.nodes.keys().copied().collect();
             let mut any = false;
@@ -504,14 +510,14 @@ impl Cluster {
     }
 
     /// All workers start what they can, and nothing ends.
-    pub fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         let workers: Vec<_> = self.nodes.keys().copied().collect();
         for worker in workers {
             self.start(worker);
         }
     }
 
-    pub fn lose(&mut self, worker: u32) {
+    pub(crate) fn lose(&mut self, worker: u32) {
         let worker = WorkerId(worker);
         self.nodes.remove(&worker);
         self.event(Event::WorkerLost {
@@ -520,28 +526,27 @@ impl Cluster {
         });
     }
 
-    pub fn unwant(&mut self, tasks: &[TaskId]) {
+    pub(crate) fn unwant(&mut self, tasks: &[TaskId]) {
         self.event(Event::Unwant {
             client: C,
             tasks: tasks.to_vec(),
         });
     }
 
-    pub fn report(&mut self, worker: u32, report: Report) {
+    pub(crate) fn report(&mut self, worker: u32, report: Report) {
         let worker = WorkerId(worker);
         self.event(Event::Report { worker, report });
     }
 
-    pub fn tick_after(&mut self, time: Duration) {
+    pub(crate) fn tick_after(&mut self, time: Duration) {
         self.now += time;
         self.event(Event::Tick);
     }
 
     /// Nothing is left of any task: not here, and not at a worker.
-    pub fn assert_empty(&self) {
-        for task in self.scheduler.tasks() {
-            panic!("{:?} is left, {:?}", task.id(), task.state());
-        }
+    pub(crate) fn assert_empty(&self) {
+        let left = self.scheduler.tasks().map(|t| (t.id(), t.state()));
+        assert_eq!(left.collect::<Vec<_>>(), []);
         for worker in self.scheduler.workers() {
             assert_eq!(worker.bytes(), 0);
             assert_eq!(worker.held(), []);
@@ -555,14 +560,14 @@ impl Cluster {
     }
 
     /// How many commands of a kind were sent.
-    pub fn count(&self, is_it: impl Fn(&Command) -> bool) -> usize {
+    pub(crate) fn count(&self, is_it: impl Fn(&Command) -> bool) -> usize {
         self.log
             .iter()
             .filter(|(_, command)| is_it(command))
             .count()
     }
 
-    pub fn assigned(&self, task: TaskId) -> Vec<WorkerId> {
+    pub(crate) fn assigned(&self, task: TaskId) -> Vec<WorkerId> {
         let assigned = self.log.iter().filter(|(_, command)| match command {
             Command::Assign(assignment) => assignment.object.task == task,
             _ => false,
@@ -571,7 +576,7 @@ impl Cluster {
     }
 }
 
-pub fn profile(worker: u32, threads: u32) -> WorkerProfile {
+pub(crate) fn profile(worker: u32, threads: u32) -> WorkerProfile {
     WorkerProfile {
         name: Symbol(worker),
         host: Symbol(1000 + worker),
@@ -583,7 +588,7 @@ pub fn profile(worker: u32, threads: u32) -> WorkerProfile {
 }
 
 /// A batch of a submission. Readers are counted within it.
-pub fn batch(
+pub(crate) fn batch(
     client: ClientId,
     number: u32,
     last: bool,

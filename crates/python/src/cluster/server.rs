@@ -1,0 +1,140 @@
+//! `treadle._core.Server`: the scheduler, as native threads of this process.
+
+use super::error::raised;
+use super::security::Credentials;
+use crate::transfer::{Limit, enter, parse};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use treadle_node::server::{Options, Server as Native};
+
+/// How long a handshake of the scheduler's may take.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// A scheduler. Closed when it is dropped.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct Server(Native);
+
+#[pymethods]
+impl Server {
+    /// Starts one at `address`; port 0 takes a free one. `http`: where to serve state and metrics.
+    #[new]
+    #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
+                        http=None, settings=None))]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        http: Option<&str>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        enter()?;
+        let scheme = match certificates {
+            Some(_) => "treadle+tls://",
+            None => "treadle://",
+        };
+        let address = match address.contains("://") {
+            true => parse(address)?,
+            false => parse(&format!("{scheme}{address}"))?,
+        };
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+        };
+        let version = py.version_info();
+        let mut options = Options {
+            address,
+            net: credentials.options(CONNECT)?,
+            http: http.map(socket).transpose()?,
+            python: Some(format!("{}.{}", version.major, version.minor)),
+            ..Options::default()
+        };
+        for (name, value) in settings.into_iter().flat_map(|settings| settings.iter()) {
+            set(&mut options, &name.extract::<String>()?, &value)?;
+        }
+        let doing = format!("starting the scheduler at {}", options.address);
+        let log = Box::new(|line: std::fmt::Arguments<'_>| {
+            eprintln!("treadle scheduler: {line}");
+        });
+        py.detach(|| Native::start(options, log))
+            .map(Self)
+            .map_err(|error| raised(error, &doing))
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.0.address().to_string()
+    }
+
+    /// `http://…`, where it serves state and metrics.
+    #[getter]
+    fn http(&self) -> Option<String> {
+        let address = self.0.http_address();
+        address.map(|address| format!("http://{address}"))
+    }
+
+    /// Waits until it has ended; `False`: it has not within `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        const LOOK: Duration = Duration::from_millis(100);
+        let limit = Limit::new(timeout)?;
+        loop {
+            let left = limit.deadline.map_or(LOOK, |deadline| {
+                deadline.saturating_duration_since(Instant::now()).min(LOOK)
+            });
+            let over = py.detach(|| self.0.wait(Some(left)));
+            py.check_signals()?;
+            if over
+                || limit
+                    .deadline
+                    .is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return Ok(over);
+            }
+        }
+    }
+
+    /// Ends it, and with it its workers.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Server at {}>", self.0.address())
+    }
+}
+
+fn socket(address: &str) -> PyResult<SocketAddr> {
+    let address = address.strip_prefix("http://").unwrap_or(address);
+    address.parse().map_err(|_| {
+        PyValueError::new_err(format!(
+            "http={address:?}: give an IP address and a port, such as 127.0.0.1:8787"
+        ))
+    })
+}
+
+/// Sets one setting by its name.
+fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let seconds = |value: &Bound<'_, PyAny>| -> PyResult<Duration> {
+        let wrong = |_| PyValueError::new_err(format!("{name}: give seconds"));
+        Duration::try_from_secs_f64(value.extract()?).map_err(wrong)
+    };
+    match name {
+        "worker_timeout" => options.worker_timeout = seconds(value)?,
+        "allowed_losses" => options.scheduler.allowed_losses = value.extract()?,
+        "patience" => options.scheduler.patience = seconds(value)?,
+        "bandwidth" => options.scheduler.bandwidth = value.extract()?,
+        _ => {
+            return Err(PyTypeError::new_err(format!(
+                "the scheduler has no setting {name:?}"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! What the scheduler does, by theme, in a small cluster of workers that answer as workers do.
+
+mod cancellation;
+mod chains;
+mod clients;
+mod cluster;
+mod copies;
+mod failures;
+mod hostile;
+mod loss;
+mod memory;
+mod model;
+mod placement;
+mod resources;
+mod retraction;

@@ -1,0 +1,177 @@
+//! Where tasks run.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::cluster::*;
+use treadle_scheduler::State;
+use treadle_types::{Command, Place, Symbol, TaskId, WorkerId};
+
+/// Runs one task of a function that takes so long, so that the scheduler knows.
+fn learn(cluster: &mut Cluster, function: u32, duration: Duration) {
+    cluster.duration = duration;
+    let task = cluster.one(reads(&[]).function(function));
+    cluster.run();
+    cluster.unwant(&[task]);
+}
+
+#[test]
+fn few_tasks_spread_evenly_over_many_slots() {
+    for (tasks, workers, threads) in [(8, 4, 2), (2, 2, 2), (4, 4, 4), (16, 4, 1)] {
+        let mut cluster = Cluster::new(workers, threads);
+        let ids = cluster.submit(vec![reads(&[]); tasks]);
+        for worker in 0..workers {
+            let here = ids
+                .iter()
+                .filter(|&&id| cluster.worker_of(id) == WorkerId(worker));
+            assert_eq!(here.count(), tasks / workers as usize, "at w{worker}");
+        }
+    }
+}
+
+#[test]
+fn consecutive_tasks_go_to_the_same_worker() {
+    let mut cluster = Cluster::new(2, 1);
+    // 64 leaves, and a binary tree over them.
+    let leaves: Vec<_> = (0..64).map(|_| cluster.scheduler.allocate()).collect();
+    let pairs: Vec<_> = (0..32).map(|_| cluster.scheduler.allocate()).collect();
+    let mut specs = vec![reads(&[]); 64];
+    specs.extend((0..32).map(|i| reads(&leaves[2 * i..2 * i + 2])));
+    let ids = [leaves.clone(), pairs.clone()].concat();
+    for &leaf in &leaves {
+        cluster.size(leaf, 100_000);
+    }
+    cluster.submit_as(C, &ids, specs, &pairs);
+    cluster.run();
+    let moved = cluster.count(|command| match command {
+        Command::Assign(assignment) => {
+            let mut inputs = assignment.inputs.iter();
+            inputs.any(|input| matches!(input.place, Place::At(_)))
+        }
+        _ => false,
+    });
+    assert!(moved <= 4, "{moved} of 32 pairs were apart");
+}
+
+#[test]
+fn a_task_goes_where_most_of_its_bytes_are() {
+    let mut cluster = Cluster::new(3, 1);
+    let [small, large] = [0, 1].map(|worker| cluster.one(reads(&[]).on(&[worker])));
+    cluster.size(small, 1_000_000);
+    cluster.size(large, 100_000_000);
+    cluster.run();
+    let reader = cluster.one(reads(&[small, large]));
+    assert_eq!(cluster.worker_of(reader), WorkerId(1));
+}
+
+#[test]
+fn a_host_that_has_the_value_comes_before_others() {
+    let mut cluster = Cluster::new(0, 0);
+    for (worker, host) in [(0, 100), (1, 101), (2, 100)] {
+        let mut profile = profile(worker, 1);
+        profile.host = Symbol(host);
+        cluster.join(worker, profile);
+    }
+    learn(&mut cluster, 9, Duration::from_secs(10));
+    let value = cluster.one(reads(&[]).on(&[0]));
+    cluster.size(value, 100_000_000);
+    cluster.run();
+    // The holder is busy for long; of the two others, one is at its host.
+    let busy = cluster.one(reads(&[]).function(9).on(&[0]));
+    assert_eq!(cluster.worker_of(busy), WorkerId(0));
+    let reader = cluster.one(reads(&[value]));
+    assert_eq!(cluster.worker_of(reader), WorkerId(2));
+}
+
+#[test]
+fn a_short_wait_is_better_than_a_long_transfer() {
+    let mut cluster = Cluster::new(2, 1);
+    learn(&mut cluster, 9, Duration::from_millis(20));
+    let value = cluster.one(reads(&[]).on(&[0]));
+    cluster.size(value, 1_000_000_000);
+    cluster.run();
+    cluster.one(reads(&[]).function(9).on(&[0]));
+    let reader = cluster.one(reads(&[value]));
+    let task = cluster.scheduler.task(reader).expect("a task");
+    assert!(task.worker().is_none_or(|worker| worker == WorkerId(0)));
+    cluster.run();
+    assert_eq!(cluster.assigned(reader), [WorkerId(0)]);
+}
+
+#[test]
+fn priorities_of_users_come_first_then_submissions_then_ranks() {
+    let mut cluster = Cluster::new(0, 0);
+    let late = cluster.one(reads(&[]).priority(-1));
+    let ranks: Vec<_> = [2, 0, 1].map(Some).into_iter().collect();
+    let specs = ranks.into_iter().map(|rank| Spec { rank, ..reads(&[]) });
+    let ids = cluster.submit(specs.collect());
+    let next = cluster.one(reads(&[]));
+    let urgent = cluster.one(reads(&[]).priority(3));
+    cluster.join(0, profile(0, 1));
+    cluster.run();
+    let order: Vec<_> = cluster
+        .log
+        .iter()
+        .filter_map(|(_, command)| match command {
+            Command::Assign(assignment) => Some(assignment.object.task),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order, [urgent, ids[1], ids[2], ids[0], next, late]);
+}
+
+#[test]
+fn long_tasks_are_not_queued_behind_each_other() {
+    let mut cluster = Cluster::new(1, 2);
+    learn(&mut cluster, 1, Duration::from_secs(1));
+    let ids = cluster.submit(vec![reads(&[]).function(1); 10]);
+    let sent = ids
+        .iter()
+        .filter(|&&id| cluster.state(id) == State::Assigned);
+    assert_eq!(sent.count(), 2);
+}
+
+#[test]
+fn short_tasks_are_sent_ahead_by_time_and_by_count() {
+    let mut cluster = Cluster::new(1, 1);
+    learn(&mut cluster, 1, Duration::from_micros(100));
+    let ids = cluster.submit(vec![reads(&[]).function(1); 5000]);
+    let sent = |cluster: &Cluster| {
+        let sent = ids
+            .iter()
+            .filter(|&&id| cluster.state(id) == State::Assigned);
+        sent.count()
+    };
+    // 5 ms of 100 µs.
+    assert!((40..=60).contains(&sent(&cluster)), "{}", sent(&cluster));
+    let mut cluster = Cluster::new(1, 1);
+    learn(&mut cluster, 1, Duration::from_nanos(100));
+    let ids = cluster.submit(vec![reads(&[]).function(1); 5000]);
+    let sent = ids
+        .iter()
+        .filter(|&&id| cluster.state(id) == State::Assigned);
+    assert_eq!(sent.count(), 1025);
+}
+
+#[test]
+fn the_choice_does_not_depend_on_chance() {
+    let run = || {
+        let mut cluster = Cluster::new(7, 3);
+        let ids = cluster.submit(vec![reads(&[]); 50]);
+        cluster.submit(ids.windows(3).map(reads).collect());
+        cluster.run();
+        cluster.log
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn every_worker_gets_some_of_many_tasks() {
+    let mut cluster = Cluster::new(50, 2);
+    let ids = cluster.submit(vec![reads(&[]); 500]);
+    let workers: BTreeSet<_> = ids
+        .iter()
+        .filter_map(|&id: &TaskId| cluster.scheduler.task(id)?.worker())
+        .collect();
+    assert_eq!(workers.len(), 50);
+}

@@ -1,0 +1,112 @@
+//! What the scheduler tells clients: whether it is true.
+
+use treadle_scheduler::Notice;
+use treadle_types::{ClientId, Failure, TaskId};
+
+use crate::network::{Message, News};
+use crate::universe::{Key, Raises, decode, key_of};
+use crate::world::World;
+
+impl World {
+    pub(crate) fn notify(
+        &mut self,
+        client: ClientId,
+        task: TaskId,
+        notice: Notice,
+    ) -> Result<(), String> {
+        let Some(session) = self.server.clients.get(&client) else {
+            return Err(format!("{client:?} has left, and hears about {task:?}"));
+        };
+        let connection = session.connection;
+        let Some(&future) = session.futures.get(&task) else {
+            return Err(format!(
+                "{client:?} hears about {task:?}, which it does not want"
+            ));
+        };
+        let key = self.server.keys[&task];
+        let lineage = &self.plan.universe.spec(key).lineage;
+        let news = match notice {
+            Notice::Finished { inline, holder, .. } => {
+                self.oracle.finished(client, task, holder)?;
+                let raises = |key: &Key| self.plan.universe.spec(*key).raises == Raises::Always;
+                if lineage.iter().any(raises) {
+                    return Err(format!("{key:?} has a value, and always raises"));
+                }
+                News::Finished {
+                    inline: inline.and_then(|inline| decode(&inline)),
+                    holder: holder.map(|holder| (holder, self.server.object(task))),
+                }
+            }
+            Notice::Failed(failure) => {
+                self.oracle.asks(client, task);
+                self.check_failure(key, &failure)?;
+                News::Failed
+            }
+            Notice::Cancelled => {
+                self.oracle.asks(client, task);
+                let is_meant =
+                    self.oracle.has_restarted || !self.oracle.cancelled.is_disjoint(lineage);
+                if !is_meant {
+                    return Err(format!("nobody has cancelled {key:?}, and it is"));
+                }
+                // The scheduler has forgotten that the client wants it.
+                if let Some(session) = self.server.clients.get_mut(&client) {
+                    session.futures.remove(&task);
+                    session.tasks.remove(&future);
+                }
+                News::Cancelled
+            }
+            Notice::Pending => {
+                self.oracle.asks(client, task);
+                News::Pending
+            }
+        };
+        self.send_from_server(connection, Message::News(future, news));
+        Ok(())
+    }
+
+    /// Whether there is a reason for a failure.
+    fn check_failure(&self, key: Key, failure: &Failure) -> Result<(), String> {
+        let spec = self.plan.universe.spec(key);
+        let culprit = match failure {
+            Failure::Raised { error, .. } => key_of(error),
+            _ => self.server.keys.get(&failure.culprit()).copied(),
+        };
+        // The one at fault may be forgotten by now.
+        if let Some(culprit) = culprit
+            && !spec.lineage.contains(&culprit)
+        {
+            return Err(format!(
+                "{key:?} fails for {culprit:?}, which it does not read"
+            ));
+        }
+        let is_founded = match failure {
+            Failure::Raised { .. } => culprit.is_some_and(|culprit| {
+                let culprit = self.plan.universe.spec(culprit);
+                match culprit.raises {
+                    Raises::Never => false,
+                    Raises::Times(times) => times > culprit.retries,
+                    Raises::Always => true,
+                }
+            }),
+            Failure::WorkersLost { losses, .. } => {
+                losses.len() as u32 > self.plan.config.allowed_losses
+                    && losses.len() <= self.oracle.losses
+            }
+            Failure::DataLost { .. } => {
+                let is_unique = |culprit: Key| {
+                    let culprit = self.plan.universe.spec(culprit);
+                    culprit.is_data || culprit.is_actor
+                };
+                let is_lost =
+                    self.oracle.losses > 0 || self.summary.gone > 0 || self.oracle.has_invalidated;
+                culprit.is_none_or(is_unique) && is_lost
+            }
+            Failure::Unavailable { .. } => self.summary.unfetched > 0,
+        };
+        match is_founded {
+            true => Ok(()),
+            false => Err(format!("{key:?} fails without a reason: {failure:?}")),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+"""What an asynchronous client is told before it is connected."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dask.tokenize import tokenize
+from dask.utils import funcname
+
+__all__ = ["Early"]
+
+logger = logging.getLogger("treadle.client")
+
+
+class Early:
+    """Takes the place of a connection until there is one, which then does what was asked of this.
+
+    ``client = Client(…, asynchronous=True)`` may be used before it is awaited.
+    """
+
+    closed: str | None = None
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            self._calls.append((name, args, kwargs))
+
+        return call
+
+    def call_key(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return a key of a call, as distributed makes it."""
+        return f"{funcname(function)}-{tokenize(function, kwargs, *args)}"
+
+    def call_keys(
+        self, function: Any, arguments: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
+    ) -> list[str]:
+        """Return keys of calls, as distributed makes them."""
+        token = tokenize(function, kwargs)
+        return [f"{funcname(function)}-{tokenize(token, args)}" for args in arguments]
+
+    def is_inline(self, _key: Any) -> bool:
+        """Nothing is here yet."""
+        return False
+
+    def close(self, _timeout: float = 0.0) -> None:
+        """Forget everything."""
+        self._calls.clear()
+
+    def replay(self, connection: Any) -> None:
+        """Have the connection do what was asked, in order."""
+        for name, args, kwargs in self._calls:
+            try:
+                getattr(connection, name)(*args, **kwargs)
+            except Exception as error:
+                _report(name, args, error)
+        self._calls.clear()
+
+
+def _report(name: str, args: tuple[Any, ...], error: Exception) -> None:
+    """Let the futures of a submission say what is wrong with it: nobody else can be told."""
+    position = {"submit_call": 1, "submit_calls": 1, "submit": 2, "put": 1}.get(name)
+    if position is None:
+        logger.error("What was asked before the connection was there cannot be done: %s", error)
+        return
+    states = args[position]
+    for state in states if isinstance(states, (list, tuple)) else [states]:
+        state.set_error(error, error.__traceback__)

@@ -510,8 +510,7 @@ def test_questions_to_the_scheduler(cluster: LocalCluster, connection: Any) -> N
 def test_an_error_is_an_answer(connection: Any) -> None:
     result, error = answer(connection, "", "no such operation", None)
     assert result is None
-    assert isinstance(error, RuntimeError)
-    assert "no such operation" in str(error)
+    assert "no such operation" in error
 
 
 def test_clients_ask_each_other(cluster: LocalCluster) -> None:

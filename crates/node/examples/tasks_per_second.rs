@@ -304,7 +304,7 @@ impl Crowd {
                     let child = 2 * (number - tasks.div_ceil(2));
                     vec![child as u32, child as u32 + 1]
                 }
-                "chains" if number % 1000 > 0 => vec![number as u32 - 1],
+                "chains" if !number.is_multiple_of(1000) => vec![number as u32 - 1],
                 _ => Vec::new(),
             }
         };

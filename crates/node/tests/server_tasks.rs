@@ -204,7 +204,7 @@ fn cancelled_tasks_say_why_and_can_be_submitted_again() {
     one.submit(&[task("a", 1, &[])], &["a"]);
     let nowhere = Value::Dict(vec![(Value::str("a"), Value::List(Vec::new()))]);
     let keys = ("keys", Value::List(vec![Value::str("a")]));
-    assert_eq!(one.query("who_has", &[keys.clone()]), nowhere);
+    assert_eq!(one.query("who_has", std::slice::from_ref(&keys)), nowhere);
     other.want(&["a"]);
     assert_eq!(other.query("who_has", &[keys]), nowhere);
     one.cancel(&["a"], true);

@@ -140,16 +140,19 @@ impl Scheduler {
                 task.missing
             );
             ensure!(!failed || task.phase.run().is_some(), "an input has failed");
-            ensure!(!task.flags.has(Flags::PUT), "no task computes it");
+            let coming = matches!(task.phase, Phase::Waiting { .. }) && task.flags.has(Flags::LOST);
+            ensure!(!task.flags.has(Flags::PUT) || coming, "no task computes it");
         }
         match task.phase {
             Phase::Vacant | Phase::Allocated => {}
             Phase::Released => {
                 ensure!(!needed, "it is needed");
-                ensure!(!task.flags.has(Flags::PUT), "no task computes it");
             }
             Phase::Waiting { near, here } => {
-                ensure!(without > 0, "it waits for nothing");
+                ensure!(
+                    without > 0 || task.flags.has(Flags::PUT),
+                    "it waits for nothing"
+                );
                 let there = inputs().filter(|input| {
                     let run = input.phase.run();
                     input.flags.has(Flags::KEEP) && run.is_some_and(|run| run.worker == near)

@@ -12,7 +12,7 @@ use crate::task::{Flags, Phase, QueueId};
 use crate::worker::WorkerStatus;
 use crate::{Effect, Effects, SchedulerError};
 
-/// How often an input of a task may be out of reach before the task fails.
+/// The how-manieth time that an input is out of reach makes the task fail.
 const UNAVAILABLE: u32 = 8;
 
 /// How often inputs are computed again for a task that cannot get at them.
@@ -342,7 +342,7 @@ impl Scheduler {
         }
         let trouble = self.trouble.entry(id).or_default();
         trouble.unavailable += 1;
-        if trouble.unavailable > UNAVAILABLE {
+        if trouble.unavailable >= UNAVAILABLE {
             let failure = Failure::Unavailable {
                 task: id,
                 input: input.task,

@@ -40,7 +40,4 @@ pub enum SchedulerError {
         /// One of the tasks.
         task: TaskId,
     },
-    /// A value without a place.
-    #[error("the value of {0:?} is neither inline nor at a worker")]
-    NoValue(TaskId),
 }

@@ -104,7 +104,7 @@ pub enum Event {
         to: WorkerId,
     },
     /// A plane says that the values of finished tasks are gone: they are computed again where they
-    /// are needed.
+    /// are needed. Values that live at the scheduler stay: what led to them is not known any more.
     Invalidate(Vec<TaskId>),
     /// Everything is cancelled and dropped; workers stay.
     Restart,
@@ -162,7 +162,8 @@ pub struct Submission {
     pub option_sets: Vec<Options>,
     /// The constraints that the options refer to.
     pub constraints: Vec<Constraint>,
-    /// The tasks that the client wants, of this batch or others.
+    /// The tasks that the client wants, of this batch or earlier ones. A task without announced
+    /// readers has to be wanted in its own batch, or it is forgotten with it.
     pub wanted: Vec<TaskId>,
 }
 

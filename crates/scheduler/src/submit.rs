@@ -374,9 +374,6 @@ impl Scheduler {
         }
         match self.tasks.slot(id).map(|task| task.phase) {
             None | Some(Phase::Vacant) => return Err(SchedulerError::NotAllocated(id)),
-            Some(_) if inline.is_none() && holders.is_empty() => {
-                return Err(SchedulerError::NoValue(id));
-            }
             Some(Phase::Allocated) => {
                 self.counts[State::Released as usize] += 1;
                 let task = &mut self.tasks[id];
@@ -388,17 +385,21 @@ impl Scheduler {
             Some(_) => {}
         }
         let known = matches!(self.tasks[id].phase, Phase::Memory { .. });
+        // Its client brings it to workers: it waits for the first of them to say so.
+        let coming = !known && inline.is_none() && holders.is_empty();
         if !known {
             self.take_over(id, effects);
             let inlined = inline.is_some();
-            self.enter(
-                id,
-                Phase::Memory {
-                    nbytes,
-                    inline: inlined,
-                },
-            );
+            let phase = Phase::Memory {
+                nbytes,
+                inline: inlined,
+            };
+            self.enter(id, if coming { Phase::WAITING } else { phase });
             let task = &mut self.tasks[id];
+            task.missing = 0;
+            if coming {
+                task.flags.set(Flags::LOST);
+            }
             task.attempt = task.attempt.next();
             task.flags.set(Flags::PUT);
             match inline {
@@ -423,6 +424,9 @@ impl Scheduler {
         }
         if known {
             self.inform(client, id, effects);
+            return Ok(());
+        }
+        if coming {
             return Ok(());
         }
         self.supply_dependents(id, None);

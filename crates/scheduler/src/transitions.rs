@@ -20,6 +20,9 @@ impl Scheduler {
         while let Some(id) = next {
             if self.tasks[id].phase == Phase::Released {
                 self.enter(id, Phase::WAITING);
+                if self.tasks[id].flags.has(Flags::PUT) {
+                    self.never_came(id);
+                }
                 for index in 0..self.tasks[id].inputs.len() {
                     let input = self.tasks[id].inputs[index].task;
                     let task = &mut self.tasks[input];
@@ -496,6 +499,21 @@ impl Scheduler {
         } else {
             self.work.unneeded.push(id);
         }
+    }
+
+    /// Whether a client is to bring the value to a worker.
+    pub(crate) fn is_coming(&self, id: TaskId) -> bool {
+        let task = &self.tasks[id];
+        matches!(task.phase, Phase::Waiting { .. }) && task.flags.has(Flags::PUT)
+    }
+
+    /// A value that a client was to bring will not come.
+    pub(crate) fn never_came(&mut self, id: TaskId) {
+        let failure = Failure::DataLost {
+            task: id,
+            worker: treadle_types::Symbol(0),
+        };
+        self.work.failing.push((id, Arc::new(failure)));
     }
 
     /// A copy of a lost value has turned up, before another attempt began.

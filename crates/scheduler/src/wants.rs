@@ -87,6 +87,10 @@ impl Scheduler {
             self.close_submission(open);
         }
         for id in left.wants.iter() {
+            if self.is_coming(id) && self.tasks[id].client == client {
+                // Nobody brings it any more.
+                self.never_came(id);
+            }
             self.no_longer_wanted_by(client, id);
         }
         Ok(())

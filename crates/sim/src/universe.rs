@@ -195,6 +195,7 @@ impl Universe {
             is_data,
             is_actor,
             inputs,
+            // Values that clients bring to workers are not simulated yet (docs/status.md).
             nbytes: match is_data || random.chance(traits.small) {
                 true => random.between(8, INLINE as u64),
                 false => random.between(INLINE as u64 + 1, traits.largest),

@@ -341,6 +341,9 @@ class Client(Connected):
         held = self._hold_inputs(graph)
         try:
             return self._submit_graph(connection, graph, wanted, options, options_of)
+        except _core.CycleError as error:
+            # As in distributed, whose scheduler finds it later.
+            return self._failed_futures(wanted, error)
         finally:
             for future in held:
                 future.release()
@@ -370,6 +373,13 @@ class Client(Connected):
         except BaseException:
             self._withdraw(fresh)
             raise
+        return futures
+
+    def _failed_futures(self, wanted: list[Hashable], error: Exception) -> dict[Hashable, Future]:
+        futures = {}
+        for key in wanted:
+            futures[key], state = self._new_future(key)
+            state.set_error(error, None)
         return futures
 
     def _hold_inputs(self, graph: Mapping[Hashable, Any]) -> list[Future]:
@@ -490,6 +500,14 @@ class Client(Connected):
             state.throw()
         raise errors[key]
 
+    def _type_of(self, key: Hashable) -> Any:
+        """Return the type of a small value: it is looked at only when somebody asks."""
+        connection = self._connection
+        if connection is None or not connection.is_inline(key):
+            return None
+        value = connection.value(key)
+        return None if value is None else type(value)
+
     async def _scatter(
         self,
         data: Any,
@@ -591,6 +609,12 @@ class Client(Connected):
         identity: dict[str, Any] = await ask(self._connection, "", "identity", {"n_workers": -1})
         return identity
 
+    async def _restart_workers(
+        self, workers: list[str], timeout: Any, raise_for_error: bool
+    ) -> dict[str, str]:
+        limit = parse_timedelta(self._timeout * 4 if timeout is no_default else timeout, "s")
+        return await self._restart_some(workers, limit, "raise" if raise_for_error else "return")
+
     async def _restart_some(
         self, workers: list[str], timeout: float, on_error: str
     ) -> dict[str, str]:
@@ -601,7 +625,7 @@ class Client(Connected):
             )
         known = (await self._identity())["workers"]
         by_address = {address: str(worker["name"]) for address, worker in known.items()}
-        names = [by_address.get(worker, worker) for worker in workers]
+        names = [by_address.get(worker, str(worker)) for worker in workers]
         outcome = await off_loop(self.cluster.restart, timeout, names)
         if on_error == "raise" and any(value != "OK" for value in outcome.values()):
             raise TimeoutError(f"workers did not come back within {timeout} s: {outcome}")

@@ -10,10 +10,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, NoReturn, TypeVar
 
+import dask.config
 from dask.typing import no_default
 from distributed.objects import SchedulerInfo
 
@@ -118,6 +119,7 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
         self._collecting = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
+        self._methods = tasks_instead_of_p2p() if set_as_default else None
         super().__init__(
             address,
             loop,
@@ -129,6 +131,12 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
             name,
             **kwargs,
         )
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Make this the client of whatever is computed, and of unpickled futures, in the block."""
+        with tasks_instead_of_p2p(), super().as_current():
+            yield
 
     # Distributed's is a dictionary of its own.
     @property
@@ -270,6 +278,9 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
         if self._set_as_default and not get_global_client():
             with suppress(AttributeError), self._set_config:
                 pass  # leaving it undoes it
+            if self._methods is not None:
+                with self._methods:
+                    pass
         for task in self._events:
             task.cancel()
         self._forget_all()
@@ -594,6 +605,17 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
 
     def _event(self, topic: str, event: Any) -> None:
         self._keep(asyncio.ensure_future(self._handle_event(topic, event)), self._events)
+
+
+def tasks_instead_of_p2p() -> Any:
+    """Have Dask shuffle by tasks where the user did not choose.
+
+    Its own choice, where there is a client, are shuffles that distributed's workers do among
+    themselves.
+    """
+    methods = ("array.rechunk.method", "dataframe.shuffle.method")
+    unset = [name for name in methods if dask.config.get(name, None) is None]
+    return dask.config.set(dict.fromkeys(unset, "tasks"))
 
 
 async def off_loop(function: Callable[..., T], *args: Any) -> T:

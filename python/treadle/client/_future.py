@@ -93,6 +93,16 @@ class Future(FutureOfDistributed):
         state = self._state
         return None if state is None else state.status
 
+    @property
+    def type(self) -> Any:
+        """The type of the value, if that is known."""
+        state, client = self._state, self._client
+        if state is None or client is None:
+            return None
+        if state.type is None and state.status == "finished":
+            state.type = client._type_of(self.key)
+        return state.type
+
     def done(self) -> bool:
         """Return whether the future is not waiting for a value any more."""
         return self._bound()[1].done()

@@ -277,7 +277,11 @@ class ThreadWorker:
     def __init__(self, scheduler: str, *, secret: str, **options: Any) -> None:
         self._service = Service(connection={"secret": secret})
         self._native: Any = _core.Worker(
-            scheduler, service=self._service, secret=secret, info=Service.info(), **options
+            scheduler,
+            service=self._service,
+            secret=secret,
+            info={**Service.info(), "local_directory": options["directory"]},
+            **options,
         )
         try:
             self._native.start()

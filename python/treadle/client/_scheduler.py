@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "stream"]
 
+# States of tasks that distributed has other names for.
+_STATES = {"ready": "queued", "assigned": "processing", "failed": "erred"}
+
 # What the native scheduler serves with plain values as arguments and answers.
 NATIVE = frozenset(
     [
@@ -263,7 +266,7 @@ class Scheduler:
         before: dict[Any, str] = {}
         story = []
         for step in steps:
-            key, state = step["key"], step["state"]
+            key, state = step["key"], _STATES.get(step["state"], step["state"])
             more = {"worker": step["worker"]} if step["worker"] else {}
             cause = f"event-{step['cause']}"
             story.append((key, before.get(key, "forgotten"), state, more, cause, step["time"]))

@@ -42,7 +42,8 @@ class Actors:
     def add(self, key: Hashable, instance: Any) -> Actor:
         """Keep an actor, and return a handle of it."""
         self._instances[key] = instance
-        # Not bound to a client: a future of its own would keep the actor alive for ever.
+        # Never bound to a client: with a future of its own it would keep the actor alive for ever.
+        # In tasks of this worker it works by the worker alone; elsewhere it is unpickled, and bound.
         handle = Actor.__new__(Actor)
         TaskRef.__init__(handle, key)  # type: ignore[arg-type]
         handle._cls = type(instance)
@@ -50,6 +51,7 @@ class Actors:
         handle._key = key
         handle._worker = self._worker
         handle._client = handle._future = None
+        vars(handle)["_try_bind_worker_client"] = _stay_unbound
         return handle
 
     def drop(self, key: Hashable) -> None:
@@ -106,6 +108,10 @@ class Actors:
             return _answer(getattr(self._instances[actor], attribute))
         except Exception as error:
             return _failure(error)
+
+
+def _stay_unbound() -> None:
+    pass
 
 
 def _answer(value: Any) -> dict[str, Any]:

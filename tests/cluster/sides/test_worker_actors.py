@@ -75,6 +75,8 @@ def test_an_actors_handle_can_be_sent(worker: HubWorker) -> None:
     handle = worker.run(lambda: worker.service.add_actor("counter", Counter()), "counter")
     assert isinstance(handle, Actor)
     assert repr(handle) == "<Actor: Counter, key=counter>"
+    assert not hasattr(handle, "nbytes")
+    assert handle._client is None, "its future would keep the actor alive for ever"
     again = pickle.loads(cloudpickle.dumps(handle))
     assert (again._cls, again._address, again.key) == (Counter, worker.address, "counter")
 

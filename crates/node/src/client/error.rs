@@ -24,9 +24,6 @@ pub enum ClientError {
     /// Local ids are not used twice, and there are no more.
     #[error("this client has named four billion keys: make another one")]
     Exhausted,
-    /// A key that the client has no future of.
-    #[error("this client has no future of the key")]
-    UnknownKey,
 }
 
 impl From<NodeError> for ClientError {

@@ -110,6 +110,9 @@ pub(super) struct Hub {
     pub(super) graves: Vec<Peer>,
     /// Of the cancellation at hand.
     pub(super) reason: Bytes,
+    /// By task, who made a value that lives here since it is small: what people who ask where it
+    /// is are told.
+    makers: Vec<Option<WorkerId>>,
     /// Counts values that were placed.
     pub(super) turn: u32,
     pub(super) waiting: Waiting,
@@ -128,6 +131,7 @@ impl Hub {
             effects: Effects::default(),
             forgotten: Vec::new(),
             later: VecDeque::new(),
+            makers: Vec::new(),
             epoch: Instant::now(),
             now: Duration::ZERO,
             keys: Keys::default(),
@@ -276,7 +280,38 @@ impl Hub {
     }
 
     #[inline]
+    /// Where a value is, as far as people are concerned: a small one at the worker that made it.
+    pub(super) fn whereabouts(&self, task: TaskId) -> Vec<WorkerId> {
+        let Some(view) = self.core.task(task) else {
+            return Vec::new();
+        };
+        let holders: Vec<WorkerId> = view.holders().collect();
+        if !holders.is_empty() || view.inline().is_none() {
+            return holders;
+        }
+        let maker = self.makers.get(task.index()).copied().flatten();
+        let maker = maker.filter(|maker| self.core.worker(*maker).is_some());
+        let any = || self.core.workers().next().map(|worker| worker.id());
+        maker.or_else(any).into_iter().collect()
+    }
+
+    /// Remembers who made a value that lives here.
+    pub(super) fn made(&mut self, task: TaskId, worker: WorkerId) {
+        if self.core.task(task).is_none() {
+            return;
+        }
+        if self.makers.len() <= task.index() {
+            self.makers.resize(task.index() + 1, None);
+        }
+        self.makers[task.index()] = Some(worker);
+    }
+
     fn report(&mut self, worker: WorkerId, report: Report) {
+        if let Report::Finished { object, value, .. } = &report
+            && value.inline.is_some()
+        {
+            self.made(object.task, worker);
+        }
         self.counters.reports += 1;
         if self.stream.is_on() {
             self.stream_report(worker, &report);

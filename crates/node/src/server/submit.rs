@@ -432,6 +432,9 @@ impl Hub {
             return Err(error.into());
         }
         if is_inline {
+            if let Some(&worker) = self.choose(allowed, 1, nbytes).first() {
+                self.made(task, worker);
+            }
             return Ok(());
         }
         let workers = if is_there {

@@ -38,3 +38,35 @@ fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
     // Long lists come in pieces.
     assert!(again == messages || again.len() > messages.len());
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            super::packet(&bytes);
+        }
+
+        /// A section of a known family, with anything in its columns.
+        #[test]
+        fn any_columns(
+            family in 1..5u8,
+            columns in prop::collection::vec((1..20u8, prop::collection::vec(0..6u8, 0..8)), 0..12)
+        ) {
+            let mut section = Vec::new();
+            for (field, column) in &columns {
+                super::super::column::head((*field).into(), column.len(), &mut section);
+                section.extend_from_slice(column);
+            }
+            let mut inner = Vec::new();
+            super::super::column::head(family.into(), section.len(), &mut inner);
+            inner.extend_from_slice(&section);
+            let mut packet = Vec::new();
+            super::super::column::head(1, inner.len(), &mut packet);
+            packet.extend_from_slice(&inner);
+            super::packet(&packet);
+        }
+    }
+}

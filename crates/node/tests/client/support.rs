@@ -160,11 +160,6 @@ impl Worker {
         }
     }
 
-    /// This is the client's connection.
-    pub(crate) fn connected(&mut self, peer: Peer) {
-        self.peer = Some(peer);
-    }
-
     fn peer(&mut self) -> &Peer {
         let listener = &self.listener;
         self.peer

@@ -61,6 +61,9 @@ enum Wish {
     Say(WorkerId, FromWorker),
 }
 
+/// Does something with the worker of a key.
+type Act = Box<dyn FnOnce(&mut Reactor, usize)>;
+
 /// What others may look at.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -259,7 +262,7 @@ impl Reactor {
 
     fn take_wishes(&mut self) {
         while let Ok(wish) = self.wishes.try_recv() {
-            let (id, act): (WorkerId, Box<dyn FnOnce(&mut Self, usize)>) = match wish {
+            let (id, act): (WorkerId, Act) = match wish {
                 Wish::Add(profile, reply) => {
                     let _ = reply.send(self.add(profile));
                     continue;

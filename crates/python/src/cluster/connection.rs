@@ -117,7 +117,6 @@ fn client_error(error: ClientError, doing: &str) -> PyErr {
         ClientError::Net(error) => crate::transfer::failed(doing)(error),
         ClientError::Ended { .. } => ended(error.to_string()),
         ClientError::Exhausted => PyRuntimeError::new_err(error.to_string()),
-        ClientError::UnknownKey => PyKeyError::new_err(error.to_string()),
     }
 }
 

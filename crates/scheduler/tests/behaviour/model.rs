@@ -459,7 +459,7 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 128,
+        cases: 64,
         max_shrink_iters: 20_000,
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use treadle_scheduler::State;
-use treadle_types::{TaskId, Value};
+use treadle_types::{TaskId, Value, WorkerId};
 
 use super::super::hub::Hub;
 use super::{Answered, Arguments, int};
@@ -27,16 +26,11 @@ impl Hub {
 
     /// Addresses of the workers that have values, by key.
     pub(super) fn who_has(&self, arguments: &Arguments) -> Answered {
-        let is_all = arguments.keys().is_none();
         let mut entries = Vec::new();
         for (key, task) in self.tasks_of(arguments) {
-            let view = task.and_then(|task| self.core.task(task));
-            if is_all && view.is_none_or(|view| view.state() != State::Memory) {
-                continue;
-            }
-            let holders = view.map_or_else(Vec::new, |view| {
-                view.holders().map(|worker| self.address(worker)).collect()
-            });
+            let holders = task.map_or_else(Vec::new, |task| self.whereabouts(task));
+            let holders = holders.into_iter().map(|worker| self.address(worker));
+            let holders = holders.collect();
             entries.push((key, Value::List(holders)));
         }
         Ok(Some(Value::Dict(entries)))
@@ -44,10 +38,15 @@ impl Hub {
 
     /// Keys of the values that workers have, by address.
     pub(super) fn has_what(&self, arguments: &Arguments) -> Answered {
+        let mut held: BTreeMap<WorkerId, Vec<TaskId>> = BTreeMap::new();
+        for task in self.keys.tasks() {
+            for worker in self.whereabouts(task) {
+                held.entry(worker).or_default().push(task);
+            }
+        }
         let mut entries = Vec::new();
         for worker in self.named_workers(arguments)? {
-            let held = self.core.worker(worker).map_or(&[][..], |view| view.held());
-            let mut held = held.to_vec();
+            let mut held = held.remove(&worker).unwrap_or_default();
             held.sort_unstable();
             let keys = held.into_iter().map(|task| self.key(task)).collect();
             entries.push((self.address(worker), Value::List(keys)));

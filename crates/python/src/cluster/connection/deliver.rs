@@ -57,7 +57,7 @@ impl Connection {
                     Ok(value) => done.call1(py, (recipe::decode_value(py, &value)?, py.None()))?,
                     Err(error) => {
                         let error = recipe::decode_value(py, &error)?;
-                        done.call1(py, (py.None(), super::values::as_error(error.bind(py))?))?
+                        done.call1(py, (py.None(), error))?
                     }
                 };
                 Ok(())

@@ -4,7 +4,7 @@ use super::{Client, Connection, EncodedKeys};
 use crate::recipe;
 use crate::transfer;
 use bytes::Bytes;
-use pyo3::exceptions::{PyBaseException, PyConnectionError, PyKeyError, PyRuntimeError};
+use pyo3::exceptions::{PyConnectionError, PyKeyError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -40,19 +40,6 @@ pub(super) fn class_of(object: &Bound<'_, PyAny>) -> Bytes {
         .and_then(|pickle| pickle.call_method1(intern!(py, "dumps"), (object.get_type(), 5)))
         .and_then(|pickle| pickle.extract::<Vec<u8>>());
     pickled.map(Bytes::from).unwrap_or_default()
-}
-
-/// An error that another node answered with: an exception, or text.
-pub(super) fn as_error<'py>(error: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    if error.is_instance_of::<PyBaseException>() {
-        return Ok(error.clone());
-    }
-    let text = error.str()?.to_string_lossy().into_owned();
-    let py = error.py();
-    Ok(PyRuntimeError::new_err(text)
-        .into_value(py)
-        .into_bound(py)
-        .into_any())
 }
 
 fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {

@@ -147,7 +147,7 @@ def _run(
         resources=resources,
         service=service,
         listen=credentials.address(listen or _reachable(address)),
-        info=Service.info(),
+        info={**Service.info(), "local_directory": directory, "supervised": supervised},
         **credentials.of_connections(),
     )
     try:

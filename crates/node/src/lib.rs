@@ -6,6 +6,7 @@
 //! | [`wire`] | the same as bytes |
 //! | [`server`] | the scheduler's process |
 //! | [`worker`] | a worker's process |
+//! | [`client`] | the native end of a client |
 //!
 //! Linux only: it stands on `treadle-net`.
 

@@ -203,7 +203,7 @@ impl Worker {
     /// Begins to take in what the scheduler says.
     pub fn start(&self, host: Arc<dyn Host>) {
         let _ = self.0.host.set(host);
-        self.0.drain();
+        self.0.drain(0);
     }
 
     /// Its registration.

@@ -34,7 +34,7 @@ from treadle.client._graphs import nodes_of
 from treadle.client._local import LocalCluster
 from treadle.client._scatter import Scattering
 from treadle.client._scheduler import ask
-from treadle.client._state import State
+from treadle.client._state import Expected, State
 
 __all__ = ["Client"]
 
@@ -363,7 +363,8 @@ class Client(Connected):
             for key in wanted:
                 state = self.futures.get(key)
                 if state is None:
-                    state = self.futures[key] = State(key)
+                    state = State(key) if key in graph else Expected(key)
+                    self.futures[key] = state
                     fresh.append(state)
                 state.refs += 1
                 states.append(state)

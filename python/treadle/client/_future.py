@@ -44,7 +44,7 @@ class Future(FutureOfDistributed):
         self.key = key
         self._client = client
         self._cleared = False
-        if type(state) is State:
+        if isinstance(state, State):
             # Whose count of references has been raised already.
             self._state = state
         else:

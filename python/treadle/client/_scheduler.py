@@ -27,7 +27,7 @@ _STATES = {"ready": "queued", "assigned": "processing", "failed": "erred"}
 NATIVE = frozenset(
     [
         *("identity", "ncores", "ncores_running", "who_has", "has_what", "nbytes", "processing"),
-        *("replicate", "rebalance", "retire_workers", "terminate"),
+        *("rebalance", "retire_workers", "terminate"),
     ]
 )
 
@@ -238,6 +238,13 @@ class Scheduler:
         if errors:
             return {"status": "error", "keys": list(errors)}
         return {"status": "OK", "data": values}
+
+    async def replicate(self, keys: Sequence[Any], n: int | None = None, **kwargs: Any) -> Any:
+        """Copy values to workers until ``n`` of them, by default all, have each."""
+        if n is not None and n <= 0:
+            raise ValueError("Can not use replicate to delete data")
+        asked = plain({"keys": keys, "n": n, **kwargs})
+        return await ask(self._connection, "", "replicate", asked)
 
     async def retry(self, keys: Sequence[Any], **_kwargs: Any) -> tuple[Any, ...]:
         """Run again what failed; returns the keys."""

@@ -15,7 +15,7 @@ from treadle.client._distributed import (
 )
 from treadle.client._failures import Failure, Raised
 
-__all__ = ["State"]
+__all__ = ["Expected", "State"]
 
 
 class Cancellation(NamedTuple):
@@ -192,6 +192,16 @@ class State(FutureStateOfDistributed):
         wakers, self._wakers = self._wakers, None
         if wakers is not None:
             call_all(wakers, self)
+
+
+class Expected(State):
+    """Of a key whose value a graph takes to be there: that it is unknown is the end."""
+
+    __slots__ = ()
+
+    def lose(self) -> None:
+        """Nobody has the value, nor a task to make it."""
+        self.cancel("lost dependencies")
 
 
 def call_all(wakers: list[Waker], state: State) -> None:

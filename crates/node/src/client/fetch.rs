@@ -52,6 +52,8 @@ pub enum Fetched {
     Unknown,
     /// Nobody could be got to send it; the last reason.
     Unreachable(String),
+    /// It cannot be serialised: the error, as that of a task.
+    Unserialisable(Bytes),
 }
 
 /// What is being fetched.
@@ -196,6 +198,9 @@ impl<T> Client<T> {
     pub(super) fn digest(&self, engine: &mut Engine, mut news: News) {
         for (item, received) in news.values.drain(..) {
             self.fetched(&item, Fetched::Frames(received));
+        }
+        for (item, error) in news.unserialisable.drain(..) {
+            self.fetched(&item, Fetched::Unserialisable(error));
         }
         for (item, worker, reason) in news.misses.drain(..) {
             self.missed(engine, item, worker, reason);

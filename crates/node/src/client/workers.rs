@@ -60,6 +60,8 @@ pub(super) struct News {
     pub(super) values: Vec<(Item, treadle_net::Received)>,
     /// Requests that came to nothing, the worker that was asked, and why.
     pub(super) misses: Vec<(Item, WorkerId, String)>,
+    /// Values that cannot be sent, and the errors that say so.
+    pub(super) unserialisable: Vec<(Item, Bytes)>,
     pub(super) deliveries: Vec<Delivery>,
 }
 
@@ -497,6 +499,11 @@ fn answered(
         Data::NO_VALUE => {
             let item = asked.remove(&number)?;
             news.misses.push((item, worker, reason()));
+        }
+        Data::UNSERIALISABLE => {
+            let item = asked.remove(&number)?;
+            let error = Bytes::copy_from_slice(rest);
+            news.unserialisable.push((item, error));
         }
         Data::TAKEN => {
             let (id, _) = brought.remove(&number)?;

@@ -290,6 +290,9 @@ impl Hub {
         }
         let mut tasks = std::mem::take(&mut self.forgotten);
         for task in tasks.drain(..) {
+            if !self.spread.is_empty() {
+                self.spread.remove(&task);
+            }
             if let Some(entry) = self.keys.remove(task)
                 && entry.owner != ClientId(0)
                 && let Some(places) = self.definitions.release(entry.owner)

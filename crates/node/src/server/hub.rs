@@ -113,6 +113,8 @@ pub(super) struct Hub {
     /// By task, who made a value that lives here since it is small: what people who ask where it
     /// is are told.
     makers: Vec<Option<WorkerId>>,
+    /// Small values that people asked to be at several workers.
+    pub(super) spread: HashMap<TaskId, Vec<WorkerId>>,
     /// Counts values that were placed.
     pub(super) turn: u32,
     pub(super) waiting: Waiting,
@@ -132,6 +134,7 @@ impl Hub {
             forgotten: Vec::new(),
             later: VecDeque::new(),
             makers: Vec::new(),
+            spread: HashMap::new(),
             epoch: Instant::now(),
             now: Duration::ZERO,
             keys: Keys::default(),
@@ -288,6 +291,13 @@ impl Hub {
         let holders: Vec<WorkerId> = view.holders().collect();
         if !holders.is_empty() || view.inline().is_none() {
             return holders;
+        }
+        if let Some(workers) = self.spread.get(&task) {
+            let alive = |worker: &&WorkerId| self.core.worker(**worker).is_some();
+            let workers: Vec<WorkerId> = workers.iter().filter(alive).copied().collect();
+            if !workers.is_empty() {
+                return workers;
+            }
         }
         let maker = self.makers.get(task.index()).copied().flatten();
         let maker = maker.filter(|maker| self.core.worker(*maker).is_some());

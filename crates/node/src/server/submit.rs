@@ -432,8 +432,13 @@ impl Hub {
             return Err(error.into());
         }
         if is_inline {
-            if let Some(&worker) = self.choose(allowed, 1, nbytes).first() {
-                self.made(task, worker);
+            let workers = self.choose(allowed, copies, nbytes);
+            match workers[..] {
+                [] => {}
+                [worker] => self.made(task, worker),
+                _ => {
+                    self.spread.insert(task, workers);
+                }
             }
             return Ok(());
         }

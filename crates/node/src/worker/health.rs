@@ -67,7 +67,7 @@ pub(super) fn tell(inner: &Inner) {
                 .core
                 .handle(Event::Paused(paused), &mut machine_.effects);
             debug_assert!(handled.is_ok());
-            inner.carry_out(machine);
+            inner.carry_out(machine, 0);
         }
         paused
     };

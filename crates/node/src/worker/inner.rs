@@ -135,14 +135,14 @@ impl Inner {
             );
             lock(&self.runs).idle -= 1;
             if waited.is_ok() {
-                self.drain();
+                self.drain(1);
             }
             runs = lock(&self.runs);
         }
     }
 
     /// Takes in what the scheduler has said.
-    pub(super) fn drain(&self) {
+    pub(super) fn drain(&self, taking: usize) {
         let Some(host) = self.host.get() else {
             return;
         };
@@ -154,7 +154,7 @@ impl Inner {
             while matches!(outcome, Ok(true)) {
                 outcome = inbox.receive(PACKETS, &mut packets);
                 for packet in packets.drain(..) {
-                    if let Err(error) = self.take_in(packet, &mut others) {
+                    if let Err(error) = self.take_in(packet, &mut others, taking) {
                         outcome = Err(error);
                         break;
                     }
@@ -176,12 +176,17 @@ impl Inner {
         }
     }
 
-    fn take_in(&self, packet: Packet, others: &mut Vec<ToWorker>) -> Result<(), NodeError> {
+    fn take_in(
+        &self,
+        packet: Packet,
+        others: &mut Vec<ToWorker>,
+        taking: usize,
+    ) -> Result<(), NodeError> {
         let mut machine = lock(&self.machine);
         for message in Link::decode(packet)? {
             self.heed(message?, &mut machine, others);
         }
-        self.carry_out(machine);
+        self.carry_out(machine, taking);
         Ok(())
     }
 
@@ -219,7 +224,7 @@ impl Inner {
         if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
             self.log(format_args!("{error}"));
         }
-        self.carry_out(machine);
+        self.carry_out(machine, 0);
     }
 
     /// A client has brought a value.
@@ -229,7 +234,8 @@ impl Inner {
     }
 
     /// Does what the machine says, and lets go of it. What may take long is left to other threads.
-    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>) {
+    /// The calling thread is about to take `taking` tasks itself: one, or none.
+    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>, taking: usize) {
         let machine_ = &mut *machine;
         let mut ready = 0;
         let mut dropped = Vec::new();
@@ -273,7 +279,7 @@ impl Inner {
         }
         drop(machine);
         if ready > 0 {
-            self.recruit();
+            self.recruit(taking);
         }
         if let Some(host) = self.host.get() {
             for object in dropped {
@@ -282,13 +288,13 @@ impl Inner {
         }
     }
 
-    /// Sees to it that somebody runs what is ready. The calling thread may take one itself.
-    fn recruit(&self) {
+    /// Sees to it that somebody runs what is ready, beyond what the calling thread takes.
+    fn recruit(&self, taking: usize) {
         let mut runs = lock(&self.runs);
-        let missing = runs.recruit();
-        let idle = runs.idle;
+        let missing = runs.recruit(taking);
+        let (idle, waiting) = (runs.idle, runs.queue.len());
         drop(runs);
-        if idle > 0 {
+        if idle > 0 && waiting > taking {
             self.control_lane.notify();
         }
         if let Some(host) = self.host.get() {
@@ -316,7 +322,7 @@ impl Inner {
             self.log(format_args!("{error}"));
         }
         let waiting = machine_.outbox.len();
-        self.carry_out(machine);
+        self.carry_out(machine, 1);
         let mut runs = lock(&self.runs);
         if !runs.interrupted.is_empty() {
             runs.interrupted.remove(&task.object);
@@ -369,7 +375,7 @@ pub(super) fn control(inner: &Weak<Inner>) {
             runs.idle == 0 && runs.threads > 0
         };
         if inner.scheduler.has_next() {
-            inner.drain();
+            inner.drain(0);
         }
         if told.elapsed() > health::EVERY {
             told = Instant::now();

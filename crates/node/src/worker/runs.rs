@@ -65,9 +65,10 @@ impl Runs {
         missing
     }
 
-    /// How many threads to ask for, which are then expected.
-    pub(super) fn recruit(&mut self) -> usize {
-        let missing = self.queue.len().saturating_sub(self.idle + self.coming);
+    /// How many threads to ask for beyond one that takes `taking` tasks; they are then expected.
+    pub(super) fn recruit(&mut self, taking: usize) -> usize {
+        let staff = self.idle + self.coming + taking;
+        let missing = self.queue.len().saturating_sub(staff);
         self.coming += missing;
         missing
     }

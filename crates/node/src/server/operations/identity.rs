@@ -92,9 +92,12 @@ impl Hub {
             ("in_memory", int(view.map_or(0, |view| view.held().len()))),
             ("time", Value::Float(seconds(heard))),
         ]);
+        // What distributed calls a worker whose process is started again when it dies.
+        let supervised = matches!(node.info.get("supervised"), Some(Value::Bool(true)));
+        let kind = if supervised { "Nanny" } else { "Worker" };
         let directory = node.text("local_directory").unwrap_or_default().to_owned();
         dict([
-            ("type", Value::str("Worker")),
+            ("type", Value::str(kind)),
             ("id", Value::Str(node.name.clone())),
             ("host", Value::Str(node.host.clone())),
             ("resources", Value::Dict(resources)),

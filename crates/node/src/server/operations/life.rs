@@ -1,7 +1,7 @@
 //! Workers that leave, and starting anew.
 
 use treadle_scheduler::Event;
-use treadle_types::{Cause, Value, WorkerId};
+use treadle_types::{Cause, TaskId, Value, WorkerId};
 
 use super::super::hub::Hub;
 use super::super::nodes::Node;
@@ -23,6 +23,17 @@ impl Hub {
             }
             _ => self.named_workers(arguments)?,
         };
+        // An actor cannot move: its worker stays, as distributed has it.
+        let has_actor = |worker: &WorkerId| {
+            let view = self.core.worker(*worker);
+            let held = view.map_or(&[][..], |view| view.held());
+            let is_actor = |task: &&TaskId| {
+                let view = self.core.task(**task);
+                view.is_some_and(|view| view.is_actor())
+            };
+            held.iter().any(|task| is_actor(&task))
+        };
+        let workers: Vec<WorkerId> = workers.into_iter().filter(|w| !has_actor(w)).collect();
         let identities: Vec<(Value, Value)> = workers
             .iter()
             .map(|worker| (self.address(*worker), self.identity_of(*worker)))

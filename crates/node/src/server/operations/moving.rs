@@ -61,6 +61,29 @@ impl Hub {
             Some(copies) => usize::try_from(copies).unwrap_or(usize::MAX).min(most),
             None => most,
         };
+        // Small values live here: copies of them are a matter of names.
+        let is_small = |task: &TaskId| {
+            let view = self.core.task(*task);
+            view.is_some_and(|view| view.inline().is_some())
+        };
+        let (small, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_small);
+        for task in small {
+            let mut workers = self.whereabouts(task);
+            if !among.is_empty() {
+                workers.retain(|worker| among.contains(worker));
+            }
+            let others = match among.is_empty() {
+                true => self.core.workers().map(|worker| worker.id()).collect(),
+                false => among.clone(),
+            };
+            for worker in others {
+                if !workers.contains(&worker) {
+                    workers.push(worker);
+                }
+            }
+            workers.truncate(copies);
+            self.spread.insert(task, workers);
+        }
         self.feed(Event::Replicate {
             tasks: tasks.clone(),
             copies: copies as u32,

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyConnectionError, PyKeyError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use treadle_net::Received;
 use treadle_node::client::{Contained, Content, Fetched, Whither};
 use treadle_node::message::Data;
@@ -150,6 +150,11 @@ impl Connection {
             Fetched::Frames(received) => decode(py, received),
             Fetched::Failed => Err(self.why_failed(py, client, &key)?),
             Fetched::Unknown => Err(PyKeyError::new_err(key.clone().unbind())),
+            Fetched::Unserialisable(error) => {
+                let errors = py.import("treadle.worker.errors")?;
+                let loaded = errors.call_method1("load", (PyBytes::new(py, &error),))?;
+                Err(PyErr::from_value(loaded.get_item(0)?))
+            }
             Fetched::Unreachable(reason) => Err(PyConnectionError::new_err(format!(
                 "the value of {} could not be got from the workers that have it: {reason}",
                 crate::error::repr(key.as_borrowed())

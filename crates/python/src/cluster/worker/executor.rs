@@ -200,14 +200,20 @@ fn keep(
     };
     if let Some(bytes) = recipe::encode_value(value.bind(py), INLINE)? {
         let bytes = Bytes::from(bytes);
-        if task.keep {
+        // An actor is where it is, also where its handle is small.
+        let kept = task.keep || task.actor;
+        if kept {
             shared.node.keep_small(task.object, bytes.clone());
             shared.keys().insert(task.object, key.clone());
         }
+        let nbytes = match bytes.first() {
+            Some(&treadle_types::value::tag::PICKLE) => size_of(value.bind(py))?,
+            _ => bytes.len() as u64,
+        };
         return Ok(Returned {
-            nbytes: bytes.len() as u64,
+            nbytes,
             inline: Some(bytes),
-            kept: task.keep,
+            kept,
             class: Bytes::new(),
         });
     }

@@ -40,7 +40,8 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 	cargo test --workspace --locked
 
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
-	$(VENV_PY) -m pytest $(ARGS)
+	$(VENV_PY) -m pytest --ignore=tests/cluster $(ARGS)
+	$(VENV_PY) -m pytest -n 3 tests/cluster $(ARGS)
 
 mutants: $(INSTALLED) ## remove each guard of the transfer crate in turn; a test must notice
 	$(VENV_PY) crates/transfer/tests/mutants.py

@@ -462,12 +462,23 @@ class Client(Connected):
         values: dict[Hashable, Any] = {}
         while True:
             self._block(gathering.ready())
-            keys = gathering.keys(values)
+            keys = self._without_inline(gathering.keys(values), values)
             if not keys:
                 return gathering.result(values)
             found, failed = self._fetch_now(keys)
             values.update(found)
             gathering.lost(failed)
+
+    def _without_inline(self, keys: list[Hashable], values: dict[Hashable, Any]) -> list[Hashable]:
+        """Take the values that are here already; return the other keys."""
+        connection = self._usable("gather")
+        others = []
+        for key in keys:
+            if connection.is_inline(key):
+                values[key] = connection.value(key)
+            else:
+                others.append(key)
+        return others
 
     async def _gather(
         self,
@@ -480,7 +491,7 @@ class Client(Connected):
         values: dict[Hashable, Any] = {}
         while True:
             await gathering.wait()
-            keys = gathering.keys(values)
+            keys = self._without_inline(gathering.keys(values), values)
             if not keys:
                 return gathering.result(values)
             found, failed = await self._fetch(keys)
@@ -489,9 +500,9 @@ class Client(Connected):
 
     def _value(self, future: Future, timeout: float | None) -> Any:
         """Return the value of a finished future: what :meth:`Future.result` returns."""
-        connection = self._connection
+        connection = self._usable("gather")
         key = future.key
-        if connection is not None and connection.is_inline(key):
+        if connection.is_inline(key):
             return connection.value(key)
         values, errors = self._fetch_now([key], timeout)
         if key in values:

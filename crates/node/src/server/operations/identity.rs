@@ -92,14 +92,11 @@ impl Hub {
             ("in_memory", int(view.map_or(0, |view| view.held().len()))),
             ("time", Value::Float(seconds(heard))),
         ]);
-        // What distributed calls a worker whose process is started again when it dies.
-        let supervised = matches!(node.info.get("supervised"), Some(Value::Bool(true)));
-        let kind = if supervised { "Nanny" } else { "Worker" };
         let directory = node.text("local_directory").unwrap_or_default().to_owned();
         dict([
-            ("type", Value::str(kind)),
+            ("type", Value::str("Worker")),
             ("id", Value::Str(node.name.clone())),
-            ("host", Value::Str(node.host.clone())),
+            ("host", Value::Str(host_of(&node.address).to_owned())),
             ("resources", Value::Dict(resources)),
             ("local_directory", Value::Str(directory)),
             ("name", Value::Str(node.name.clone())),
@@ -124,4 +121,10 @@ impl Hub {
         };
         Ok(Some(Value::Dict(workers.filter_map(entry).collect())))
     }
+}
+
+/// The host of an address, as distributed tells it: what stands between the scheme and the port.
+fn host_of(address: &str) -> &str {
+    let host = address.split_once("://").map_or(address, |(_, rest)| rest);
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
 }

@@ -68,10 +68,9 @@ impl Hub {
         };
         let (small, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_small);
         for task in small {
-            let mut workers = self.whereabouts(task);
-            if !among.is_empty() {
-                workers.retain(|worker| among.contains(worker));
-            }
+            let is_meant = |worker: &WorkerId| among.is_empty() || among.contains(worker);
+            let (mut workers, elsewhere): (Vec<_>, Vec<_>) =
+                self.whereabouts(task).into_iter().partition(is_meant);
             let others = match among.is_empty() {
                 true => self.core.workers().map(|worker| worker.id()).collect(),
                 false => among.clone(),
@@ -82,6 +81,7 @@ impl Hub {
                 }
             }
             workers.truncate(copies);
+            workers.extend(elsewhere);
             self.spread.insert(task, workers);
         }
         self.feed(Event::Replicate {

@@ -162,7 +162,7 @@ fn the_identity_is_like_that_of_distributed() {
         ("type", Value::str("Worker")),
         ("id", Value::str("w")),
         ("name", Value::str("w")),
-        ("host", Value::str("here")),
+        ("host", Value::str("w")),
         ("nthreads", Value::Int(3)),
         ("memory_limit", Value::Int(1000)),
         ("local_directory", Value::str("/there")),

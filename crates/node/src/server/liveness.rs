@@ -100,7 +100,8 @@ impl Hub {
         let _ = node.link.flush();
         node.link.peer().start_close();
         self.connections.remove(&node.key);
-        if cause != Cause::Drained {
+        // Who leaves as it should is not worth a line.
+        if !matches!(cause, Cause::Drained | Cause::Exited(0)) {
             self.log(format_args!(
                 "worker {} at {} is lost: {}",
                 node.name,

@@ -284,6 +284,10 @@ impl Driver {
         if done() {
             return Ok(());
         }
+        // Who only looks does not lead: the background thread may go on.
+        if wait.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return ended_early(wait);
+        }
         waiters.add();
         let result = self.wait_registered(done, wait);
         waiters.remove();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
@@ -21,9 +20,7 @@ from tlz import partition_all  # type: ignore[import-untyped]
 
 from treadle import _core
 from treadle.client import _options
-from treadle.client._connected import Connected, off_loop
 from treadle.client._distributed import (
-    WorkerStartTimeoutError,
     futures_of,
     get_annotations,
     parse_timedelta,
@@ -31,15 +28,14 @@ from treadle.client._distributed import (
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
-from treadle.client._local import LocalCluster
+from treadle.client._managing import Managing
 from treadle.client._scatter import Scattering
-from treadle.client._scheduler import ask
 from treadle.client._state import Expected, State
 
 __all__ = ["Client"]
 
 
-class Client(Connected):
+class Client(Managing):
     """A ``distributed.Client`` whose tasks run on Treadle.
 
     It is one: what accepts a client of distributed accepts it, and everything is documented there.
@@ -580,65 +576,3 @@ class Client(Connected):
             if state is not None and state.status == "error":
                 state.retry()
         connection.retry(keys)
-
-    # The cluster
-
-    async def _wait_for_workers(self, n_workers: int, timeout: Any = None) -> None:
-        loop = asyncio.get_running_loop()
-        limit = parse_timedelta(timeout, "s") if timeout else None
-        until = None if limit is None else loop.time() + limit
-        pause = 0.002
-        while True:
-            await self._update_scheduler_info(n_workers=-1)
-            workers = self._scheduler_identity.get("workers", {})
-            running = sum(worker.get("status") == "running" for worker in workers.values())
-            if running >= n_workers:
-                return
-            if until is not None and loop.time() > until:
-                raise WorkerStartTimeoutError(running, n_workers, timeout)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 0.1)
-
-    @property
-    def dashboard_link(self) -> str | None:
-        """Where the scheduler shows its state and metrics, if it does."""
-        if self.cluster is not None:
-            link: str | None = self.cluster.dashboard_link
-            return link
-        found: str | None = self._scheduler_identity.get("http")
-        return found
-
-    async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
-        before = (await self._identity())["workers"]
-        await ask(self._connection, "", "restart", {})
-        self._handle_restart()
-        if isinstance(self.cluster, LocalCluster):
-            await off_loop(self.cluster.restart, timeout)
-        if wait_for_workers and before:
-            await self._wait_for_workers(len(before), timeout)
-
-    async def _identity(self) -> dict[str, Any]:
-        identity: dict[str, Any] = await ask(self._connection, "", "identity", {"n_workers": -1})
-        return identity
-
-    async def _restart_workers(
-        self, workers: list[str], timeout: Any, raise_for_error: bool
-    ) -> dict[str, str]:
-        limit = parse_timedelta(self._timeout * 4 if timeout is no_default else timeout, "s")
-        return await self._restart_some(workers, limit, "raise" if raise_for_error else "return")
-
-    async def _restart_some(
-        self, workers: list[str], timeout: float, on_error: str
-    ) -> dict[str, str]:
-        if not isinstance(self.cluster, LocalCluster):
-            raise NotImplementedError(
-                "Treadle's scheduler does not serve 'restart_workers': only the client that "
-                "started workers can restart some of them"
-            )
-        known = (await self._identity())["workers"]
-        by_address = {address: str(worker["name"]) for address, worker in known.items()}
-        names = [by_address.get(worker, str(worker)) for worker in workers]
-        outcome = await off_loop(self.cluster.restart, timeout, names)
-        if on_error == "raise" and any(value != "OK" for value in outcome.values()):
-            raise TimeoutError(f"workers did not come back within {timeout} s: {outcome}")
-        return {worker: outcome[name] for worker, name in zip(workers, names, strict=True)}

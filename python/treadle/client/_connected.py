@@ -20,6 +20,7 @@ from distributed.objects import SchedulerInfo
 
 from treadle import _core
 from treadle.client import _addresses, _distributed
+from treadle.client._counting import Counting
 from treadle.client._distributed import (
     ClientOfDistributed,
     ClosedClientError,
@@ -39,7 +40,7 @@ from treadle.client._gather import (
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
 from treadle.client._scheduler import Nodes, Scheduler, ask, stream
-from treadle.client._state import State, call_in
+from treadle.client._state import call_in
 from treadle.worker import blocking
 
 __all__ = ["Connected", "connected", "off_loop"]
@@ -48,9 +49,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger("treadle.client")
 
-# Seconds that released futures are collected for. A program that makes a future and drops it, over
-# and over, would otherwise wake the event loop's thread each time, which costs more than the call.
-_COLLECT = 0.005
 # Seconds in which a connection says goodbye.
 _GOODBYE = 5.0
 
@@ -63,33 +61,9 @@ _NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "repo
 _USABLE = ("running", "connecting", "newly-created")
 
 
-class References(Mapping[Hashable, int]):
-    """How many futures there are of each key: what distributed keeps in a dictionary."""
-
-    def __init__(self, futures: dict[Hashable, State]) -> None:
-        self._futures = futures
-
-    def __getitem__(self, key: Hashable) -> int:
-        state = self._futures.get(key)
-        return 0 if state is None else state.refs
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(list(self._futures))
-
-    def __len__(self) -> int:
-        return len(self._futures)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._futures
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-class Connected(ClientOfDistributed):  # type: ignore[misc]
+class Connected(Counting):
     """A ``distributed.Client`` on a native connection; what it is asked to do is in its subclass."""
 
-    futures: dict[Hashable, State]
     scheduler: Scheduler | None
     cluster: Any
 
@@ -113,9 +87,9 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
             certificates = certificates or _addresses.of_security(security)
             address = _addresses.complete(address, certificates)
         self._credentials = _addresses.Credentials(secret, certificates, insecure)
-        self._connection: Any = Early()
-        self._asyncio_loop: asyncio.AbstractEventLoop | None = None
-        self._released: deque[State] = deque()
+        self._connection = Early()
+        self._asyncio_loop = None
+        self._released = deque()
         self._collecting = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
@@ -137,16 +111,6 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
         """Make this the client of whatever is computed, and of unpickled futures, in the block."""
         with tasks_instead_of_p2p(), super().as_current():
             yield
-
-    # Distributed's is a dictionary of its own.
-    @property
-    def refcount(self) -> References:
-        """How many futures of this client there are, by key."""
-        return References(self.futures)
-
-    @refcount.setter
-    def refcount(self, _: Any) -> None:
-        pass
 
     # Beginning
 
@@ -497,65 +461,6 @@ class Connected(ClientOfDistributed):  # type: ignore[misc]
         self._block(lambda: bool(answers), timeout)
         values, errors = answers[0]
         return values, errors
-
-    # References
-
-    def _adopt(self, key: Hashable) -> State:
-        """Count one more future of a key, which may be known to the scheduler only."""
-        with self._refcount_lock:
-            state = self.futures.get(key)
-            if state is None:
-                state = self.futures[key] = State(key)
-                if self._connection is not None:
-                    self._connection.watch(key, state)
-            state.refs += 1
-            return state
-
-    # What `distributed.Future` calls, where distributed's code makes one.
-    _inc_ref = _adopt
-
-    def _dec_ref(self, key: Hashable) -> None:
-        state = self.futures.get(key)
-        if state is not None:
-            self._give_up(state)
-
-    def _inform_scheduler_of_futures(self) -> None:
-        """Do nothing: each future is made known when it is made."""
-
-    def _give_up(self, state: State) -> None:
-        """Count one future less: called where a future ends, so without a lock."""
-        self._released.append(state)
-        if not self._collecting:
-            self._collecting = True
-            loop = self._asyncio_loop
-            if loop is not None:
-                with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(loop.call_later, _COLLECT, self._collect_later)
-
-    def _collect_later(self) -> None:
-        # First: what is released from here on has to be collected by the next call.
-        self._collecting = False
-        self._collect()
-
-    def _collect(self) -> None:
-        """Tell the scheduler of keys that there are no futures of any more."""
-        released = self._released
-        forgotten = []
-        with self._refcount_lock:
-            while released:
-                try:
-                    state = released.popleft()
-                except IndexError:
-                    break
-                state.refs -= 1
-                if state.refs <= 0 and self.futures.get(state.key) is state:
-                    del self.futures[state.key]
-                    forgotten.append(state)
-            if forgotten and self._connection is not None:
-                # Under the lock: the same key must not be submitted again in between.
-                self._connection.release([state.key for state in forgotten])
-        for state in forgotten:
-            state.forget()
 
     # Messages of distributed's code
 

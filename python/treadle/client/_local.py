@@ -209,24 +209,15 @@ class LocalCluster:
                 return f"worker {name}: {worker.given_up}"
         return None
 
-    def restart(self, timeout: float = 30.0, names: list[str] | None = None) -> dict[str, str]:
-        """Replace worker processes: all, or some by name.
-
-        Returns
-        -------
-        By name: ``"OK"``; ``"timed out"``; ``"removed"``, for one that is not there any more.
-        """
-        outcome: dict[str, str] = {}
-        pending = []
+    def restart(self, names: list[str] | None = None) -> bool:
+        """Have worker processes replaced: all, or some by name; returns whether there are any."""
+        restarted = False
         for name in list(self.workers) if names is None else names:
             worker = self.workers.get(name)
-            if isinstance(worker, WorkerProcess) and worker.given_up is None:
-                pending.append((name, worker, worker.restart()))
-            else:
-                outcome[name] = "removed" if worker is None else "OK"
-        for name, worker, starts in pending:
-            outcome[name] = "OK" if worker.wait_for_start(starts, timeout) else "timed out"
-        return outcome
+            if isinstance(worker, WorkerProcess):
+                worker.restart()
+                restarted = True
+        return restarted
 
     def close(self, timeout: float = _FAREWELL) -> None:
         """End the workers, then the scheduler."""
@@ -311,6 +302,14 @@ class _Silent:
 
     def on_closed(self, reason: str) -> None:
         """Do nothing."""
+
+
+def cluster_at(address: str) -> LocalCluster | None:
+    """Return the cluster of this process whose scheduler has an address."""
+    for cluster in list(_alive):
+        if cluster.scheduler_address == address:
+            return cluster
+    return None
 
 
 def memory_limit_of(limit: Any, workers: int) -> int:

@@ -84,7 +84,6 @@ class WorkerProcess:
         self._changed = threading.Condition(self._lock)
         self._wanted = True
         self._replacing = False
-        self._starts = 0
         self._log: deque[str] = deque(maxlen=_LINES)
         self._announced = False
         self._process = self._start()
@@ -94,11 +93,6 @@ class WorkerProcess:
     def pid(self) -> int:
         """The process id of the present process, or of the last one."""
         return self._process.pid
-
-    @property
-    def starts(self) -> int:
-        """How many processes there have been."""
-        return self._starts
 
     def log(self) -> str:
         """Return the last lines that the process printed."""
@@ -115,7 +109,6 @@ class WorkerProcess:
             # Ctrl-C is for the client, which ends its workers.
             start_new_session=True,
         )
-        self._starts += 1
         assert process.stdout is not None
         reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True
@@ -194,22 +187,14 @@ class WorkerProcess:
         except Exception:
             logger.exception("The scheduler could not be told that %s", death)
 
-    def restart(self) -> int:
-        """Have the process replaced, by force if need be; returns how many there were before."""
+    def restart(self) -> None:
+        """Have the process replaced, by force if need be."""
         with self._lock:
-            starts = self._starts
             if not self._wanted:
-                return starts
+                return
             self._replacing = True
             process = self._process
         threading.Thread(target=_end_process, args=(process, 2.0), daemon=True).start()
-        return starts
-
-    def wait_for_start(self, after: int, timeout: float) -> bool:
-        """Wait until there have been more than so many processes; returns whether there were."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._starts > after or not self._wanted, timeout)
-            return self._starts > after
 
     def close(self) -> None:
         """Tell the process to end; :meth:`join` waits for that."""

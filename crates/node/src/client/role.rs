@@ -49,17 +49,18 @@ impl Role {
     /// Waits for the role. Nothing: another thread has processed something since there were `seen`
     /// rounds.
     pub(super) fn take(&self, seen: u64, wait: &mut Wait<'_>) -> Result<Option<u32>, NetError> {
+        let own = std::thread::current().id();
         loop {
-            let depth = self.try_take();
-            if depth.is_some() {
-                return Ok(depth);
-            }
             let mut state = lock(&self.state);
+            // First: what this thread waits for may have come in another's round, and then nothing
+            // else may come to end its own.
             if state.rounds != seen {
                 return Ok(None);
             }
-            if state.holder.is_none() {
-                continue;
+            if state.holder.is_none_or(|holder| holder == own) {
+                state.holder = Some(own);
+                state.depth += 1;
+                return Ok(Some(state.depth));
             }
             let limit = wait.deadline.map_or(INTERRUPT, |deadline| {
                 deadline

@@ -1,0 +1,121 @@
+"""What a client does with the workers: wait for them, and start them anew."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dask.typing import no_default
+from distributed.objects import SchedulerInfo
+
+from treadle.client import _distributed
+from treadle.client._connected import Connected
+from treadle.client._distributed import WorkerStartTimeoutError, parse_timedelta
+from treadle.client._local import cluster_at
+from treadle.client._scheduler import ask
+
+__all__ = ["Managing"]
+
+
+class Managing(Connected):
+    """A client and its cluster's workers."""
+
+    async def _wait_for_workers(self, n_workers: int, timeout: Any = None) -> None:
+        loop = asyncio.get_running_loop()
+        limit = parse_timedelta(timeout, "s") if timeout else None
+        until = None if limit is None else loop.time() + limit
+        pause = 0.002
+        while True:
+            await self._update_scheduler_info(n_workers=-1)
+            workers = self._scheduler_identity.get("workers", {})
+            running = sum(worker.get("status") == "running" for worker in workers.values())
+            if running >= n_workers:
+                return
+            if until is not None and loop.time() > until:
+                raise WorkerStartTimeoutError(running, n_workers, timeout)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    @property
+    def dashboard_link(self) -> str | None:
+        """Where the scheduler shows its state and metrics, if it does."""
+        if self.cluster is not None:
+            link: str | None = self.cluster.dashboard_link
+            return link
+        found: str | None = self._scheduler_identity.get("http")
+        return found
+
+    def scheduler_info(self, n_workers: int = 5, **_kwargs: Any) -> SchedulerInfo:
+        """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""
+        if self.asynchronous:
+            return self._scheduler_identity
+        # Its own answer: the periodic one, which asks for no workers, may come in between.
+        info: SchedulerInfo = self.sync(self._scheduler_info, n_workers)
+        return info
+
+    async def _scheduler_info(self, n_workers: int) -> SchedulerInfo:
+        await self._update_scheduler_info(n_workers)
+        return self._scheduler_identity
+
+    async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
+        """Drop all tasks and values, and start the workers anew."""
+        before = await self._workers()
+        await ask(self._connection, "", "restart", {})
+        self._handle_restart()
+        await self._replace(before, timeout, wait_for_workers)
+
+    async def _restart_workers(
+        self, workers: list[str], timeout: Any, raise_for_error: bool
+    ) -> dict[str, str]:
+        limit = parse_timedelta(self._timeout * 4 if timeout is no_default else timeout, "s")
+        return await self._restart_some(workers, limit, "raise" if raise_for_error else "return")
+
+    async def _restart_some(
+        self, workers: list[str], timeout: float, on_error: str
+    ) -> dict[str, str]:
+        """Start some workers anew, given by address or name; returns how that went."""
+        known = await self._workers()
+        by_name = {name: address for address, name in known.items()}
+        addresses = [by_name.get(str(worker), str(worker)) for worker in workers]
+        there = {address: known[address] for address in addresses if address in known}
+        outcome = "OK"
+        try:
+            await self._replace(there, timeout, True)
+        except _distributed.TimeoutError:
+            if on_error == "raise":
+                raise
+            outcome = "timed out"
+        return {
+            worker: outcome if address in there else "removed"
+            for worker, address in zip(workers, addresses, strict=True)
+        }
+
+    async def _workers(self) -> dict[str, str]:
+        """Return the names of the workers by address."""
+        identity = await ask(self._connection, "", "identity", {"n_workers": -1})
+        return {address: str(worker["name"]) for address, worker in identity["workers"].items()}
+
+    async def _replace(self, workers: dict[str, str], timeout: float, wait: bool) -> None:
+        assert self.scheduler is not None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        cluster = cluster_at(self.scheduler.address)
+        if cluster is None:
+            # Whoever supervises them starts others.
+            await self.scheduler.broadcast(
+                {"op": "restart"}, workers=list(workers), on_error="ignore"
+            )
+        elif not cluster.restart(list(workers.values())):
+            return  # threads of this process
+        pause = 0.002
+        while wait:
+            now = await self._workers()
+            if not workers.keys() & now.keys() and set(workers.values()) <= set(now.values()):
+                return
+            if loop.time() > until:
+                raise _distributed.TimeoutError(
+                    f"Waited for {len(workers)} worker(s) to reconnect after restarting, but after "
+                    f"{timeout} s they have not. Consider a longer timeout, or wait_for_workers=False."
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)

@@ -285,7 +285,10 @@ impl Driver {
             return Ok(());
         }
         // Who only looks does not lead: the background thread may go on.
-        if wait.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if wait
+            .deadline
+            .is_some_and(|deadline| Instant::now() >= deadline)
+        {
             return ended_early(wait);
         }
         waiters.add();

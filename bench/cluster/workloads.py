@@ -16,9 +16,7 @@ from typing import Any
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 from dask.datasets import timeseries
 from distributed import wait
 
@@ -145,8 +143,7 @@ def bare(times: int) -> dict[str, float]:
     array = _bare()
     for what, (_, run) in ARRAYS.items():
         found[what] = timed(run, array, times)
-    frame = dd.from_pandas(pd.DataFrame({"x": [0.0]}), npartitions=1)
-    del array, frame
+    del array
     with dask.config.set(scheduler="threads"):
         whole = timeseries(
             "2000-01-01", "2000-01-08", freq="1s", partition_freq="42h", seed=0

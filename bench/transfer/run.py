@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import os
-import platform
-import signal
 import sys
-import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from figures import Figure
+from report import machine, parser, report
 
 MODULES = (
     "loopback",
@@ -30,56 +24,14 @@ MODULES = (
 )
 
 
-def row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def machine() -> str:
-    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    return (
-        f"Python {platform.python_version()}, Linux {platform.release().split('-')[0]}, "
-        f"{os.cpu_count()} cores ({platform.machine()}), TCP with {congestion}, "
-        f"load {os.getloadavg()[0]:.1f}"
-    )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, to try a change")
-    parser.add_argument("--peers", action="store_true", help="only the peers")
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        nargs="+",
-        choices=MODULES,
-        help=f"some of {', '.join(MODULES)}",
-    )
-    parser.add_argument("--json", metavar="PATH", help="also write the figures to PATH")
-    parser.add_argument("--markdown", metavar="PATH", help="also write the table to PATH")
-    args = parser.parse_args()
+    options = parser(__doc__, MODULES)
+    options.add_argument("--peers", action="store_true", help="only the peers")
+    args = options.parse_args()
     if args.peers:
         os.environ["PEERS_ONLY"] = "1"
-
-    # Ended from outside, it leaves no process and no network namespace behind either.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    lines = [machine(), "", row(Figure.COLUMNS), row(("---",) * len(Figure.COLUMNS))]
-    print("\n".join(lines), flush=True)
-    figures: list[Figure] = []
-    start = time.perf_counter()
-    for name in args.only or MODULES:
-        for figure in importlib.import_module(name).measure(args.quick):
-            figures.append(figure)
-            lines.append(row(figure.cells()))
-            print(lines[-1], flush=True)
-    missed = sum(f.passed is False for f in figures)
-    end = f"load now {os.getloadavg()[0]:.1f}; {time.perf_counter() - start:.0f} s"
-    lines += ["", f"{len(figures)} lines, {missed} missed; {end}"]
-    print("\n".join(lines[-2:]))
-    if args.json:
-        text = json.dumps([f.as_dict() for f in figures], indent=1, ensure_ascii=False)
-        Path(args.json).write_text(text + "\n", encoding="utf-8")
-    if args.markdown:
-        Path(args.markdown).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    report(args, f"{machine()}, TCP with {congestion}")
 
 
 if __name__ == "__main__":

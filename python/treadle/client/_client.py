@@ -10,7 +10,7 @@ from numbers import Number
 from queue import Queue
 from typing import Any
 
-from dask._expr import HLGExpr, LLGExpr
+from dask._expr import HLGExpr
 from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
@@ -401,9 +401,7 @@ class Client(Managing):
         **_kwargs: Any,
     ) -> Any:
         """Compute keys of a graph; see ``distributed.Client.get``."""
-        if isinstance(dsk, dict):
-            dsk = LLGExpr(dsk)
-        elif isinstance(dsk, HighLevelGraph):
+        if isinstance(dsk, HighLevelGraph):
             dsk = HLGExpr(dsk)
         futures = self._graph_to_futures(
             dsk,

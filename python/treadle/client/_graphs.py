@@ -20,13 +20,14 @@ def nodes_of(
     """Return an expression's graph, as nodes, and its annotations by name and key.
 
     Only a graph that a user wrote down has tasks that nobody needs: expressions cull themselves.
+    It comes as it is: Dask's expression of one would hash each of its tasks for a name.
     """
     graph = materialize(expr)
     annotations: Mapping[str, Mapping[Hashable, Any]] = {}
     if hasattr(expr, "__dask_annotations__"):
         annotations = expr.__dask_annotations__()
     nodes = converted(graph)
-    if isinstance(expr, LLGExpr):
+    if isinstance(expr, (dict, LLGExpr)):
         nodes = _culled(nodes, wanted)
     return nodes, annotations
 

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_timedelta
@@ -15,11 +15,13 @@ from distributed.actor import BaseActorFuture
 from distributed.utils import Deadline
 
 from treadle.client import _distributed
+from treadle.client._connected import Connected
 from treadle.client._distributed import (
     AsCompletedOfDistributed,
     FutureOfDistributed,
     clean_exception,
     default_client,
+    get_global_client,
     wait_for,
 )
 from treadle.client._future import Future
@@ -61,7 +63,9 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         timeout: Any = None,
     ) -> None:
         self.futures: defaultdict[Any, int] = defaultdict(int)
-        self.queue: SimpleQueue[Any] = SimpleQueue()
+        self.queue: Queue[Any] = Queue()
+        # Nobody waits in the queue itself.
+        self._come = self.queue.queue
         # Reentrant: a future that is done already is queued while it is added.
         self.lock = threading.RLock()
         self.with_results = with_results
@@ -126,7 +130,7 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             self.futures[future] -= 1
             if not self.futures[future]:
                 del self.futures[future]
-            self.queue.put(item)
+            self._come.append(item)
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
             call_in(loop, partial(_end, waiter))
@@ -151,13 +155,13 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
     def count(self) -> int:
         """Return how many futures are still to come."""
         with self.lock:
-            return len(self.futures) + self.queue.qsize()
+            return len(self.futures) + len(self._come)
 
     def __repr__(self) -> str:
-        return f"<as_completed: waiting={len(self.futures)} done={self.queue.qsize()}>"
+        return f"<as_completed: waiting={len(self.futures)} done={len(self._come)}>"
 
     def _take(self) -> Any:
-        item = self.queue.get_nowait()
+        item = self._come.popleft()
         if self.with_results and self.raise_errors:
             future, result = item
             if isinstance(future, FutureOfDistributed) and future.status == "error":
@@ -166,10 +170,10 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         return item
 
     def _ready(self) -> bool:
-        return not self.queue.empty() or not self.futures
+        return bool(self._come) or not self.futures
 
     def __next__(self) -> Any:
-        while self.queue.empty():
+        while not self._come:
             if self._deadline.expired:
                 raise _distributed.TimeoutError
             if self.is_empty():
@@ -177,7 +181,7 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             if self._foreign or self._client is None:
                 # What arrives does so in another thread, which says so.
                 with self.thread_condition:
-                    if self.queue.empty():
+                    if not self._come:
                         self.thread_condition.wait(timeout=0.1)
             else:
                 self._client._block(self._ready, self._deadline.remaining)
@@ -191,11 +195,11 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         return await wait_for(self._anext(), self._deadline.remaining)
 
     async def _anext(self) -> Any:
-        while self.queue.empty():
+        while not self._come:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             with self.lock:
-                if not self.queue.empty():
+                if self._come:
                     break
                 if not self.futures:
                     raise StopAsyncIteration
@@ -206,21 +210,31 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
     def next_batch(self, block: bool = True) -> list[Any]:
         """Return all futures that are done; at least one, unless ``block`` is False."""
         batch = [next(self)] if block else []
-        while True:
-            try:
-                batch.append(self.queue.get_nowait())
-            except Empty:
-                return batch
+        while self._come:
+            batch.append(self._come.popleft())
+        return batch
 
     def clear(self) -> None:
         """Forget all futures."""
         with self.lock:
             self.futures.clear()
-            while not self.queue.empty():
-                self.queue.get_nowait()
+            self._come.clear()
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
             call_in(loop, partial(_end, waiter))
+
+
+def _choose(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """Make a ``distributed.as_completed``: this module's, where the current client is Treadle's.
+
+    Distributed's starts a coroutine for each future, in the client's event loop, which competes with
+    the loop over the results for the interpreter. Programs import it from there all the same.
+    """
+    mine = cls is AsCompletedOfDistributed and isinstance(get_global_client(), Connected)
+    return object.__new__(as_completed if mine else cls)
+
+
+AsCompletedOfDistributed.__new__ = _choose
 
 
 def _result_of(state: State) -> Any:

@@ -26,8 +26,12 @@ const LOOKOUT: Duration = Duration::from_micros(50);
 const SOON: Duration = Duration::from_micros(500);
 /// How often in a row that must have been so.
 const PATIENCE: u32 = 4;
-/// The background thread takes over when nobody has led for this long.
-const GRACE: Duration = Duration::from_millis(1);
+/// The background thread takes over when nobody has led for this long: longer than most programs
+/// take between two waits, since taking the lead back from a sleeping thread costs two switches.
+const GRACE: Duration = Duration::from_millis(3);
+/// While leaders change more often than this, the background thread looks now and then whether
+/// somebody leads; then it sleeps until the leader stops, who has to wake it.
+const CALM: Duration = Duration::from_millis(20);
 /// The background thread sleeps for this long while there is nothing to drive.
 const IDLE: Duration = Duration::from_secs(1);
 /// Sources are told the time this often.
@@ -492,7 +496,7 @@ impl Driver {
                     drop(lead);
                     self.pass_on();
                 }
-                Err(_) if self.asleep.load(Ordering::SeqCst) => {
+                Err(_) if idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
                     // The leader wakes this thread when it stops.
                     self.state.store(PARKED, Ordering::SeqCst);
                     if self.lead.try_lock().is_err() {

@@ -546,6 +546,7 @@ class Client(Managing):
             if self._connection is not None:
                 self._connection.cancel(keys, force, reason, msg)
                 self._connection.release(keys)
+                self._connection.flush()
             for key in keys:
                 state = self.futures.pop(key, None)
                 if state is not None:

@@ -342,6 +342,7 @@ class Connected(Counting):
             states = list(self.futures.values())
             if self._connection is not None and states:
                 self._connection.release(list(self.futures))
+                self._connection.flush()
             self.futures.clear()
             self.generation += 1
         for state in states:

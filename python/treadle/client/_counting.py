@@ -96,9 +96,12 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
         # First: what is released from here on has to be collected by the next call.
         self._collecting = False
         self._collect()
+        if self._connection is not None:
+            # What was collected in between, too, if no other message has taken it along.
+            self._connection.flush()
 
     def _collect(self) -> None:
-        """Tell the scheduler of keys that there are no futures of any more."""
+        """Tell the scheduler, with the next message, of keys that there are no futures of any more."""
         released = self._released
         forgotten = []
         with self._refcount_lock:

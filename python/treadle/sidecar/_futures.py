@@ -132,6 +132,7 @@ class Tasks(Mapping[Hashable, Watched]):
                 gone.append(key)
         if gone:
             self._connection.release(gone)
+            self._connection.flush()
 
     def drop_holder(self, holder: str) -> None:
         """Drop all keys of a holder."""

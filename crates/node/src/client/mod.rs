@@ -303,27 +303,27 @@ impl<T> Client<T> {
         self.submissions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An id is not needed any more. The scheduler is told with the next message, or when the
-    /// descriptor, which becomes readable, is attended to.
-    fn unwanted(&self, id: u32) {
+    /// An id is not needed any more. The scheduler is told with the next message; how many ids are
+    /// waiting for that.
+    fn unwanted(&self, id: u32) -> usize {
         let aliases = lock(&self.keys).take_aliases(id);
         let sender = &mut *lock(&self.sender);
         for alias in aliases {
             sender.release(alias);
         }
-        match sender.release(id) {
-            1 => self.bell.ring(),
-            RELEASES.. => {
-                sender.flush();
-            }
-            _ => {}
+        let waiting = sender.release(id);
+        if waiting >= RELEASES {
+            sender.flush();
         }
+        waiting
     }
 
+    /// Something does not need a key any more. The scheduler is told with the next message, or when
+    /// the descriptor, which becomes readable, is attended to.
     fn let_go(&self, id: u32) {
         let released = lock(&self.keys).let_go(id);
-        if let Some(id) = released {
-            self.unwanted(id);
+        if released.is_some_and(|id| self.unwanted(id) == 1) {
+            self.bell.ring();
         }
     }
 
@@ -363,7 +363,8 @@ impl<T> Client<T> {
         Ok(before)
     }
 
-    /// The application has no futures of a key any more. Returns what it kept.
+    /// The application has no futures of a key any more. Returns what it kept. The scheduler is told
+    /// with the next message, or by [`Client::flush_now`].
     pub fn release(&self, key: &[u8]) -> Option<T> {
         let released = lock(&self.keys).disown(key)?;
         if let Some(id) = released.id {

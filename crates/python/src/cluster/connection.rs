@@ -320,12 +320,19 @@ impl Connection {
         before.map(drop).map_err(self.failed())
     }
 
-    /// The client has no futures of these keys any more.
+    /// The client has no futures of these keys any more. The scheduler is told with the next message,
+    /// or by `flush`.
     fn release(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let client = self.client()?;
         for key in EncodedKeys::new(keys)?.iter() {
             drop(client.release(key));
         }
+        Ok(())
+    }
+
+    /// Sends what waits for the next message.
+    fn flush(&self) -> PyResult<()> {
+        self.client()?.flush_now();
         Ok(())
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import compress
 from numbers import Number
@@ -332,17 +333,19 @@ class Client(Managing):
         wanted = list(dict.fromkeys(keys))
         for key in wanted:
             validate_key(key)
-        graph, by_key = nodes_of(expr, wanted)
+        graph, by_key = nodes_of(expr)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
-        held = self._hold_inputs(graph)
+        submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
         try:
-            return self._submit_graph(connection, graph, wanted, options, options_of)
+            try:
+                return submit()
+            except _core.MissingDependencyError:
+                # It reads keys that this client has no futures of.
+                with self._inputs_held(graph):
+                    return submit()
         except _core.CycleError as error:
             # As in distributed, whose scheduler finds it later.
             return self._failed_futures(wanted, error)
-        finally:
-            for future in held:
-                future.release()
 
     def _submit_graph(
         self,
@@ -379,10 +382,16 @@ class Client(Managing):
             state.set_error(error, None)
         return futures
 
-    def _hold_inputs(self, graph: Mapping[Hashable, Any]) -> list[Future]:
-        """Return futures of the keys that a graph reads and does not make."""
+    @contextmanager
+    def _inputs_held(self, graph: Mapping[Hashable, Any]) -> Iterator[None]:
+        """Have futures of the keys that a graph reads and does not make."""
         outside = {key for node in graph.values() for key in node.dependencies if key not in graph}
-        return [Future(key, self) for key in outside]
+        held = [Future(key, self) for key in outside]
+        try:
+            yield
+        finally:
+            for future in held:
+                future.release()
 
     def get(
         self,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-from dask._expr import LLGExpr
 from dask._task_spec import Alias, DataNode, GraphNode
 
 from treadle._graph import materialize
@@ -15,21 +14,18 @@ __all__ = ["converted", "nodes_of"]
 
 
 def nodes_of(
-    expr: Any, wanted: Iterable[Hashable]
+    expr: Any,
 ) -> tuple[dict[Hashable, GraphNode], Mapping[str, Mapping[Hashable, Any]]]:
     """Return an expression's graph, as nodes, and its annotations by name and key.
 
-    Only a graph that a user wrote down has tasks that nobody needs: expressions cull themselves.
-    It comes as it is: Dask's expression of one would hash each of its tasks for a name.
+    A graph that a user wrote down comes as it is: Dask's expression of one would hash each of its
+    tasks for a name.
     """
     graph = materialize(expr)
     annotations: Mapping[str, Mapping[Hashable, Any]] = {}
     if hasattr(expr, "__dask_annotations__"):
         annotations = expr.__dask_annotations__()
-    nodes = converted(graph)
-    if isinstance(expr, (dict, LLGExpr)):
-        nodes = _culled(nodes, wanted)
-    return nodes, annotations
+    return converted(graph), annotations
 
 
 def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
@@ -50,18 +46,3 @@ def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
         nodes[key] = node if isinstance(node, GraphNode) else DataNode(key, node)
     return nodes
 
-
-def _culled(
-    graph: dict[Hashable, GraphNode], wanted: Iterable[Hashable]
-) -> dict[Hashable, GraphNode]:
-    needed: dict[Hashable, GraphNode] = {}
-    stack = list(wanted)
-    while stack:
-        key = stack.pop()
-        if key in needed:
-            continue
-        node = graph.get(key)
-        if node is not None:
-            needed[key] = node
-            stack.extend(node.dependencies)
-    return needed

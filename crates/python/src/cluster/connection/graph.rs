@@ -16,6 +16,8 @@ pub(super) struct Loaded {
     pub(super) keys: Keys,
     nodes: Vec<Py<PyAny>>,
     graph: Graph,
+    /// What tasks read of other graphs.
+    outside: Vec<(TaskId, Py<PyAny>)>,
 }
 
 /// The tasks to send.
@@ -27,7 +29,7 @@ pub(super) struct Plan {
 }
 
 impl Loaded {
-    /// Reads a graph. What it reads of other graphs is left out.
+    /// Reads a graph.
     ///
     /// # Errors
     /// For keys that cannot be hashed; what Python raises while keys are compared.
@@ -43,6 +45,7 @@ impl Loaded {
             keys: Keys::with_capacity(graph.len()),
             nodes: Vec::with_capacity(graph.len()),
             graph: Graph::with_capacity(0, 0),
+            outside: Vec::new(),
         };
         let mut converter = None;
         for (key, node) in graph.iter() {
@@ -82,6 +85,7 @@ impl Loaded {
     fn connect(&mut self, py: Python<'_>) -> PyResult<()> {
         let mut graph = Graph::with_capacity(self.keys.len(), 2 * self.keys.len());
         let mut batch = graph.add(self.keys.len()).map_err(error::graph)?;
+        let mut outside = Vec::new();
         for node in &self.nodes {
             references(self.spec, node.bind_borrowed(py), &mut |key| {
                 let found = self.keys.find(key).map_err(|error| {
@@ -90,14 +94,35 @@ impl Loaded {
                 })?;
                 match found {
                     Some(task) => batch.depend(task).map_err(error::graph),
-                    None => Ok(()),
+                    None => {
+                        outside.push((batch.current(), key.to_owned().unbind()));
+                        Ok(())
+                    }
                 }
             })?;
             batch.next();
         }
         batch.finish();
         self.graph = graph;
+        self.outside = outside;
         Ok(())
+    }
+
+    /// What the tasks of a plan read of other graphs, with the keys of these tasks.
+    pub(super) fn outside<'a, 'py: 'a>(
+        &'a self,
+        py: Python<'py>,
+        plan: &Plan,
+    ) -> impl Iterator<Item = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)> {
+        let mut planned = vec![false; self.len()];
+        if !self.outside.is_empty() {
+            for task in &plan.sequence {
+                planned[task.index()] = true;
+            }
+        }
+        let read = self.outside.iter();
+        let read = read.filter(move |(task, _)| planned[task.index()]);
+        read.map(move |(task, key)| (key.bind(py), self.keys.get(*task).bind(py)))
     }
 
     pub(super) fn len(&self) -> usize {

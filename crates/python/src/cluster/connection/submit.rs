@@ -240,6 +240,10 @@ impl Connection {
         let work = || -> PyResult<()> {
             let known = sending.known(&loaded)?;
             let plan = py.detach(|| loaded.plan(&targets, &known))?;
+            // First of all: what cannot be submitted shall leave nothing behind.
+            for (key, reader) in loaded.outside(py, &plan) {
+                sending.foreign(key, reader)?;
+            }
             sending.tasks(&loaded, &plan, &known, &mut owners, options, options_of)?;
             // What is known already, and what the graph does not make.
             for (task, owner) in owners.into_iter().enumerate() {

@@ -178,6 +178,11 @@ impl Control {
         self.stream.is_none()
     }
 
+    /// Whether it goes on with closing as time passes.
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_) | Phase::Shut(_))
+    }
+
     /// Goes on with closing. The connection, once that is done.
     pub(crate) fn finish(&mut self) -> Option<(Arc<Driver>, Token, Box<Stream>)> {
         if let Phase::Closing(since) = self.phase
@@ -353,7 +358,7 @@ impl Source for Shared {
         });
     }
 
-    fn tick(self: Arc<Self>, _token: Token, _now: Instant) {
+    fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
         let released = {
             let mut released = self
                 .released
@@ -362,6 +367,7 @@ impl Source for Shared {
             std::mem::take(&mut *released)
         };
         self.with(|inner| {
+            inner.called_at = Duration::MAX;
             for part in released.chunks(1000) {
                 let part = part.to_vec();
                 inner.answer(|out| wire::encode_released(part, out));
@@ -369,5 +375,7 @@ impl Source for Shared {
             inner.control.linger();
             inner.handle(Event::Tick, self.now());
         });
+        // What it needs was said when the lock was released.
+        None
     }
 }

@@ -247,7 +247,7 @@ impl Source for Greeting {
         }
     }
 
-    fn tick(self: Arc<Self>, _token: Token, now: Instant) {
+    fn tick(self: Arc<Self>, _token: Token, now: Instant) -> Option<Instant> {
         let making = self.making();
         let crowded = making.door.as_ref().is_some_and(|door| door.is_crowded());
         let timeout = if crowded {
@@ -258,6 +258,8 @@ impl Source for Greeting {
         if now >= self.started + timeout {
             self.fail(making, HandshakeError::Timeout(timeout.as_secs_f64()));
         }
+        // The door may become crowded.
+        Some(now)
     }
 }
 

@@ -7,7 +7,8 @@
 //! several threads wait, one leads and the others are woken when their turn or their result comes.
 //! While nobody waits, a background thread leads.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(3);
 const CALM: Duration = Duration::from_millis(20);
 /// The background thread sleeps for this long while there is nothing to drive.
 const IDLE: Duration = Duration::from_secs(1);
-/// Sources are told the time this often.
+/// The grain of the sources' timers.
 const TICK: Duration = Duration::from_millis(50);
 /// A waiting thread looks at least this often whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
@@ -52,8 +53,9 @@ pub(crate) struct Readiness {
 pub(crate) trait Source: Send + Sync {
     /// Its socket is ready. Does a bounded amount of work: what is left makes it ready again.
     fn ready(self: Arc<Self>, token: Token, readiness: Readiness);
-    /// Time has passed.
-    fn tick(self: Arc<Self>, token: Token, now: Instant);
+    /// The time that it was to be called at has come: a tick after it was registered, then when it
+    /// says (`None`: it does not know), or has asked for with [`Driver::call_at`].
+    fn tick(self: Arc<Self>, token: Token, now: Instant) -> Option<Instant>;
 }
 
 /// A registration.
@@ -139,6 +141,47 @@ struct Entry {
     source: Arc<dyn Source>,
     /// A descriptor of its own: whoever holds the socket may be busy with it, or waiting in it.
     socket: OwnedFd,
+    /// When to call it.
+    due: Option<Instant>,
+}
+
+/// The registered sockets, and when to call their sources.
+#[derive(Default)]
+struct Sources {
+    entries: HashMap<u64, Entry>,
+    /// The earliest first. An entry counts if the source's own `due` is the same.
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+}
+
+impl Sources {
+    fn get(&self, token: Token) -> Option<&Entry> {
+        self.entries.get(&token.0)
+    }
+
+    fn call_at(&mut self, token: Token, when: Instant) {
+        if let Some(entry) = self.entries.get_mut(&token.0)
+            && entry.due.is_none_or(|due| when < due)
+        {
+            entry.due = Some(when);
+            self.timers.push(Reverse((when, token.0)));
+        }
+    }
+
+    /// Takes a source that is to be called by now.
+    fn pop(&mut self, now: Instant) -> Option<(Token, Arc<dyn Source>)> {
+        while let Some(&Reverse((due, token))) = self.timers.peek()
+            && due <= now
+        {
+            self.timers.pop();
+            if let Some(entry) = self.entries.get_mut(&token)
+                && entry.due == Some(due)
+            {
+                entry.due = None;
+                return Some((Token(token), Arc::clone(&entry.source)));
+            }
+        }
+        None
+    }
 }
 
 /// What only the leader touches.
@@ -157,7 +200,7 @@ pub(crate) struct Driver {
     /// Readable when the background thread should stop leading.
     bell: OwnedFd,
     lead: Mutex<Lead>,
-    sources: Mutex<HashMap<u64, Entry>>,
+    sources: Mutex<Sources>,
     next: AtomicU64,
     /// Threads that wait while another leads.
     followers: Waiters,
@@ -187,7 +230,7 @@ impl Driver {
                 ticked: Instant::now(),
                 disappointed: 0,
             }),
-            sources: Mutex::new(HashMap::new()),
+            sources: Mutex::default(),
             next: AtomicU64::new(0),
             followers: Waiters::default(),
             following: AtomicUsize::new(0),
@@ -222,23 +265,35 @@ impl Driver {
         // Added under the lock, so that the leader finds the source of its first event.
         let mut sources = lock(&self.sources);
         epoll::add(&self.epoll, &socket, data, interest.flags())?;
-        sources.insert(token, Entry { source, socket });
+        let entry = Entry {
+            source,
+            socket,
+            due: None,
+        };
+        sources.entries.insert(token, entry);
+        sources.call_at(Token(token), Instant::now() + TICK);
         Ok(Token(token))
     }
 
     /// Changes what is reported about a socket.
     pub(crate) fn interest(&self, token: Token, interest: Interest) {
         // Nobody asks any more about one that was deregistered meanwhile.
-        if let Some(entry) = lock(&self.sources).get(&token.0) {
+        if let Some(entry) = lock(&self.sources).get(token) {
             let data = epoll::EventData::new_u64(token.0);
             let changed = epoll::modify(&self.epoll, &entry.socket, data, interest.flags());
             debug_assert!(changed.is_ok(), "{changed:?}");
         }
     }
 
+    /// Calls the source of a socket at that time, or up to a tick later, unless it is to be called
+    /// before.
+    pub(crate) fn call_at(&self, token: Token, when: Instant) {
+        lock(&self.sources).call_at(token, when);
+    }
+
     /// Ends the connection of a socket in both directions: whoever reads it meets the end.
     pub(crate) fn shut(&self, token: Token) {
-        if let Some(entry) = lock(&self.sources).get(&token.0) {
+        if let Some(entry) = lock(&self.sources).get(token) {
             // Fails for a socket that is not connected any more.
             let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Both);
         }
@@ -249,7 +304,7 @@ impl Driver {
         /// `SIOCOUTQ` of `linux/sockios.h`, the same number as `TIOCOUTQ`.
         const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
         let sources = lock(&self.sources);
-        let entry = sources.get(&token.0)?;
+        let entry = sources.get(token)?;
         // SAFETY: the call writes one `int`, and reads nothing.
         let unsent = unsafe {
             let getter = rustix::ioctl::Getter::<SIOCOUTQ, core::ffi::c_int>::new();
@@ -262,6 +317,7 @@ impl Driver {
     pub(crate) fn replace(&self, token: Token, source: Arc<dyn Source>) {
         let mut sources = lock(&self.sources);
         let old = sources
+            .entries
             .get_mut(&token.0)
             .map(|entry| std::mem::replace(&mut entry.source, source));
         drop(sources);
@@ -270,7 +326,7 @@ impl Driver {
 
     /// Forgets a socket. The source may be dropped here.
     pub(crate) fn deregister(&self, token: Token) {
-        let entry = lock(&self.sources).remove(&token.0);
+        let entry = lock(&self.sources).entries.remove(&token.0);
         if let Some(entry) = entry {
             let deleted = epoll::delete(&self.epoll, &entry.socket);
             debug_assert!(deleted.is_ok(), "{deleted:?}");
@@ -399,7 +455,7 @@ impl Driver {
     }
 
     fn is_over(&self) -> bool {
-        self.retired.load(Ordering::SeqCst) && lock(&self.sources).is_empty()
+        self.retired.load(Ordering::SeqCst) && lock(&self.sources).entries.is_empty()
     }
 
     fn wake_background(&self) {
@@ -415,7 +471,7 @@ impl Driver {
 
     /// Waits for events for at most `timeout` and handles them. Returns whether there were any.
     fn turn(&self, lead: &mut Lead, timeout: Duration) -> bool {
-        let idle = lock(&self.sources).is_empty();
+        let idle = lock(&self.sources).entries.is_empty();
         let timeout = if idle {
             timeout
         } else {
@@ -456,7 +512,7 @@ impl Driver {
         if (token & CONTROL != 0) != control {
             return;
         }
-        let source = match lock(&self.sources).get(&token) {
+        let source = match lock(&self.sources).get(Token(token)) {
             Some(entry) => Arc::clone(&entry.source),
             None => return,
         };
@@ -470,12 +526,14 @@ impl Driver {
     }
 
     fn tick(&self, now: Instant) {
-        let sources: Vec<_> = lock(&self.sources)
-            .iter()
-            .map(|(token, entry)| (Token(*token), Arc::clone(&entry.source)))
-            .collect();
-        for (token, source) in sources {
-            source.tick(token, now);
+        // All at once: one that is due again at once is called at the next tick.
+        let mut sources = lock(&self.sources);
+        let due: Vec<_> = std::iter::from_fn(|| sources.pop(now)).collect();
+        drop(sources);
+        for (token, source) in due {
+            if let Some(next) = source.tick(token, now) {
+                self.call_at(token, next);
+            }
         }
     }
 

@@ -212,5 +212,7 @@ impl Source for InStripe {
         }
     }
 
-    fn tick(self: Arc<Self>, _token: Token, _now: Instant) {}
+    fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
+        None
+    }
 }

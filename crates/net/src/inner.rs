@@ -40,6 +40,8 @@ pub(crate) enum Action {
     Signal(Arc<OwnedFd>),
     Queue(Arc<Watch>),
     Dial { stripe: StripeId, sends: bool },
+    /// Have the driver call at this time.
+    Call(Duration),
     Close(Arc<Driver>, Token, Box<Stream>),
 }
 
@@ -48,6 +50,8 @@ pub(crate) struct Inner {
     pair: Pair,
     effects: Vec<Effect>,
     pub(crate) control: Control,
+    /// When the driver will call.
+    pub(crate) called_at: Duration,
     next_object: u64,
     /// Bytes of headers in `outgoing` that are not written yet.
     held: usize,
@@ -85,6 +89,7 @@ impl Inner {
             pair: Pair::new(config, peer_credit, Duration::ZERO),
             effects: Vec::new(),
             control: Control::new(stream, driver, token),
+            called_at: Duration::MAX,
             next_object: 0,
             held: 0,
             outgoing: HashMap::new(),
@@ -310,6 +315,14 @@ impl Inner {
     /// What is left to do when the lock is released.
     pub(crate) fn leave(&mut self) -> (Vec<Garbage>, Vec<Action>) {
         let mut actions = std::mem::take(&mut self.actions);
+        let due = match self.control.is_closing() {
+            true => Duration::ZERO,
+            false => self.pair.due(),
+        };
+        if due < self.called_at {
+            self.called_at = due;
+            actions.push(Action::Call(due));
+        }
         if std::mem::take(&mut self.changed) {
             // Before the others: whoever they wake may ask the poller for what there is to do, and
             // would not be woken again.

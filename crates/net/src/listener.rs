@@ -453,11 +453,12 @@ impl Source for Doorway {
         }
     }
 
-    fn tick(self: Arc<Self>, token: Token, _now: Instant) {
+    fn tick(self: Arc<Self>, token: Token, now: Instant) -> Option<Instant> {
         self.state.leave();
         if self.state.greetings.load(Ordering::Relaxed) < MAX_GREETINGS {
             self.state.driver.interest(token, Interest::Read);
         }
+        Some(now)
     }
 }
 

@@ -235,11 +235,14 @@ impl Source for OutStripe {
         }
     }
 
-    fn tick(self: Arc<Self>, _token: Token, _now: Instant) {
+    fn tick(self: Arc<Self>, _token: Token, now: Instant) -> Option<Instant> {
         // What the kernel still sends is progress, too, though nothing is left to write here.
         let mut writer = self.writer();
-        if writer.closed || !writer.pieces.is_empty() {
-            return;
+        if writer.closed {
+            return None;
+        }
+        if !writer.pieces.is_empty() {
+            return Some(now);
         }
         let unsent = self.driver.unsent(self.token).unwrap_or(0);
         // Nothing left to send is none: a proxy may have taken it, and lost it.
@@ -249,5 +252,6 @@ impl Source for OutStripe {
         if moved {
             self.shared.handle(Event::Drained(self.stripe, 0));
         }
+        Some(now)
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) waiters: Waiters,
     /// The driver of the control connection.
     pub(crate) driver: Arc<Driver>,
+    /// The control connection.
+    pub(crate) token: Token,
     pub(crate) epoch: Instant,
     /// The other side, to dial; `None` where the other side dials.
     pub(crate) remote: Option<Remote>,
@@ -101,6 +103,12 @@ impl Shared {
                     let _ = rustix::io::write(&*descriptor, &1u64.to_ne_bytes());
                 }
                 Action::Queue(watch) => watch.changed(),
+                Action::Call(due) => {
+                    // A time that no clock reaches is none.
+                    if let Some(when) = self.epoch.checked_add(due) {
+                        self.driver.call_at(self.token, when);
+                    }
+                }
                 Action::Dial { stripe, sends } => crate::dial::stripe(self, stripe, sends),
                 Action::Close(driver, token, stream) => {
                     driver.deregister(token);
@@ -187,6 +195,7 @@ impl Peer {
             )),
             waiters: Waiters::default(),
             driver,
+            token,
             epoch: Instant::now(),
             remote,
             session,

@@ -295,6 +295,7 @@ impl Release {
     fn now(self) {
         if let Some(shared) = self.shared.upgrade() {
             lock(&shared.released).push(self.segment);
+            shared.driver.call_at(shared.token, Instant::now());
         }
     }
 }
@@ -311,5 +312,7 @@ impl Source for Channel {
         }
     }
 
-    fn tick(self: Arc<Self>, _token: Token, _now: Instant) {}
+    fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
+        None
+    }
 }

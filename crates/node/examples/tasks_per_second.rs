@@ -2,7 +2,7 @@
 //! sockets, with tasks that take no time.
 //!
 //! ```sh
-//! cargo run --release -p treadle-node --example tasks_per_second -- [tasks] [workers…]
+//! cargo run --release -p treadle-node --example tasks_per_second -- [shapes…] [tasks] [workers…]
 //! ```
 //!
 //! The scheduler runs in this process and nothing else does, so its thread's processor time is told
@@ -27,6 +27,8 @@ use treadle_types::{ClientId, Command as Instruction, Report, Returned, Value};
 
 /// Tasks of a batch: about as many as fill a packet.
 const BATCH: usize = 400;
+/// Workers and client do nothing for so long: a peer that hears nothing asks every five seconds.
+const IDLE: Duration = Duration::from_secs(10);
 /// The client's key in the poller.
 const CLIENT: usize = usize::MAX;
 
@@ -44,7 +46,16 @@ fn main() {
         others(&arguments[1], arguments[2].parse().expect("a number"));
         return;
     }
-    let mut numbers = arguments.iter().map(|text| text.parse().expect("a number"));
+    let is_shape = |text: &&str| ["flat", "tree", "chains"].contains(text);
+    let texts = arguments.iter().map(String::as_str);
+    let (mut shapes, numbers): (Vec<&str>, Vec<&str>) = texts.partition(is_shape);
+    if shapes.is_empty() {
+        // The first warms up.
+        shapes = vec!["flat", "flat", "tree", "tree", "chains"];
+    }
+    let mut numbers = numbers
+        .into_iter()
+        .map(|text| text.parse().expect("a number"));
     let tasks: usize = numbers.next().unwrap_or(100_000);
     let mut workers: Vec<usize> = numbers.collect();
     if workers.is_empty() {
@@ -55,6 +66,8 @@ fn main() {
         let server = Server::start(
             treadle_node::server::Options {
                 net: net(),
+                // The workers say nothing while they do nothing.
+                worker_timeout: Duration::from_secs(60),
                 ..Default::default()
             },
             // Workers that go at the end are no news.
@@ -63,19 +76,18 @@ fn main() {
         .expect("a scheduler");
         let mut others = Others::start(server.address(), workers);
         let thread = Thread::find("treadle-schedul");
-        let idle = (thread.time(), process_time());
+        // After the first round trips.
         std::thread::sleep(Duration::from_secs(2));
-        let share = |now: Duration, before: Duration| (now - before).as_secs_f64() / 2.0 * 100.0;
+        let idle = (thread.time(), process_time());
+        std::thread::sleep(IDLE);
+        let share =
+            |now: Duration, before: Duration| (now - before).div_duration_f64(IDLE) * 100.0;
         println!(
             "{workers:7}  idle: {:.2} % of a core ({:.2} % with all threads of the process)",
             share(thread.time(), idle.0),
             share(process_time(), idle.1)
         );
-        // The first warms up.
-        for (round, shape) in ["flat", "flat", "tree", "tree", "chains"]
-            .into_iter()
-            .enumerate()
-        {
+        for (round, &shape) in shapes.iter().enumerate() {
             let memory = resident();
             let before = (thread.time(), process_time());
             let started = Instant::now();

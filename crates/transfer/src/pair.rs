@@ -8,15 +8,19 @@ use crate::event::{
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 
-/// A ping this often while nothing is heard, relative to the timeout.
+/// A ping this often while nothing is heard, relative to the timeout: by the side that dials.
 const PINGS: u32 = 6;
-/// And at least this often, so that the round trip is known.
-const PING: Duration = Duration::from_secs(1);
+/// The other side waits a little longer, so that one of them is enough.
+const PINGS_OF_LISTENER: u32 = 5;
+/// The first ping comes at once, so that the round trip is known.
+const FIRST_PING: Duration = Duration::from_secs(1);
 
 /// One side of a pair. Times are durations since any fixed moment.
 #[derive(Debug)]
 pub struct Pair {
     timeout: Duration,
+    /// Silence after which this side asks whether the other one is there.
+    quiet: Duration,
     sender: Sender,
     receiver: Receiver,
     heard: Duration,
@@ -36,7 +40,7 @@ pub struct Stats {
     pub replaced: u64,
     /// Incoming extents that were damaged.
     pub corrupt: u64,
-    /// The last round trip of a ping.
+    /// The last round trip of a ping: of the first second, or after the last silence.
     pub round_trip: Option<Duration>,
 }
 
@@ -45,6 +49,12 @@ impl Pair {
     pub fn new(config: &Config, peer_credit: u64, now: Duration) -> Self {
         Self {
             timeout: config.timeout,
+            quiet: config.timeout
+                / if config.dials {
+                    PINGS
+                } else {
+                    PINGS_OF_LISTENER
+                },
             sender: Sender::new(config, peer_credit),
             receiver: Receiver::new(config),
             heard: now,
@@ -155,12 +165,31 @@ impl Pair {
             effects.push(Effect::End(PairEnd::Silent(self.timeout)));
             return;
         }
-        if now.saturating_sub(self.pinged) >= (self.timeout / PINGS).min(PING) {
+        if now >= self.next_ping() {
             self.pinged = now;
             let token = now.as_nanos() as u64;
             effects.push(Effect::Tell(Message::Ping { token }));
         }
         self.sender.tick(now, effects);
+    }
+
+    fn next_ping(&self) -> Duration {
+        match self.round_trip {
+            None => self.pinged + self.quiet.min(FIRST_PING),
+            Some(_) => self.heard.max(self.pinged) + self.quiet,
+        }
+    }
+
+    /// When [`Event::Tick`] is due: before that it would do nothing. Other events may bring it
+    /// forward. Zero: as often as the caller's clock ticks.
+    pub fn due(&self) -> Duration {
+        if self.ended.is_some() {
+            Duration::MAX
+        } else if self.sender.is_resting() {
+            self.next_ping().min(self.heard + self.timeout)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// After the end, what the application asks for fails at once.

@@ -91,6 +91,8 @@ pub(crate) struct Sender {
     active: VecDeque<ObjectId>,
     /// When a tick last found nothing to hand out.
     idle_at: Duration,
+    /// The last tick left nothing to do for the next one, which may have been left out.
+    rested: bool,
     stripes: BTreeMap<StripeId, Stripe>,
     next_stripe: u32,
     credit: u64,
@@ -116,6 +118,7 @@ impl Sender {
             offered: 0,
             active: VecDeque::new(),
             idle_at: Duration::ZERO,
+            rested: true,
             stripes: BTreeMap::new(),
             next_stripe: 0,
             credit,
@@ -504,8 +507,18 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether time alone brings nothing about: nothing is under way, and there are as many stripes
+    /// as are wanted.
+    pub(crate) fn is_resting(&self) -> bool {
+        let rests = |entry: &Stripe| entry.link == Link::Open && entry.sent.is_empty();
+        self.active.is_empty()
+            && self.stripes.values().all(rests)
+            && (self.stripes.is_empty() || self.stripes.len() == self.ramp.wanted())
+    }
+
     pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.active.is_empty() {
+        // After a rest, there was none for some time, and nothing could stall.
+        if self.active.is_empty() || std::mem::take(&mut self.rested) {
             self.idle_at = now;
         }
         let stalled: Vec<_> = self
@@ -528,6 +541,7 @@ impl Sender {
             self.lost(stripe, now, effects);
         }
         self.provide(now, effects);
+        self.rested = self.is_resting();
     }
 
     /// Opens or retires stripes until there are as many as are wanted.

@@ -262,7 +262,10 @@ impl World {
                 self.perform(side, effects)?;
             }
             Item::Tick => {
-                self.event(side, Event::Tick)?;
+                // As the driver of real sockets does.
+                if self.sides[side].pair.due() <= self.now {
+                    self.event(side, Event::Tick)?;
+                }
                 self.schedule(side, TICK, Item::Tick);
             }
             Item::Pump(key) => self.pump(key)?,

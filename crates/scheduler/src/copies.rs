@@ -111,7 +111,7 @@ impl Scheduler {
         let task = self.tasks.get(id);
         task.is_some_and(|task| {
             matches!(task.phase, Phase::Memory { inline: false, .. })
-                && !task.flags.has(Flags::ACTOR)
+                && !task.flags.has(Flags::ACTOR | Flags::IMMOVABLE)
         })
     }
 

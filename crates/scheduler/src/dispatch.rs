@@ -253,7 +253,7 @@ impl Scheduler {
         let task = &mut self.tasks[id];
         task.attempt = task.attempt.next();
         task.flags.put(Flags::AHEAD, ahead);
-        task.flags.clear(Flags::LOST);
+        task.flags.clear(Flags::LOST | Flags::IMMOVABLE);
         // Whoever reads it may be sent to the same worker before it is done.
         let keep = !task.dependents.is_empty() || task.unsent > 0;
         task.flags.put(Flags::KEEP, keep);

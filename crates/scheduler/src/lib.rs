@@ -36,6 +36,7 @@ mod loss;
 mod placement;
 mod queue;
 mod report;
+mod reruns;
 mod scheduler;
 mod steal;
 mod story;

@@ -107,7 +107,8 @@ impl Scheduler {
 
     fn place(&mut self, id: TaskId, effects: &mut Effects) {
         let task = &self.tasks[id];
-        if task.inputs.is_empty() && task.class == ClassId::NONE {
+        let free = task.inputs.is_empty() && task.class == ClassId::NONE;
+        if free && (self.trouble.is_empty() || !self.trouble.contains_key(&id)) {
             self.tasks[id].flags.set(Flags::CREATOR);
             self.enqueue(id, QueueId::Common);
             return;
@@ -175,12 +176,14 @@ impl Scheduler {
     /// The worker where what is weighed can be read first.
     fn choose(&mut self, id: TaskId) -> Choice {
         let task = &self.tasks[id];
-        if task.flags.has(Flags::PINNED) {
-            return match self.actor_of(task) {
-                Some(worker) if self.reaches(id, worker) => Choice::Worker(worker),
-                Some(_) => Choice::Nowhere,
-                None => Choice::Anyone,
+        if let Some(worker) = self.anchor(task) {
+            return match self.reaches(id, worker) {
+                true => Choice::Worker(worker),
+                false => Choice::Nowhere,
             };
+        }
+        if let Some(worker) = self.elsewhere(id) {
+            return Choice::Worker(worker);
         }
         let class = self.classes.get(task.class);
         if class.is_some_and(|class| class.uses_resources()) {
@@ -224,13 +227,35 @@ impl Scheduler {
         }
     }
 
-    /// The worker of the actor that a task calls.
-    pub(crate) fn actor_of(&self, task: &Task) -> Option<WorkerId> {
-        let mut actors = task.inputs.iter().filter_map(|edge| {
-            let input = &self.tasks[edge.task];
-            (input.flags.has(Flags::ACTOR)).then(|| input.holders.first())?
+    /// The worker of the actor that a task calls, or of an input that cannot be serialised.
+    pub(crate) fn anchor(&self, task: &Task) -> Option<WorkerId> {
+        if !task.flags.has(Flags::PINNED) {
+            return None;
+        }
+        let holder = |fixed: Flags| {
+            let mut inputs = task.inputs.iter().map(|edge| &self.tasks[edge.task]);
+            inputs.find_map(|input| input.flags.has(fixed).then(|| input.holders.first())?)
+        };
+        let holder = holder(Flags::ACTOR).or_else(|| holder(Flags::IMMOVABLE));
+        holder.map(|holder| holder.worker)
+    }
+
+    /// Where a task can start first that asked to run elsewhere; `None`: it did not, or there is
+    /// nobody else who may run it.
+    fn elsewhere(&self, id: TaskId) -> Option<WorkerId> {
+        let shunned = self.trouble.get(&id)?.shunned?;
+        let task = &self.tasks[id];
+        let class = self.classes.get(task.class);
+        let scarce = class.is_some_and(|class| class.uses_resources());
+        let others = self.workers.iter().filter(|(worker, at)| {
+            *worker != shunned
+                && at.is_running()
+                && self.permits(task, *worker)
+                && self.reaches(id, *worker)
+                && (!scarce || self.can_take(id, *worker))
         });
-        actors.next().map(|holder| holder.worker)
+        let first = others.min_by_key(|(worker, at)| (at.wait() + self.transfer(*worker), *worker));
+        first.map(|(worker, _)| worker)
     }
 
     /// Whether a task reads nothing that is in a worker's memory.

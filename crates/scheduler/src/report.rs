@@ -102,9 +102,25 @@ impl Scheduler {
                 Referent::Present => self.unavailable(worker, object, input, &tried, effects),
                 other => self.over(other, worker, "gave back", object, effects),
             },
+            Report::GivenBack(object) => match self.referent(worker, object) {
+                Referent::Present => self.run_elsewhere(worker, object.task, effects),
+                other => self.over(other, worker, "gave back", object, effects),
+            },
+            Report::Immovable {
+                object,
+                input,
+                error,
+            } => match self.referent(worker, object) {
+                Referent::Present => self.immovable(worker, object, input, error, effects),
+                other => self.over(other, worker, "gave back", object, effects),
+            },
             Report::Stored { object, nbytes } => self.stored(worker, object, nbytes, effects),
             Report::CopyFailed { object, tried } => {
                 self.copy_failed(worker, object, &tried, effects);
+            }
+            Report::NotCopyable(object) => {
+                self.fix(object);
+                self.copy_failed(worker, object, &[], effects);
             }
             Report::Gone(object) => self.gone(worker, object, effects),
             Report::Seceded(object) => self.change_load(worker, object, true, effects),

@@ -14,7 +14,7 @@ use crate::learnt::Learnt;
 use crate::placement::Weights;
 use crate::queue::{Entry, Queues};
 use crate::story::Story;
-use crate::task::{Flags, Phase, Task, Tasks};
+use crate::task::{Phase, Task, Tasks};
 use crate::worker::Workers;
 use crate::{Config, Effect, Effects, Event, SchedulerError, State};
 
@@ -29,6 +29,8 @@ pub(crate) struct Trouble {
     pub(crate) unavailable: u32,
     /// How often an input was computed again because it could not be got.
     pub(crate) recomputed: u32,
+    /// The worker where it ran last and asked to run elsewhere.
+    pub(crate) shunned: Option<WorkerId>,
 }
 
 /// What is left to do about the event at hand.
@@ -236,12 +238,12 @@ impl Scheduler {
         self.workers.queued.set(id, queued);
     }
 
-    /// Whether `worker` may run a task, now or later: where the actor is that it calls, or where its
-    /// constraint is satisfied.
+    /// Whether `worker` may run a task, now or later: where the value is that cannot travel, or where
+    /// its constraint is satisfied.
     #[inline]
     pub(crate) fn permits(&self, task: &Task, worker: WorkerId) -> bool {
-        if task.flags.has(Flags::PINNED) {
-            return self.actor_of(task) == Some(worker);
+        if let Some(anchor) = self.anchor(task) {
+            return anchor == worker;
         }
         self.classes
             .get(task.class)

@@ -402,6 +402,7 @@ impl Scheduler {
             }
             task.attempt = task.attempt.next();
             task.flags.set(Flags::PUT);
+            task.flags.clear(Flags::IMMOVABLE);
             match inline {
                 Some(bytes) => task.payload = bytes,
                 None => {

@@ -106,7 +106,7 @@ impl Flags {
     pub(crate) const PUT: Self = Self(1);
     /// The value is an actor.
     pub(crate) const ACTOR: Self = Self(1 << 1);
-    /// An input is an actor: the task runs where that is.
+    /// An input is an actor, or was found to be immovable: the task runs where that is.
     pub(crate) const PINNED: Self = Self(1 << 2);
     /// The worker was told to keep the value even if it is small.
     pub(crate) const KEEP: Self = Self(1 << 3);
@@ -123,6 +123,9 @@ impl Flags {
 
     /// The value of the latest attempt was lost; a copy may be on its way to somewhere.
     pub(crate) const LOST: Self = Self(1 << 9);
+
+    /// The worker that has the value cannot serialise it.
+    pub(crate) const IMMOVABLE: Self = Self(1 << 10);
 
     /// What belongs to a stay at a worker.
     pub(crate) const OF_RUN: Self =

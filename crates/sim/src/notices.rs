@@ -65,6 +65,17 @@ impl World {
         Ok(())
     }
 
+    /// Whether a task, or one that it depends on, may have to run where an input cannot be sent.
+    fn is_out_of_place(&self, key: Key) -> bool {
+        let spec = |key: Key| self.plan.universe.spec(key);
+        let fixed = |key: &Key| spec(*key).is_immovable || spec(*key).is_actor;
+        spec(key).lineage.iter().any(|&key| {
+            let inputs = &spec(key).inputs;
+            let count = inputs.iter().filter(|input| fixed(input)).count();
+            count > 1 || (count == 1 && spec(key).constraint > 0)
+        })
+    }
+
     /// Whether there is a reason for a failure.
     fn check_failure(&self, key: Key, failure: &Failure) -> Result<(), String> {
         let spec = self.plan.universe.spec(key);
@@ -83,6 +94,9 @@ impl World {
         let is_founded = match failure {
             Failure::Raised { .. } => culprit.is_some_and(|culprit| {
                 let culprit = self.plan.universe.spec(culprit);
+                if culprit.is_immovable && self.is_out_of_place(key) {
+                    return true;
+                }
                 match culprit.raises {
                     Raises::Never => false,
                     Raises::Times(times) => times > culprit.retries,

@@ -90,6 +90,8 @@ impl Oracle {
             }
             Report::Failed { object, .. }
             | Report::Unavailable { object, .. }
+            | Report::Immovable { object, .. }
+            | Report::GivenBack(object)
             | Report::Retracted(object)
             | Report::Stopped(object) => object,
             Report::Stored { object, nbytes } => {

@@ -201,6 +201,8 @@ impl Plan {
             small: random.pick(&[0, 20, 60, 100]),
             largest,
             raising: random.pick(&[0, 0, 5, 20]),
+            giving_back: random.pick(&[0, 0, 10]),
+            immovable: random.pick(&[0, 0, 0, 10]),
             seceding: random.pick(&[0, 0, 10]),
             constrained: match contended {
                 true => 90,

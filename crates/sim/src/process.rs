@@ -8,7 +8,7 @@ use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
 use crate::plan::{Mutation, Node, RESOURCE};
-use crate::universe::{Habit, Key, Raises, decode, encode, evaluate, key_of};
+use crate::universe::{Habit, Key, Raises, decode, encode, evaluate, key_of, recipe};
 use crate::world::{Copied, Item, Party, Pid, World};
 
 /// How often a worker says how it is.
@@ -21,6 +21,8 @@ pub(crate) struct Stored {
     pub(crate) nbytes: u64,
     pub(crate) is_readable: bool,
     is_actor: bool,
+    /// What cannot be sent, of this key.
+    immovable: Option<Key>,
 }
 
 /// A task that runs.
@@ -269,6 +271,7 @@ impl World {
                         object,
                         value: stored.value,
                         nbytes: stored.nbytes,
+                        immovable: stored.immovable,
                     });
                 }
                 Some(_) => {
@@ -312,6 +315,18 @@ impl World {
                     "process {pid} asks for {object:?}, and gets {copied:?}"
                 ));
             }
+            Some(Copied {
+                immovable: Some(key),
+                ..
+            }) => {
+                self.summary.immovable += 1;
+                let immovable = Event::Immovable {
+                    object,
+                    from,
+                    error: recipe(key),
+                };
+                return self.process_event(pid, immovable);
+            }
             Some(Copied { value, nbytes, .. }) => {
                 self.summary.fetched += 1;
                 let stored = Stored {
@@ -319,6 +334,7 @@ impl World {
                     nbytes,
                     is_readable: true,
                     is_actor: false,
+                    immovable: None,
                 };
                 process.store.insert(object, stored);
             }
@@ -351,6 +367,7 @@ impl World {
             nbytes,
             is_readable: true,
             is_actor: false,
+            immovable: None,
         };
         match self.processes.get_mut(&pid) {
             Some(process) if process.id == Some(worker) => {
@@ -457,18 +474,22 @@ impl World {
         self.summary.runs += 1;
         let spec = self.plan.universe.spec(job.key);
         let runs = self.oracle.count_run(job.key);
+        let gives_back = !job.is_interrupted && runs <= spec.gives_back;
         let raises = job.is_interrupted
             || match spec.raises {
                 Raises::Never => false,
-                Raises::Times(times) => runs <= times,
+                Raises::Times(times) => runs <= spec.gives_back + times,
                 Raises::Always => true,
             };
         let outcome = if let Some(missing) = job.missing {
             process.store.remove(&missing);
             self.summary.gone += 1;
             Outcome::Missing(missing)
+        } else if gives_back {
+            self.summary.given_back += 1;
+            Outcome::GivenBack
         } else if raises {
-            Outcome::Raised(crate::universe::recipe(job.key))
+            Outcome::Raised(recipe(job.key))
         } else {
             if self.mutation == Mutation::Pin {
                 for (source, _) in &job.inputs {
@@ -486,6 +507,7 @@ impl World {
                     nbytes: spec.nbytes,
                     is_readable: true,
                     is_actor: spec.is_actor,
+                    immovable: spec.is_immovable.then_some(job.key),
                 };
                 process.store.insert(object, stored);
             }

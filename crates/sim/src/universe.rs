@@ -37,11 +37,15 @@ pub(crate) struct Spec {
     pub(crate) is_data: bool,
     /// The value stays where it was made.
     pub(crate) is_actor: bool,
+    /// Nobody else can be sent the value.
+    pub(crate) is_immovable: bool,
     pub(crate) inputs: Vec<Key>,
     pub(crate) nbytes: u64,
     pub(crate) duration: Duration,
     pub(crate) function: Symbol,
     pub(crate) raises: Raises,
+    /// The first times that it runs, in all the world, it asks to run elsewhere.
+    pub(crate) gives_back: u32,
     pub(crate) retries: u32,
     pub(crate) habit: Habit,
     /// The user's priority.
@@ -73,6 +77,8 @@ pub(crate) struct Traits {
     pub(crate) largest: u64,
     /// Percentages.
     pub(crate) raising: u64,
+    pub(crate) giving_back: u64,
+    pub(crate) immovable: u64,
     pub(crate) seceding: u64,
     pub(crate) constrained: u64,
     pub(crate) constraints: Vec<Constraint>,
@@ -191,18 +197,26 @@ impl Universe {
         };
         let is_free = !is_data && !is_actor && !reads_actor;
         let constrained = is_free && random.chance(traits.constrained);
+        let gives_back = match !is_data && random.chance(traits.giving_back) {
+            true => random.between(1, 2) as u32,
+            false => 0,
+        };
+        // Values that clients bring to workers are not simulated yet (docs/status.md).
+        let nbytes = match is_data || random.chance(traits.small) {
+            true => random.between(8, INLINE as u64),
+            false => random.between(INLINE as u64 + 1, traits.largest),
+        };
+        let is_large = nbytes > INLINE as u64;
         self.specs.push(Spec {
             is_data,
             is_actor,
+            is_immovable: kind == Kind::Task && is_large && random.chance(traits.immovable),
             inputs,
-            // Values that clients bring to workers are not simulated yet (docs/status.md).
-            nbytes: match is_data || random.chance(traits.small) {
-                true => random.between(8, INLINE as u64),
-                false => random.between(INLINE as u64 + 1, traits.largest),
-            },
+            nbytes,
             duration: random.micros(1, traits.longest),
             function: Symbol(random.below(3) as u32),
             raises,
+            gives_back,
             retries: random.pick(&[0, 0, 1, 3]),
             habit,
             priority: random.pick(&[0, 0, 0, 1, -1]),

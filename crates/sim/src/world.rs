@@ -41,6 +41,8 @@ pub(crate) struct Copied {
     pub(crate) object: ObjectId,
     pub(crate) value: u64,
     pub(crate) nbytes: u64,
+    /// It is said only that the value of this key cannot be sent.
+    pub(crate) immovable: Option<Key>,
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +109,10 @@ pub struct Summary {
     pub fetched: u64,
     /// Fetches that failed.
     pub unfetched: u64,
+    /// Runs of tasks that asked to run elsewhere.
+    pub given_back: u64,
+    /// Values that could not be sent.
+    pub immovable: u64,
     /// Tasks that were taken back before they had started.
     pub retracted: u64,
     /// Tasks that were cancelled while they ran.

@@ -17,6 +17,8 @@ fn add(sum: &mut Summary, one: &Summary) {
     sum.retracted += one.retracted;
     sum.interrupted += one.interrupted;
     sum.gone += one.gone;
+    sum.given_back += one.given_back;
+    sum.immovable += one.immovable;
 }
 
 #[test]
@@ -47,6 +49,8 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.retracted, 200),
         (sum.interrupted, 200),
         (sum.gone, 20),
+        (sum.given_back, 500),
+        (sum.immovable, 50),
     ];
     for (index, (count, expected)) in happened.into_iter().enumerate() {
         assert!(count >= expected, "too little of number {index}: {sum:?}");

@@ -12,7 +12,8 @@ pub type Holders = SmallVec<[WorkerId; 2]>;
 #[derive(Clone, PartialEq, Debug)]
 pub enum Command {
     /// Run a task, once its inputs are there. Answered by [`Finished`](crate::Report::Finished),
-    /// [`Failed`](crate::Report::Failed) or [`Unavailable`](crate::Report::Unavailable).
+    /// [`Failed`](crate::Report::Failed), [`GivenBack`](crate::Report::GivenBack),
+    /// [`Unavailable`](crate::Report::Unavailable) or [`Immovable`](crate::Report::Immovable).
     Assign(Assignment),
     /// Give an assigned task back unless it has started. Answered by
     /// [`Retracted`](crate::Report::Retracted) or [`Started`](crate::Report::Started); by nothing
@@ -25,7 +26,8 @@ pub enum Command {
     /// Drop a value.
     Release(ObjectId),
     /// Get a value from one of the holders and keep it. Answered by
-    /// [`Stored`](crate::Report::Stored) or [`CopyFailed`](crate::Report::CopyFailed).
+    /// [`Stored`](crate::Report::Stored), [`CopyFailed`](crate::Report::CopyFailed) or
+    /// [`NotCopyable`](crate::Report::NotCopyable).
     Copy {
         /// The value.
         object: ObjectId,

@@ -42,6 +42,17 @@ pub enum Report {
         /// Who was asked for it, in vain.
         tried: Holders,
     },
+    /// A task asked to run again, elsewhere if possible, and has no value.
+    GivenBack(ObjectId),
+    /// A task was given back, since one of its inputs cannot be serialised where it is.
+    Immovable {
+        /// The attempt that was given back.
+        object: ObjectId,
+        /// The input.
+        input: ObjectId,
+        /// What its holder said, as if the task had raised it; opaque to the scheduler.
+        error: Bytes,
+    },
     /// The worker has a copy of a value: it was told to make one, or has read it for a task.
     Stored {
         /// The value.
@@ -56,6 +67,8 @@ pub enum Report {
         /// Who was asked for it, in vain.
         tried: Holders,
     },
+    /// A copy can be made by nobody: the value cannot be serialised where it is.
+    NotCopyable(ObjectId),
     /// A value that the worker held is gone: its file cannot be read any more.
     Gone(ObjectId),
     /// A running task has given its slot away: it waits for something, or said that it is long.

@@ -32,6 +32,15 @@ pub enum Event {
         /// The size of the value, which is now in the store; `None`: it did not come.
         nbytes: Option<u64>,
     },
+    /// A fetch has ended: who was asked has the value, and cannot serialise it.
+    Immovable {
+        /// The value.
+        object: ObjectId,
+        /// Who was asked.
+        from: WorkerId,
+        /// Why it cannot, as an exception, encoded.
+        error: Bytes,
+    },
     /// A client has put a value into the store. The scheduler hears that it is
     /// [`Stored`](Report::Stored).
     Put {
@@ -53,6 +62,8 @@ pub enum Outcome {
     Returned(Returned),
     /// An exception, encoded.
     Raised(Bytes),
+    /// The task asks to run again, elsewhere if possible.
+    GivenBack,
     /// The function was not called, since this input cannot be read from the store any more: the
     /// value counts as [gone](Event::Gone), and the task is given back.
     Missing(ObjectId),
@@ -73,7 +84,8 @@ pub enum Effect {
     Resume(ObjectId),
     /// A running task was cancelled: nobody wants its value. Its slot is free once it ends.
     Interrupt(ObjectId),
-    /// Get a value from another worker into the store. Ends with [`Event::Fetched`].
+    /// Get a value from another worker into the store. Ends with [`Event::Fetched`]
+    /// or [`Event::Immovable`].
     Fetch {
         /// The value.
         object: ObjectId,

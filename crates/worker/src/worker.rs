@@ -59,6 +59,8 @@ pub enum Status {
 /// inputs cannot come: nobody who has it could be asked, or it was to be here and is not (any more),
 /// or it was to be made here by a task that will not make it, since that raised, was retracted,
 /// cancelled, or given back itself. Whoever waits for the value of such a task is given back with it.
+/// One whose input cannot be serialised where it is is given back as
+/// [`Immovable`](treadle_types::Report::Immovable).
 ///
 /// Time plays no part, so [`Worker::handle`] takes no clock. An event costs time in proportion to
 /// the inputs and waiting tasks that it concerns, but for one: losing a value that tasks still wait
@@ -122,6 +124,11 @@ impl Worker {
                 from,
                 nbytes,
             } => self.fetched(object, from, nbytes, effects)?,
+            Event::Immovable {
+                object,
+                from,
+                error,
+            } => self.immovable(object, from, &error, effects)?,
             Event::Put { object, nbytes } => self.put(object, nbytes, effects)?,
             Event::Gone(object) => self.gone(object, effects),
             Event::Paused(paused) => self.paused = paused,

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use treadle_types::Command;
+use treadle_types::{Command, Report};
 use treadle_worker::{Config, Effect, Event, Status};
 
 #[test]
@@ -256,4 +256,37 @@ fn a_long_chain_is_given_back_without_deep_recursion() {
         .expect("the fetch can fail");
     assert!(worker.is_empty());
     assert_eq!(effects.0.len(), 200_000);
+}
+
+#[test]
+fn what_its_holder_cannot_serialise_is_not_asked_of_others_and_gives_its_readers_back() {
+    let mut worker = Bench::new(1);
+    worker.assign(task(2, vec![at(1, &[7, 8])]));
+    worker.assign(task(3, vec![at(1, &[7]), at(4, &[9])]));
+    worker.assign(task(5, vec![here(3)]));
+    assert_eq!(worker.copy(1, &[7]), []);
+    assert_eq!(
+        worker.immovable(1, 7),
+        [
+            report(Report::NotCopyable(object(1))),
+            immovable(2, 1),
+            immovable(3, 1),
+            unavailable(5, 3, &[]),
+        ]
+    );
+    // What the second task wanted, too, is under way, and nobody waits for it.
+    assert_eq!(worker.immovable(4, 9), []);
+    assert!(worker.0.is_empty());
+}
+
+#[test]
+fn a_value_that_a_client_brought_meanwhile_needs_no_holder_that_can_serialise_it() {
+    let mut worker = Bench::new(1);
+    worker.assign(task(2, vec![at(1, &[7])]));
+    let put = Event::Put {
+        object: object(1),
+        nbytes: 10,
+    };
+    assert_eq!(worker.event(put), []);
+    assert_eq!(worker.immovable(1, 7), [stored(1, 10), run_with(2, &[1])]);
 }

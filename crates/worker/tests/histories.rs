@@ -47,11 +47,13 @@ impl Outside {
                     | Report::Failed { object, .. }
                     | Report::Retracted(object)
                     | Report::Stopped(object)
+                    | Report::GivenBack(object)
+                    | Report::Immovable { object, .. }
                     | Report::Unavailable { object, .. } => {
                         let is_open = self.assigned.insert(object, false);
                         assert_eq!(is_open, Some(true), "{object:?} is answered twice");
                     }
-                    Report::CopyFailed { object, .. } => {
+                    Report::CopyFailed { object, .. } | Report::NotCopyable(object) => {
                         let asked = self.copies.remove(&object);
                         assert!(asked.is_some(), "nobody asked for {object:?}");
                     }
@@ -101,11 +103,12 @@ impl Outside {
             12 | 13 if !self.running.is_empty() => {
                 let index = usize::from(which) % self.running.len();
                 let number = self.running.swap_remove(index);
-                match other % 5 {
+                match other % 6 {
                     0 => self.worker.raised(number),
                     1 => self.worker.ended(number, Outcome::Missing(object(low))),
                     2 => self.worker.ran(number, kept(3)),
                     3 => self.worker.ran(number, small(b"x")),
+                    4 => self.worker.ended(number, Outcome::GivenBack),
                     _ => {
                         self.running.push(number);
                         match self.worker.status(number) {
@@ -123,8 +126,9 @@ impl Outside {
             _ if !self.fetching.is_empty() => {
                 let index = usize::from(which) % self.fetching.len();
                 let (number, from) = self.fetching.swap_remove(index);
-                match other % 3 {
+                match other % 4 {
                     0 => self.worker.not_fetched(number, from),
+                    1 => self.worker.immovable(number, from),
                     _ => self.worker.fetched(number, from, 12),
                 }
             }

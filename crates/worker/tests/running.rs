@@ -268,3 +268,22 @@ fn what_cannot_happen_is_refused_and_changes_nothing() {
     }
     assert_eq!(worker.ran(1, kept(1)), [finished(1, kept(1))]);
 }
+
+#[test]
+fn a_task_that_asks_to_run_elsewhere_takes_those_with_it_that_wait_for_its_value() {
+    let mut worker = Bench::new(1);
+    worker.assign(task(1, vec![]));
+    worker.assign(task(2, vec![here(1)]));
+    assert_eq!(
+        worker.ended(1, Outcome::GivenBack),
+        [report(Report::GivenBack(object(1))), unavailable(2, 1, &[])]
+    );
+    assert!(worker.0.is_empty());
+    // Where it may come back to.
+    worker.assign(task(3, vec![]));
+    worker.cancel(3);
+    assert_eq!(
+        worker.ended(3, Outcome::GivenBack),
+        [report(Report::Stopped(object(3)))]
+    );
+}

@@ -187,9 +187,12 @@ class Service:
         """Whether a task raised ``distributed.Reschedule``."""
         return errors.reschedules(exception)
 
-    def unserializable(self, value: Any, exception: BaseException) -> BaseException:
-        """Return the error of a task whose value cannot be pickled."""
-        return errors.unserializable(value, exception)
+    def unserializable(
+        self, value: Any, exception: BaseException, key: Hashable = None
+    ) -> BaseException:
+        """Return the error of whoever needs the value of a task elsewhere that cannot be pickled."""
+        where = "" if key is None else f"the result of {key!r} at worker {self.worker.address}"
+        return errors.unserializable(value, exception, where)
 
     def add_actor(self, key: Hashable, instance: Any) -> Any:
         """Keep an actor and return its handle, the value of the task that made it."""

@@ -85,9 +85,10 @@ def as_message(exception: BaseException) -> dict[str, Any]:
     }
 
 
-def unserializable(value: Any, exception: BaseException) -> TypeError:
-    """Return the error of a value that cannot be pickled, in distributed's words."""
-    error = TypeError(f"Could not serialize object of type {typename(type(value))}", _repr(value))
+def unserializable(value: Any, exception: BaseException, where: str = "") -> TypeError:
+    """Return the error of a value that cannot be pickled, in distributed's words, and where it is."""
+    what = f"Could not serialize object of type {typename(type(value))}"
+    error = TypeError(what, _repr(value), *([where] if where else []))
     error.__cause__ = exception
     return error
 

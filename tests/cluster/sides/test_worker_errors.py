@@ -151,10 +151,11 @@ def test_a_base_exception_stays_one() -> None:
 
 def test_a_value_that_cannot_be_pickled_is_a_type_error(worker: HubWorker) -> None:
     lock = threading.Lock()
-    error = worker.service.unserializable(lock, caught(lambda: pickle.dumps(lock)))
+    error = worker.service.unserializable(lock, caught(lambda: pickle.dumps(lock)), "my-key")
     exception, _ = errors.load(worker.service.dump_error(error))
     assert type(exception) is TypeError
     assert "Could not serialize object of type _thread.lock" in str(exception)
+    assert f"the result of 'my-key' at worker {worker.service.worker.address}" in str(exception)
     assert "cannot pickle" in str(exception.__cause__)
 
 

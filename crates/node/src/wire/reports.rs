@@ -23,6 +23,9 @@ const COPY_FAILED: u64 = 7;
 const GONE: u64 = 8;
 const SECEDED: u64 = 9;
 const REJOINED: u64 = 10;
+const GIVEN_BACK: u64 = 11;
+const IMMOVABLE: u64 = 12;
+const NOT_COPYABLE: u64 = 13;
 
 pub(super) const VALUE: u64 = 1;
 const KEPT: u64 = 2;
@@ -94,9 +97,18 @@ impl Reports {
                 tried,
             } => {
                 self.object(UNAVAILABLE, *object);
-                self.input_tasks.put_delta(input.task.0.into());
-                self.input_attempts.put_delta(input.attempt.0.into());
+                self.input(*input);
                 self.tried(tried);
+            }
+            Report::GivenBack(object) => self.object(GIVEN_BACK, *object),
+            Report::Immovable {
+                object,
+                input,
+                error,
+            } => {
+                self.object(IMMOVABLE, *object);
+                self.input(*input);
+                put_blob(error, &mut self.lengths, &mut self.blobs);
             }
             Report::Stored { object, nbytes } => {
                 self.object(STORED, *object);
@@ -106,6 +118,7 @@ impl Reports {
                 self.object(COPY_FAILED, *object);
                 self.tried(tried);
             }
+            Report::NotCopyable(object) => self.object(NOT_COPYABLE, *object),
             Report::Gone(object) => self.object(GONE, *object),
             Report::Seceded(object) => self.object(SECEDED, *object),
             Report::Rejoined(object) => self.object(REJOINED, *object),
@@ -119,6 +132,11 @@ impl Reports {
         self.kinds.put(kind);
         self.tasks.put_delta(object.task.0.into());
         self.attempts.put_delta(object.attempt.0.into());
+    }
+
+    fn input(&mut self, input: ObjectId) {
+        self.input_tasks.put_delta(input.task.0.into());
+        self.input_attempts.put_delta(input.attempt.0.into());
     }
 
     #[inline]
@@ -159,7 +177,7 @@ impl Reports {
             Report::Finished { value, .. } => {
                 64 + value.inline.as_ref().map_or(0, Bytes::len) + value.class.len()
             }
-            Report::Failed { error, .. } => 48 + error.len(),
+            Report::Failed { error, .. } | Report::Immovable { error, .. } => 48 + error.len(),
             Report::Unavailable { tried, .. } | Report::CopyFailed { tried, .. } => {
                 48 + 5 * tried.len()
             }
@@ -282,6 +300,12 @@ impl ReportRows {
         })
     }
 
+    fn input(&mut self) -> Result<ObjectId, WireError> {
+        let task = TaskId(self.input_tasks.get_delta_u32()?);
+        let attempt = Attempt(self.input_attempts.get_delta_u32()?);
+        Ok(ObjectId::new(task, attempt))
+    }
+
     fn tried(&mut self) -> Result<Holders, WireError> {
         let count = self.tried_counts.get()?;
         holders(&mut self.tried, count)
@@ -314,15 +338,17 @@ impl Rows for ReportRows {
             RETRACTED => Report::Retracted(object),
             STARTED => Report::Started(object),
             STOPPED => Report::Stopped(object),
-            UNAVAILABLE => {
-                let task = TaskId(self.input_tasks.get_delta_u32()?);
-                let attempt = Attempt(self.input_attempts.get_delta_u32()?);
-                Report::Unavailable {
-                    object,
-                    input: ObjectId::new(task, attempt),
-                    tried: self.tried()?,
-                }
-            }
+            UNAVAILABLE => Report::Unavailable {
+                object,
+                input: self.input()?,
+                tried: self.tried()?,
+            },
+            GIVEN_BACK => Report::GivenBack(object),
+            IMMOVABLE => Report::Immovable {
+                object,
+                input: self.input()?,
+                error: self.blob()?,
+            },
             STORED => Report::Stored {
                 object,
                 nbytes: self.nbytes.get()?,
@@ -331,6 +357,7 @@ impl Rows for ReportRows {
                 object,
                 tried: self.tried()?,
             },
+            NOT_COPYABLE => Report::NotCopyable(object),
             GONE => Report::Gone(object),
             SECEDED => Report::Seceded(object),
             REJOINED => Report::Rejoined(object),

@@ -268,7 +268,7 @@ impl Fetching {
             };
             let from = connection.worker;
             let nbytes = match arrived {
-                Ok(frames) => {
+                Arrived::Value(frames) => {
                     let nbytes = frames.nbytes();
                     match inner.values.put_frames(object, frames, ROOM) {
                         Ok(()) => Some(nbytes),
@@ -278,7 +278,15 @@ impl Fetching {
                         }
                     }
                 }
-                Err(reason) => {
+                Arrived::Unserialisable(error) => {
+                    inner.handle(Event::Immovable {
+                        object,
+                        from,
+                        error,
+                    });
+                    continue;
+                }
+                Arrived::Nothing(reason) => {
                     inner.log(format_args!("{from:?} has not got {object:?}: {reason}"));
                     None
                 }
@@ -362,23 +370,30 @@ fn connect(inner: &Inner, worker: WorkerId) -> Result<(), String> {
     spawned.map(drop).map_err(|error| error.to_string())
 }
 
+/// What came of a request.
+enum Arrived {
+    Value(Frames),
+    /// The holder cannot serialise it: the error, as that of a task.
+    Unserialisable(Bytes),
+    /// The reason.
+    Nothing(String),
+}
+
 /// The answer to a request; nothing where it is none.
-fn arrived(
-    received: Received,
-    asked: &mut HashMap<u64, ObjectId>,
-) -> Option<(ObjectId, Result<Frames, String>)> {
+fn arrived(received: Received, asked: &mut HashMap<u64, ObjectId>) -> Option<(ObjectId, Arrived)> {
     let mut frames = received.frames.into_iter();
     let head = frames.next()?;
     let (number, rest) = head.as_slice().split_first_chunk::<8>()?;
     let object = asked.remove(&u64::from_le_bytes(*number))?;
-    match received.kind {
+    let arrived = match received.kind {
         Data::VALUE => {
             let kind = u32::from_le_bytes(rest.try_into().ok()?);
             let parts: Vec<Bytes> = frames.map(treadle_net::Frame::into_bytes).collect();
-            Some((object, Ok(Frames::new(kind, parts))))
+            Arrived::Value(Frames::new(kind, parts))
         }
-        Data::UNSERIALISABLE => Some((object, Err("it cannot be serialised".into()))),
-        Data::NO_VALUE => Some((object, Err(String::from_utf8_lossy(rest).into_owned()))),
-        _ => None,
-    }
+        Data::UNSERIALISABLE => Arrived::Unserialisable(Bytes::copy_from_slice(rest)),
+        Data::NO_VALUE => Arrived::Nothing(String::from_utf8_lossy(rest).into_owned()),
+        _ => return None,
+    };
+    Some((object, arrived))
 }

@@ -206,6 +206,11 @@ fn report() -> impl Strategy<Value = Report> {
         }),
         1 => (object(), any::<u64>()).prop_map(|(object, nbytes)| Report::Stored { object, nbytes }),
         1 => (object(), holders()).prop_map(|(object, tried)| Report::CopyFailed { object, tried }),
+        1 => object().prop_map(Report::GivenBack),
+        1 => (object(), object(), bytes()).prop_map(|(object, input, error)| {
+            Report::Immovable { object, input, error }
+        }),
+        1 => object().prop_map(Report::NotCopyable),
         1 => object().prop_map(Report::Gone),
         1 => object().prop_map(Report::Seceded),
         1 => object().prop_map(Report::Rejoined),

@@ -38,6 +38,12 @@ fn reports(object: ObjectId) -> Vec<Report> {
             input: object,
             tried: Holders::new(),
         },
+        Report::GivenBack(object),
+        Report::Immovable {
+            object,
+            input: object,
+            error: Bytes::new(),
+        },
         Report::Stored { object, nbytes: 1 },
         Report::Gone(object),
         Report::Seceded(object),
@@ -73,7 +79,7 @@ fn an_attempt_that_never_was_is_impossible() {
 
 #[test]
 fn the_task_of_another_worker_is_impossible() {
-    for index in 0..6 {
+    for index in 0..8 {
         let mut cluster = Cluster::new(2, 1);
         let task = cluster.one(reads(&[]));
         let worker = cluster.worker_of(task);

@@ -11,5 +11,6 @@ mod loss;
 mod memory;
 mod model;
 mod placement;
+mod reruns;
 mod resources;
 mod retraction;

@@ -1,5 +1,6 @@
 //! Values: those that come from other workers, and those that are here.
 
+use bytes::Bytes;
 use treadle_types::{Holders, ObjectId, Priority, Report, WorkerId};
 
 use super::Worker;
@@ -129,6 +130,49 @@ impl Worker {
                 self.give_up(slot, tried, effects);
             }
         }
+        Ok(())
+    }
+
+    /// Who has a value cannot serialise it, and then nobody else has it.
+    pub(super) fn immovable(
+        &mut self,
+        object: ObjectId,
+        from: WorkerId,
+        error: &Bytes,
+        effects: &mut Effects,
+    ) -> Result<(), WorkerError> {
+        let slot = self.objects.find(object);
+        let entry = slot.map(|slot| (slot, self.objects.at_mut(slot)));
+        let Some((slot, entry)) = entry.filter(|(_, entry)| entry.is_wanted()) else {
+            return self.fetched(object, from, None, effects);
+        };
+        let State::Fetching(fetch) = &mut entry.state else {
+            return self.fetched(object, from, None, effects);
+        };
+        if fetch.from != Some(from) || fetch.put.is_some() {
+            return self.fetched(object, from, None, effects);
+        }
+        fetch.from = None;
+        fetch.untried.clear();
+        self.fetches.end(from, fetch.nbytes);
+        if std::mem::take(&mut entry.copy) {
+            effects.report(Report::NotCopyable(object));
+        }
+        for waiter in std::mem::take(&mut entry.waiters) {
+            let reader = self.objects.at(waiter).object;
+            // One that reads the value twice went at the first.
+            if !matches!(self.objects.at(waiter).state, State::Pending(_)) {
+                continue;
+            }
+            effects.report(Report::Immovable {
+                object: reader,
+                input: object,
+                error: error.clone(),
+            });
+            let waiters = self.remove_pending(waiter, effects);
+            self.disappoint(reader, waiters, Holders::new(), effects);
+        }
+        self.abandon_if_idle(slot);
         Ok(())
     }
 

@@ -188,6 +188,10 @@ impl Worker {
                 });
                 self.end_without_value(slot, effects);
             }
+            Outcome::GivenBack => {
+                effects.report(Report::GivenBack(object));
+                self.end_without_value(slot, effects);
+            }
             Outcome::Missing(input) => {
                 // In this order, or the scheduler might send the task here again.
                 self.gone(input, effects);
@@ -326,7 +330,7 @@ impl Worker {
     }
 
     /// Forgets a task that has not started. Those that wait for its value are the caller's.
-    fn remove_pending(&mut self, slot: u32, effects: &mut Effects) -> Vec<u32> {
+    pub(super) fn remove_pending(&mut self, slot: u32, effects: &mut Effects) -> Vec<u32> {
         self.answer_copy(slot, Holders::new(), effects);
         let waiters = std::mem::take(&mut self.objects.at_mut(slot).waiters);
         let State::Pending(task) = self.objects.remove(slot) else {

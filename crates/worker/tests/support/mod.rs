@@ -137,6 +137,14 @@ pub(crate) fn unavailable(task: u32, input: u32, tried: &[u32]) -> Effect {
     })
 }
 
+pub(crate) fn immovable(task: u32, input: u32) -> Effect {
+    report(Report::Immovable {
+        object: object(task),
+        input: object(input),
+        error: Bytes::from_static(b"error"),
+    })
+}
+
 pub(crate) fn copy_failed(task: u32, tried: &[u32]) -> Effect {
     report(Report::CopyFailed {
         object: object(task),
@@ -231,6 +239,14 @@ impl Bench {
             object: object(task),
             from: WorkerId(from),
             nbytes: None,
+        })
+    }
+
+    pub(crate) fn immovable(&mut self, task: u32, from: u32) -> Vec<Effect> {
+        self.event(Event::Immovable {
+            object: object(task),
+            from: WorkerId(from),
+            error: Bytes::from_static(b"error"),
         })
     }
 

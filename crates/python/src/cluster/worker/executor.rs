@@ -106,6 +106,7 @@ fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> b
             let outcome = attempt(py, shared, context, &task, &current.key, &body);
             let end = match outcome {
                 Outcome::Returned(_) => "memory",
+                Outcome::GivenBack => "rescheduled",
                 _ => "error",
             };
             shared.observe(py, &current.key, "executing", end);
@@ -219,7 +220,7 @@ fn keep(
     }
     let nbytes = size_of(value.bind(py))?;
     let class = shared.class_of(value.bind(py));
-    let live = LiveObject::new(value, nbytes, &shared.keeper);
+    let live = LiveObject::new(value, nbytes, key.clone(), &shared.keeper);
     py.detach(|| shared.node.keep(task.object, live, ROOM))
         .map_err(|error| pyo3::exceptions::PyMemoryError::new_err(error.to_string()))?;
     shared.keys().insert(task.object, key.clone());
@@ -234,6 +235,13 @@ fn keep(
 fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
     // With its traceback, which `PyErr::value` leaves out before Python 3.12.
     let exception = error.clone_ref(py).into_value(py);
+    let again = shared
+        .service
+        .call_method1(py, intern!(py, "reschedules"), (&exception,))
+        .and_then(|again| again.extract(py));
+    if again.unwrap_or(false) {
+        return Outcome::GivenBack;
+    }
     let dumped = shared
         .service
         .call_method1(py, intern!(py, "dump_error"), (exception,))

@@ -1,6 +1,8 @@
 //! Values of tasks, as the store holds them.
 
+use crate::recipe;
 use crate::transfer::{decode_parts, encode};
+use bytes::Bytes;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::error::Error;
@@ -13,6 +15,8 @@ use treadle_store::{Frames, Live, Overlap, Pinned};
 pub(crate) struct LiveObject {
     object: ManuallyDrop<Py<PyAny>>,
     nbytes: u64,
+    /// The encoded key, for messages; empty where the value came from another worker.
+    key: Bytes,
     keeper: Arc<Keeper>,
 }
 
@@ -49,14 +53,16 @@ impl Keeper {
     }
 
     /// What whoever asked for the value is told.
-    fn unserialisable(&self, py: Python<'_>, value: &Py<PyAny>, error: &PyErr) -> Unserialisable {
+    fn unserialisable(&self, py: Python<'_>, live: &LiveObject, error: &PyErr) -> Unserialisable {
+        let key = recipe::decode_key(py, &live.key).map(Bound::unbind);
+        let told = (
+            &*live.object,
+            error.clone_ref(py).into_value(py),
+            key.unwrap_or_else(|_| py.None()),
+        );
         let dumped = self
             .service
-            .call_method1(
-                py,
-                "unserializable",
-                (value, error.clone_ref(py).into_value(py)),
-            )
+            .call_method1(py, "unserializable", told)
             .and_then(|error| self.service.call_method1(py, "dump_error", (error,)))
             .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
         Unserialisable {
@@ -68,10 +74,16 @@ impl Keeper {
 }
 
 impl LiveObject {
-    pub(crate) fn new(object: Py<PyAny>, nbytes: u64, keeper: &Arc<Keeper>) -> Arc<Self> {
+    pub(crate) fn new(
+        object: Py<PyAny>,
+        nbytes: u64,
+        key: Bytes,
+        keeper: &Arc<Keeper>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             object: ManuallyDrop::new(object),
             nbytes,
+            key,
             keeper: Arc::clone(keeper),
         })
     }
@@ -97,7 +109,7 @@ impl Live for LiveObject {
     fn frames(&self) -> Result<Frames, Box<dyn Error + Send + Sync>> {
         Python::try_attach(|py| {
             let encoded = encode(self.object.bind(py))
-                .map_err(|error| self.keeper.unserialisable(py, &self.object, &error))?;
+                .map_err(|error| self.keeper.unserialisable(py, self, &error))?;
             // The first part is the header or the stream of the pickle; the others are buffers of
             // the object's own.
             let own = encoded.frames.first().map_or(0, |part| part.len() as u64);
@@ -125,7 +137,7 @@ pub(crate) fn object_of(
         .map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))?;
     let (frames, mut pinned) = frames;
     let object = decode_parts(py, frames.kind(), frames.parts())?.unbind();
-    let live: Arc<dyn Live> = LiveObject::new(object, frames.nbytes(), keeper);
+    let live: Arc<dyn Live> = LiveObject::new(object, frames.nbytes(), Bytes::new(), keeper);
     // If another thread was faster, its object is the value's.
     let (live, pinned) = py.detach(|| (pinned.attach_live(live, Overlap::Frames), pinned));
     let object = clone_live(py, live.as_any());
@@ -143,7 +155,7 @@ fn clone_live(py: Python<'_>, live: &dyn Any) -> Py<PyAny> {
 /// A value that a task reads, as an object.
 pub(crate) fn read(py: Python<'_>, value: Value, keeper: &Arc<Keeper>) -> PyResult<Py<PyAny>> {
     match value {
-        Value::Small(bytes) => crate::recipe::decode_value(py, &bytes),
+        Value::Small(bytes) => recipe::decode_value(py, &bytes),
         Value::Stored(pinned) => object_of(py, pinned, keeper),
     }
 }

@@ -20,6 +20,7 @@ from treadle.threaded import get
 if TYPE_CHECKING:
     from treadle import processes, transfer
     from treadle.client import (
+        ActorLost,
         Client,
         DataLost,
         Future,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ActorLost",
     "Client",
     "CycleError",
     "DataLost",
@@ -63,7 +65,7 @@ __all__ = [
 _CLIENT = frozenset(
     [
         *("Client", "Future", "LocalCluster", "as_completed", "progress", "wait"),
-        *("DataLost", "InputUnavailable", "WorkerLost"),
+        *("ActorLost", "DataLost", "InputUnavailable", "WorkerLost"),
     ]
 )
 

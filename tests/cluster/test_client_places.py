@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 
 import dask
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from distributed import wait
 
-from client_support import SOON, add, addresses, inc, note, pass_gate
+from client_support import SOON, add, addresses, distributed_fails, inc, note, pass_gate
 
 
 def holders(client, future):
@@ -168,6 +169,20 @@ def test_scattered_data_of_a_killed_worker_is_lost(fresh_client, eventually):
     eventually(lambda: future.status in ("lost", "cancelled"))
     with pytest.raises(distributed.CancelledError):
         client.submit(len, future).result(timeout=SOON)
+
+
+@distributed_fails("it has forgotten why")
+def test_lost_data_says_which_worker_it_was_lost_with(fresh_client, eventually):
+    client = fresh_client
+    first, _ = addresses(client)
+    future = client.scatter(np.arange(1000), workers=[first])
+    os.kill(client.run(os.getpid)[first], signal.SIGKILL)
+    eventually(lambda: future.status == "cancelled")
+    with pytest.raises(distributed.CancelledError, match="SIGKILL") as caught:
+        future.result(timeout=SOON)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.worker.address == first
+    assert client.gather([future], errors="skip") == []
 
 
 def test_a_task_that_kills_its_workers_fails(new_client):

@@ -293,6 +293,8 @@ pub enum FailedKind {
     WorkersLost(Vec<LostWorker>),
     /// Its value cannot be computed again, and is gone with this worker.
     DataLost(LostWorker),
+    /// Its value is an actor, and is gone with this worker.
+    ActorLost(LostWorker),
     /// An input could not be got: its key, encoded.
     Unavailable(Bytes),
 }

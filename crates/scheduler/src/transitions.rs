@@ -487,6 +487,7 @@ impl Scheduler {
                     .workers
                     .name(worker)
                     .unwrap_or(treadle_types::Symbol(0)),
+                actor: self.tasks[id].flags.has(Flags::ACTOR),
             };
             self.work.failing.push((id, Arc::new(failure)));
             return;
@@ -512,6 +513,7 @@ impl Scheduler {
         let failure = Failure::DataLost {
             task: id,
             worker: treadle_types::Symbol(0),
+            actor: false,
         };
         self.work.failing.push((id, Arc::new(failure)));
     }

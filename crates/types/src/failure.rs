@@ -53,8 +53,10 @@ pub enum Failure {
     DataLost {
         /// The task whose value is gone.
         task: TaskId,
-        /// The worker that was the last to hold it.
+        /// The worker that was the last to hold it; [`Symbol`] 0 if none ever did.
         worker: Symbol,
+        /// Whether it is an actor.
+        actor: bool,
     },
     /// No worker could get an input from those that hold it, and running it again did not help.
     Unavailable {

@@ -18,12 +18,13 @@ import dask.config
 from treadle.client import _feed
 from treadle.client._client import Client
 from treadle.client._completed import as_completed
-from treadle.client._failures import DataLost, InputUnavailable, WorkerLost
+from treadle.client._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
 from treadle.client._future import Future
 from treadle.client._local import LocalCluster
 from treadle.client._progress import progress
 
 __all__ = [
+    "ActorLost",
     "Client",
     "DataLost",
     "Future",

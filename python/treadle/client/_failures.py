@@ -7,10 +7,13 @@ from collections.abc import Hashable, Mapping
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from treadle.client._distributed import KilledWorker
+from treadle.client._distributed import FutureCancelledError, KilledWorker
 from treadle.worker import errors
 
-__all__ = ["DataLost", "Failure", "InputUnavailable", "Raised", "WorkerLost", "exception"]
+__all__ = [
+    *("ActorLost", "DataLost", "InputUnavailable", "WorkerLost"),
+    *("Failure", "Raised", "exception"),
+]
 
 
 #: An exception, and its traceback.
@@ -93,8 +96,36 @@ class WorkerLost(KilledWorker):  # type: ignore[misc]
         return "\n".join(lines) + _last_words(self.last_worker)
 
 
-class DataLost(RuntimeError):
-    """A value that no task can compute again (scattered data, an actor) is gone with its worker."""
+class DataLost(FutureCancelledError):  # type: ignore[misc]
+    """Scattered data is gone with its worker, and no task can compute it again.
+
+    As in distributed, the future of the data is cancelled then, and so are those that depend on it.
+
+    Attributes
+    ----------
+    key
+        The key of the data.
+    worker
+        The worker that was the last to hold it: ``name``, ``address``, ``cause``, ``log``.
+    """
+
+    def __init__(self, key: Hashable, worker: LostWorker) -> None:
+        gone = "with the worker that held it" if worker.name else "with the client that brought it"
+        message = (
+            f"It is gone {gone}, and nothing can compute it again: scatter it anew, or with "
+            f"broadcast= to several workers"
+        )
+        if worker.name:
+            message += f"\n  {worker}"
+        super().__init__(key, "lost data", message + _last_words(worker))
+        self.worker = worker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.worker)
+
+
+class ActorLost(RuntimeError):
+    """An actor is gone with its worker."""
 
     def __init__(self, key: Hashable, worker: LostWorker) -> None:
         super().__init__(key, worker)
@@ -103,8 +134,7 @@ class DataLost(RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.key!r} is gone with the worker that held it, and nothing can compute it again: "
-            f"scatter it anew, or with broadcast= to several workers\n  {self.worker}"
+            f"the actor {self.key!r} is gone with its worker; make it anew\n  {self.worker}"
         ) + _last_words(self.worker)
 
 
@@ -146,6 +176,11 @@ class Failure:
         self.key = key
         self.payload = payload
 
+    @property
+    def cancels(self) -> bool:
+        """Whether the key counts as cancelled, and not as failed."""
+        return self.kind == "data-lost"
+
     def decoded(self) -> Raised:
         """Return what to raise, and where it was raised."""
         if self.kind == "raised":
@@ -164,6 +199,8 @@ def _exception_of(kind: str, key: Hashable, payload: Any) -> BaseException:
         return WorkerLost(key, [LostWorker.of(values) for values in payload])
     if kind == "data-lost":
         return DataLost(key, LostWorker.of(payload))
+    if kind == "actor-lost":
+        return ActorLost(key, LostWorker.of(payload))
     if kind == "unavailable":
         return InputUnavailable(key, payload)
     return RuntimeError(f"{key!r} failed: {kind} ({payload!r:.200})")

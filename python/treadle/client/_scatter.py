@@ -90,7 +90,7 @@ class Scattering:
                 raise
         await until(state for future in futures.values() if (state := future._state) is not None)
         for future in futures.values():
-            if future.status == "error":
+            if future.status in ("error", "cancelled"):
                 future._bound()[1].throw()
         if again and (broadcast or names):
             # They are somewhere, but not where they are wanted.

@@ -67,8 +67,8 @@ class State(FutureStateOfDistributed):
 
     def native_failed(self, kind: str, key: Hashable, payload: Any) -> None:
         """The key has no value and will not get one; decoded when somebody asks why."""
-        self._failure = Failure(kind, key, payload)
-        self.status = "error"
+        self._failure = failure = Failure(kind, key, payload)
+        self.status = "cancelled" if failure.cancels else "error"
         State.latest_failure = object()
         if self._wakers is not None:
             self._wake()

@@ -257,8 +257,12 @@ impl Hub {
                     .map(|loss| self.lost_worker(loss.worker, Some(&loss.cause)))
                     .collect(),
             ),
-            Failure::DataLost { worker, .. } => {
-                FailedKind::DataLost(self.lost_worker(*worker, None))
+            Failure::DataLost { worker, actor, .. } => {
+                let lost = self.lost_worker(*worker, None);
+                match actor {
+                    true => FailedKind::ActorLost(lost),
+                    false => FailedKind::DataLost(lost),
+                }
             }
             Failure::Unavailable { input, .. } => FailedKind::Unavailable(key(*input)),
         };

@@ -175,6 +175,7 @@ pub(super) fn put_failed(id: u32, failed: &Failed) -> Section {
             workers: workers.iter().map(put_lost).collect(),
         }),
         FailedKind::DataLost(worker) => Kind::DataLost(put_lost(worker)),
+        FailedKind::ActorLost(worker) => Kind::ActorLost(put_lost(worker)),
         FailedKind::Unavailable(input) => Kind::Unavailable(input.clone()),
     };
     Section::Failed(proto::Failed {
@@ -193,6 +194,7 @@ pub(super) fn get_failed(section: proto::Failed, keeper: Keeper) -> Result<ToCli
             FailedKind::WorkersLost(workers?)
         }
         Kind::DataLost(worker) => FailedKind::DataLost(get_lost(worker)?),
+        Kind::ActorLost(worker) => FailedKind::ActorLost(get_lost(worker)?),
         Kind::Unavailable(input) => FailedKind::Unavailable(keeper.keep_field(input)),
     };
     Ok(ToClient::Notice {
@@ -369,7 +371,7 @@ pub(super) fn failed_cost(failed: &Failed) -> usize {
     let kind = match &failed.kind {
         FailedKind::Raised(bytes) | FailedKind::Unavailable(bytes) => bytes.len(),
         FailedKind::WorkersLost(workers) => workers.iter().map(lost).sum(),
-        FailedKind::DataLost(worker) => lost(worker),
+        FailedKind::DataLost(worker) | FailedKind::ActorLost(worker) => lost(worker),
     };
     cost(&[failed.key.len(), kind])
 }

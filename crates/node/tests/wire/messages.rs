@@ -237,6 +237,7 @@ fn failed() -> impl Strategy<Value = Failed> {
         bytes().prop_map(FailedKind::Raised),
         prop::collection::vec(lost(), 0..3).prop_map(FailedKind::WorkersLost),
         lost().prop_map(FailedKind::DataLost),
+        lost().prop_map(FailedKind::ActorLost),
         bytes().prop_map(FailedKind::Unavailable),
     ];
     (bytes(), kind).prop_map(|(key, kind)| Failed { key, kind })

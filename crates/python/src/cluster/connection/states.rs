@@ -165,6 +165,7 @@ fn failure<'py>(py: Python<'py>, failed: &Failed) -> PyResult<Failure<'py>> {
             ("workers-lost", PyList::new(py, workers)?.into_any())
         }
         FailedKind::DataLost(worker) => ("data-lost", lost(py, worker)?.into_any()),
+        FailedKind::ActorLost(worker) => ("actor-lost", lost(py, worker)?.into_any()),
         FailedKind::Unavailable(input) => ("unavailable", recipe::decode_key(py, input)?),
     };
     Ok((kind, key, payload))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
+import weakref
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from dask.utils import key_split
 
@@ -22,14 +25,17 @@ class Trace:
     Attributes
     ----------
     planned : int
-        How many tasks were planned so far; may be read at any time, to show progress.
+        How many tasks were planned so far in this process; may be read at any time, to show progress.
     tasks : int
-        How many tasks ran so far; likewise.
+        How many tasks ran so far; likewise. Those of clusters are added when the block has ended.
     events : list of dict
         When the block has ended: events of the Chrome trace format, one ``"X"`` event a task, with
         times in microseconds from the start of the recording, one for each object that was sent or
-        received by :mod:`treadle.transfer` with its stages, and the names of threads and
-        connections.
+        received by :mod:`treadle.transfer` with its stages, the names of threads and connections, and
+        what clusters did (docs/tracing.md).
+    about : dict
+        When the block has ended: what is to be known of the recordings of clusters, by the address of
+        their schedulers: by how much clocks may differ, events that were dropped, notes.
     task_seconds : float
         When the block has ended: the sum of the tasks' durations.
     engine_seconds : float
@@ -40,7 +46,12 @@ class Trace:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.events: list[dict[str, Any]] = []
+        self.about: dict[str, Any] = {}
         self.task_seconds = 0.0
+        self._clusters: list[tuple[Cluster, Recording]] = []
+        self._recordings: list[Any] = []
+        self._on_clusters = 0
+        self._attaching = threading.Lock()
         self._recorder = _core.Recorder()
         self._start = 0
 
@@ -50,7 +61,7 @@ class Trace:
 
     @property
     def tasks(self) -> int:
-        return self._recorder.tasks
+        return self._recorder.tasks + self._on_clusters
 
     @property
     def engine_seconds(self) -> float:
@@ -61,6 +72,11 @@ class Trace:
             # A wrong path is an error now, not after hours of work.
             self.path.touch()
         self._start = self._recorder.start()
+        with _lock:
+            _active.append(self)
+            clusters = list(_clusters)
+        for cluster in clusters:
+            self._attach(cluster)
         return self
 
     def __exit__(
@@ -70,10 +86,59 @@ class Trace:
         traceback: TracebackType | None,
     ) -> None:
         self._recorder.stop()
+        with _lock:
+            _active.remove(self)
+            clusters = [cluster for cluster, _ in self._clusters]
+        for cluster in clusters:
+            self._detach(cluster)
         self._collect()
+        self._collect_clusters()
         if self.path is not None:
+            trace = {
+                "traceEvents": self.events,
+                "displayTimeUnit": "ms",
+                "otherData": {"clusters": self.about},
+            }
             with self.path.open("w", encoding="utf-8") as file:
-                json.dump({"traceEvents": self.events, "displayTimeUnit": "ms"}, file)
+                json.dump(trace, file)
+
+    async def __aenter__(self) -> Trace:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, exc_type, exc, traceback)
+
+    def _attach(self, cluster: Cluster) -> None:
+        with self._attaching:
+            if all(known is not cluster for known, _ in self._clusters):
+                self._clusters.append((cluster, cluster.trace_cluster()))
+
+    def _detach(self, cluster: Cluster) -> None:
+        with self._attaching:
+            found = [recording for known, recording in self._clusters if known is cluster]
+            self._clusters = [pair for pair in self._clusters if pair[0] is not cluster]
+            self._recordings += [recording.end() for recording in found]
+
+    def _collect_clusters(self) -> None:
+        if not self._recordings:
+            return
+        from treadle.client._timeline import timeline
+
+        by_scheduler: dict[str, list[Any]] = {}
+        for recording in self._recordings:
+            by_scheduler.setdefault(recording.scheduler, []).append(recording)
+        taken = {os.getpid(), *(event["pid"] for event in self.events)}
+        for recordings in by_scheduler.values():
+            line = timeline(recordings, self._start, taken)
+            self.events += line.events
+            self.task_seconds += line.task_seconds
+            self._on_clusters += line.tasks
+            self.about[line.about["scheduler"]] = line.about
 
     def _collect(self) -> None:
         name = lru_cache(maxsize=10_000)(key_split)
@@ -106,6 +171,11 @@ def trace(path: str | os.PathLike[str] | None = None) -> Trace:
     The file can be opened with https://ui.perfetto.dev or ``chrome://tracing``. Graphs that are
     started inside the block are recorded, from all threads; switched off, recording costs nothing.
 
+    With a :class:`treadle.Client` the file is about its whole cluster: the client's calls, the
+    scheduler, and each worker with a row for each of its executor threads. The end of the block waits
+    a few seconds for workers to send what they did last. In a coroutine write ``async with``: a plain
+    ``with`` works there, and keeps the event loop waiting. See docs/tracing.md.
+
     Parameters
     ----------
     path
@@ -120,6 +190,55 @@ def trace(path: str | os.PathLike[str] | None = None) -> Trace:
     668
     """
     return Trace(path)
+
+
+class Recording(Protocol):
+    """A recording of a cluster that is going on."""
+
+    def end(self) -> Any:
+        """Stop; return what was recorded, for ``treadle.client._timeline``."""
+
+
+class Cluster(Protocol):
+    """A client, as far as it matters here."""
+
+    def trace_cluster(self) -> Recording:
+        """Begin to record what the cluster does."""
+
+
+_lock = threading.Lock()
+_active: list[Trace] = []
+# The clients of this process that are connected.
+_clusters: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def attach(cluster: Cluster) -> None:
+    """A client has connected: traces that are being recorded are about its cluster, too."""
+    with _lock:
+        _clusters.add(cluster)
+        active = list(_active)
+    for trace in active:
+        trace._attach(cluster)
+
+
+def detach(cluster: Cluster) -> None:
+    """A client is about to disconnect."""
+    with _lock:
+        _clusters.discard(cluster)
+        active = list(_active)
+    for trace in active:
+        trace._detach(cluster)
+
+
+def _after_fork() -> None:
+    """Leave the parent's recordings alone."""
+    global _lock
+    _lock = threading.Lock()
+    _active.clear()
+    _clusters.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _thread_names(

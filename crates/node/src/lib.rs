@@ -11,6 +11,7 @@
 //! Linux only: it stands on `treadle-net`.
 
 pub mod client;
+mod clock;
 mod error;
 pub mod message;
 pub mod server;

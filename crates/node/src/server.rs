@@ -11,7 +11,7 @@
 //! | `keys`, `locals`, `symbols`, `definitions` | names of things |
 //! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
 //! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
-//! | `stream`, `metrics`, `http`, `mailbox` | what can be watched |
+//! | `stream`, `tracing`, `metrics`, `http`, `mailbox` | what can be watched |
 
 mod admission;
 mod calls;
@@ -30,6 +30,7 @@ mod reactor;
 mod stream;
 mod submit;
 mod symbols;
+mod tracing;
 mod waiting;
 
 use std::fmt;

@@ -6,6 +6,7 @@
 //! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
 //! | `treadle-fetch` | gets values from other workers |
 //! | `treadle-accept`, `treadle-serve` | values for others |
+//! | `treadle-trace` | while somebody traces: sends what was recorded |
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
 
@@ -14,10 +15,13 @@ mod inner;
 mod peers;
 mod runs;
 mod serving;
+mod tracing;
 mod values;
 
 pub use health::Health;
 pub use runs::Task;
+pub(crate) use tracing::{BATCH, TOLD};
+pub use tracing::{Ran, Tracing};
 pub use values::{Unserialisable, Value};
 
 use std::fmt;
@@ -132,7 +136,9 @@ impl Worker {
             ..treadle_worker::Config::default()
         });
         let requests = Arc::new(Requests::new(&data_lane));
-        let inner = Arc::new(Inner {
+        let visitors = Visitors::new(Poller::new()?);
+        let inner = Arc::new_cyclic(|this| Inner {
+            this: this.clone(),
             id: WorkerId(id),
             info,
             address: listener.address().to_string(),
@@ -152,7 +158,8 @@ impl Worker {
             resumed: Condvar::new(),
             values: Values::new(store),
             requests,
-            visitors: Visitors::new(Poller::new()?),
+            visitors,
+            tracing: Arc::default(),
             definitions: Mutex::default(),
             host: OnceLock::new(),
             over: AtomicBool::new(false),
@@ -247,7 +254,21 @@ impl Worker {
 
     /// A definition.
     pub fn definition(&self, client: ClientId, number: u32) -> Option<Bytes> {
-        lock(&self.0.definitions).get(&(client, number)).cloned()
+        let definitions = lock(&self.0.definitions);
+        let definition = definitions.get(&(client, number))?;
+        Some(definition.pickle.clone())
+    }
+
+    /// A definition's name, for people.
+    pub fn definition_name(&self, client: ClientId, number: u32) -> Option<String> {
+        let definitions = lock(&self.0.definitions);
+        let definition = definitions.get(&(client, number))?;
+        Some(definition.name.clone())
+    }
+
+    /// What is recorded for those who trace the cluster.
+    pub fn tracing(&self) -> &Tracing {
+        &self.0.tracing
     }
 
     /// The inputs of a task, in the order of its recipe. Reads back what is on disk.

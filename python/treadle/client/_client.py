@@ -9,6 +9,7 @@ from functools import partial
 from itertools import compress
 from numbers import Number
 from queue import Queue
+from time import perf_counter_ns
 from typing import Any
 
 from dask._expr import HLGExpr
@@ -148,6 +149,7 @@ class Client(Managing):
 
     def _submit(self, states: list[State], submit: Callable[[], None], *arguments: Any) -> None:
         """Submit, and forget the states if that fails."""
+        start = perf_counter_ns() if self._recorders else 0
         try:
             try:
                 submit()
@@ -162,6 +164,8 @@ class Client(Managing):
         except BaseException:
             self._withdraw(states)
             raise
+        if start:
+            self._record("submit", start, len(states))
 
     def _new_future(self, key: Hashable) -> tuple[Future, State]:
         state = State(key)
@@ -355,6 +359,7 @@ class Client(Managing):
         options: _options.Options | None = None,
         options_of: Mapping[Hashable, _options.Options] | None = None,
     ) -> dict[Hashable, Future]:
+        start = perf_counter_ns() if self._recorders else 0
         futures = {}
         states = []
         fresh = []
@@ -373,6 +378,8 @@ class Client(Managing):
         except BaseException:
             self._withdraw(fresh)
             raise
+        if start:
+            self._record("submit graph", start, len(graph))
         return futures
 
     def _failed_futures(self, wanted: list[Hashable], error: Exception) -> dict[Hashable, Future]:
@@ -461,12 +468,15 @@ class Client(Managing):
                 raise
 
     def _gather_now(self, futures: Any, errors: str) -> Any:
+        start = perf_counter_ns() if self._recorders else 0
         gathering = Gathering(self, futures, errors)
         values: dict[Hashable, Any] = {}
         while True:
             self._block(gathering.ready())
             keys = self._without_inline(gathering.keys(values), values)
             if not keys:
+                if start:
+                    self._record("gather", start, len(gathering.futures))
                 return gathering.result(values)
             found, failed = self._fetch_now(keys)
             values.update(found)
@@ -490,12 +500,15 @@ class Client(Managing):
         direct: bool | None = None,  # noqa: ARG002 (distributed's signature)
         local_worker: Any = None,  # noqa: ARG002
     ) -> Any:
+        start = perf_counter_ns() if self._recorders else 0
         gathering = Gathering(self, futures, errors)
         values: dict[Hashable, Any] = {}
         while True:
             await gathering.wait()
             keys = self._without_inline(gathering.keys(values), values)
             if not keys:
+                if start:
+                    self._record("gather", start, len(gathering.futures))
                 return gathering.result(values)
             found, failed = await self._fetch(keys)
             values.update(found)

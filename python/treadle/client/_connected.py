@@ -18,7 +18,7 @@ import dask.config
 from dask.typing import no_default
 from distributed.objects import SchedulerInfo
 
-from treadle import _core
+from treadle import _core, _trace
 from treadle.client import _addresses, _distributed
 from treadle.client._counting import Counting
 from treadle.client._distributed import (
@@ -41,6 +41,7 @@ from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
 from treadle.client._scheduler import Nodes, Scheduler, ask, stream
 from treadle.client._state import call_in
+from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
 
 __all__ = ["Connected", "connected", "off_loop"]
@@ -90,6 +91,8 @@ class Connected(Counting):
         self._connection = Early()
         self._asyncio_loop = None
         self._released = deque()
+        # Who traces.
+        self._recorders: tuple[Spans, ...] = ()
         self._collecting = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
@@ -128,6 +131,7 @@ class Connected(Counting):
         self.rpc = Nodes(connection)
         self.scheduler = Scheduler(self, connection)
         self.status = "running"
+        await off_loop(_trace.attach, self)
         early.replay(connection)
         loop.add_reader(connection.fileno(), connection.process)
         for topic, handler in ClientOfDistributed._default_event_handlers.items():
@@ -248,6 +252,8 @@ class Connected(Counting):
         for task in self._events:
             task.cancel()
         self._forget_all()
+        if not isinstance(self._connection, Early):
+            await off_loop(_trace.detach, self)
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(ValueError, OSError, RuntimeError):
@@ -417,6 +423,15 @@ class Connected(Counting):
         else:
             self._block(any_done(states), timeout)
         return waited(futures)
+
+    def _record(self, name: str, start: int, count: int) -> None:
+        """Tell those who trace of a call that ends now."""
+        for spans in self._recorders:
+            spans.add(name, start, count)
+
+    def trace_cluster(self) -> ClusterTrace:
+        """Begin to record what the cluster does: for :func:`treadle.trace`."""
+        return ClusterTrace(self)
 
     # Values
 

@@ -169,6 +169,7 @@ impl Hub {
         ];
         self.feed_own(Event::WorkerJoined { worker, profile });
         self.inform_sidecar("worker-joined", Value::Dict(about));
+        self.trace_join(worker);
     }
 
     fn announce_client(&mut self, client: ClientId) {

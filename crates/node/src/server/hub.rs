@@ -16,6 +16,7 @@ use super::metrics::Counters;
 use super::nodes::{Clients, Node, Workers};
 use super::stream::Stream;
 use super::symbols::Symbols;
+use super::tracing::Tracing;
 use super::waiting::Waiting;
 use crate::NodeError;
 use crate::message::{Definition, FromClient, FromWorker};
@@ -119,6 +120,7 @@ pub(super) struct Hub {
     pub(super) turn: u32,
     pub(super) waiting: Waiting,
     pub(super) stream: Stream,
+    pub(super) tracing: Tracing,
     pub(super) counters: Counters,
     pub(super) is_ending: bool,
     log: Log,
@@ -151,6 +153,7 @@ impl Hub {
             turn: 0,
             waiting: Waiting::default(),
             stream: Stream::default(),
+            tracing: Tracing::default(),
             counters: Counters::default(),
             is_ending: false,
             log,
@@ -383,7 +386,13 @@ impl Hub {
     fn message_of_client(&mut self, client: ClientId, message: FromClient) -> Result<(), Broken> {
         match message {
             FromClient::Define(definition) => self.define(client, definition)?,
-            FromClient::Submit(batch) => self.submit(client, batch)?,
+            FromClient::Submit(batch) => {
+                let traced = self.trace_clock(&batch);
+                self.submit(client, batch)?;
+                if let Some((began, batch)) = traced {
+                    self.trace_submission(client, began, batch);
+                }
+            }
             FromClient::Put {
                 id,
                 key,
@@ -480,6 +489,7 @@ impl Hub {
     /// Time has passed.
     pub(super) fn tick(&mut self) {
         self.feed_own(Event::Tick);
+        self.trace_tick();
         self.look_after_workers();
         self.lose_workers();
         self.look_after_waiting();

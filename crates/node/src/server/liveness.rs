@@ -144,6 +144,7 @@ impl Hub {
             ]),
         );
         self.retired(worker);
+        self.trace_loss(worker, &cause);
         self.feed_own(Event::WorkerLost { worker, cause });
         self.graves.push(node.link.peer().clone());
     }
@@ -158,6 +159,7 @@ impl Hub {
         self.connections.remove(&node.key);
         self.drop_calls(Node::Client(client), &format!("client {}", node.name));
         self.unwait(Node::Client(client));
+        self.stop_tracing(client, None);
         if node.streams {
             self.stream.subscribe(false);
         }

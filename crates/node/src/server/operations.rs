@@ -36,14 +36,14 @@ impl Arguments {
         }
     }
 
-    fn integer(&self, name: &str) -> Option<i64> {
+    pub(super) fn integer(&self, name: &str) -> Option<i64> {
         match self.get(name) {
             Some(Value::Int(value)) => Some(*value),
             _ => None,
         }
     }
 
-    fn is_set(&self, name: &str) -> bool {
+    pub(super) fn is_set(&self, name: &str) -> bool {
         matches!(self.get(name), Some(Value::Bool(true)))
     }
 
@@ -86,6 +86,9 @@ impl Hub {
     pub(super) fn operate(&mut self, asker: Node, call: &Call) -> Answered {
         let argument = Value::from_bytes(&call.argument)
             .map_err(|error| format!("the argument of {:?}: {error}", call.operation))?;
+        if call.operation == crate::worker::BATCH {
+            return self.trace_batch(asker, argument);
+        }
         let arguments = &Arguments(argument);
         let id = call.id;
         match call.operation.as_str() {
@@ -98,6 +101,7 @@ impl Hub {
             "processing" => self.processing(arguments),
             "story" => self.story(arguments),
             "progress" => self.progress(arguments),
+            "trace" => self.trace(asker, arguments),
             "task-events" => self.task_events(asker, arguments),
             "desire" => self.desire(arguments, true),
             "undesire" => self.desire(arguments, false),

@@ -17,11 +17,12 @@ use treadle_worker::{Effect, Effects, Event, Outcome};
 use super::peers::{Request, Requests};
 use super::runs::{Input, Runs, Task};
 use super::serving::Visitors;
+use super::tracing::{self, Tracing};
 use super::values::Values;
 use super::{Host, Log, Options, health};
 use crate::error::NodeError;
 use crate::lock;
-use crate::message::{FromWorker, ToWorker};
+use crate::message::{Definition, FromWorker, ToWorker};
 use crate::wire::{self, Packet};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
@@ -38,6 +39,7 @@ const PACKETS: usize = 64;
 
 /// A worker.
 pub(super) struct Inner {
+    pub(super) this: Weak<Inner>,
     pub(super) options: Options,
     pub(super) id: WorkerId,
     pub(super) info: Bytes,
@@ -56,7 +58,8 @@ pub(super) struct Inner {
     pub(super) values: Values,
     pub(super) requests: Arc<Requests>,
     pub(super) visitors: Visitors,
-    pub(super) definitions: Mutex<HashMap<(ClientId, u32), Bytes>>,
+    pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
+    pub(super) tracing: Arc<Tracing>,
     pub(super) host: OnceLock<Arc<dyn Host>>,
     pub(super) over: AtomicBool,
     pub(super) end: Mutex<Option<String>>,
@@ -164,6 +167,7 @@ impl Inner {
         };
         for message in others {
             match message {
+                ToWorker::Call(call) if tracing::is_told(&call) => tracing::start(self),
                 ToWorker::Call(call) => host.call(call),
                 ToWorker::Answer(answer) => host.answer(answer),
                 ToWorker::Undefine(client) => host.undefine(client),
@@ -196,12 +200,20 @@ impl Inner {
             ToWorker::Command(command) => self.command(command, machine),
             ToWorker::Define(definition) => {
                 let name = (definition.client, definition.number);
-                lock(&self.definitions).insert(name, definition.pickle);
+                lock(&self.definitions).insert(name, definition);
             }
             ToWorker::Peer { worker, address } => self.requests.met(worker, address),
             ToWorker::PeerLost(worker) => self.requests.lost(worker),
             ToWorker::Undefine(client) => {
                 lock(&self.definitions).retain(|(whose, _), _| *whose != client);
+                others.push(message);
+            }
+            ToWorker::Answer(answer) if tracing::is_answer(&answer) => {
+                self.tracing.answered(&answer);
+            }
+            ToWorker::Call(ref call) if tracing::is_told(call) => {
+                // At once: what was sent behind it is to be recorded.
+                self.tracing.told(call);
                 others.push(message);
             }
             ToWorker::Call(_) | ToWorker::Answer(_) | ToWorker::Leave(_) => others.push(message),

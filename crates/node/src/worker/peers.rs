@@ -10,7 +10,8 @@ use treadle_store::Frames;
 use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
-use super::Inner;
+use super::{Inner, tracing};
+use crate::clock;
 use crate::lock;
 use crate::message::Data;
 use crate::wire;
@@ -78,11 +79,19 @@ impl Requests {
     }
 }
 
+/// A value that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    object: ObjectId,
+    /// When, on the clock of traces; 0: nobody traced.
+    began: u64,
+}
+
 struct Connection {
     worker: WorkerId,
     peer: Peer,
     /// Requests that were not answered, by number.
-    asked: HashMap<u64, ObjectId>,
+    asked: HashMap<u64, Asked>,
     /// Answers whose bytes are on their way, oldest first.
     coming: VecDeque<Incoming>,
     used: Instant,
@@ -212,7 +221,12 @@ impl Fetching {
             .send(Data::GET, &[wire::encode_data(&get).into()])
         {
             Ok(_) => {
-                connection.asked.insert(number, request.object);
+                let began = match inner.tracing.is_on() {
+                    true => clock::monotonic(),
+                    false => 0,
+                };
+                let object = request.object;
+                connection.asked.insert(number, Asked { object, began });
                 connection.used = Instant::now();
             }
             Err(error) => failed(inner, request, &error.to_string()),
@@ -259,7 +273,7 @@ impl Fetching {
         while connection.coming.front().is_some_and(Incoming::is_done) {
             let incoming = connection.coming.pop_front().expect("just looked");
             let taken = incoming.take().map_err(|error| error.to_string());
-            let Some((object, arrived)) = taken
+            let Some((Asked { object, began }, arrived)) = taken
                 .ok()
                 .and_then(|received| arrived(received, &mut connection.asked))
             else {
@@ -291,6 +305,15 @@ impl Fetching {
                     None
                 }
             };
+            if began > 0 && inner.tracing.is_on() {
+                inner.tracing.add(tracing::Event::Fetched {
+                    object,
+                    from,
+                    began,
+                    nbytes,
+                    ended: clock::monotonic(),
+                });
+            }
             inner.handle(Event::Fetched {
                 object,
                 from,
@@ -306,7 +329,11 @@ impl Fetching {
         };
         self.by_worker.remove(&connection.worker);
         let from = connection.worker;
-        let mut objects: Vec<ObjectId> = connection.asked.into_values().collect();
+        let mut objects: Vec<ObjectId> = connection
+            .asked
+            .into_values()
+            .map(|asked| asked.object)
+            .collect();
         objects.sort_unstable();
         for object in objects {
             inner.handle(Event::Fetched {
@@ -380,11 +407,11 @@ enum Arrived {
 }
 
 /// The answer to a request; nothing where it is none.
-fn arrived(received: Received, asked: &mut HashMap<u64, ObjectId>) -> Option<(ObjectId, Arrived)> {
+fn arrived(received: Received, asked: &mut HashMap<u64, Asked>) -> Option<(Asked, Arrived)> {
     let mut frames = received.frames.into_iter();
     let head = frames.next()?;
     let (number, rest) = head.as_slice().split_first_chunk::<8>()?;
-    let object = asked.remove(&u64::from_le_bytes(*number))?;
+    let asked = asked.remove(&u64::from_le_bytes(*number))?;
     let arrived = match received.kind {
         Data::VALUE => {
             let kind = u32::from_le_bytes(rest.try_into().ok()?);
@@ -395,5 +422,5 @@ fn arrived(received: Received, asked: &mut HashMap<u64, ObjectId>) -> Option<(Ob
         Data::NO_VALUE => Arrived::Nothing(String::from_utf8_lossy(rest).into_owned()),
         _ => return None,
     };
-    Some((object, arrived))
+    Some((asked, arrived))
 }

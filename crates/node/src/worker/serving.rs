@@ -9,8 +9,9 @@ use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Wait};
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 
-use super::Inner;
 use super::values::{Unserialisable, Value};
+use super::{Inner, tracing};
+use crate::clock;
 use crate::lock;
 use crate::message::Data;
 use crate::wire;
@@ -147,7 +148,9 @@ impl Visitor {
         if worker != inner.id {
             return refuse(format!("{worker:?} is gone, this is {:?}", inner.id));
         }
-        let frames = match inner.values.get(ObjectId::from_u64(object)) {
+        let object = ObjectId::from_u64(object);
+        let began = inner.tracing.is_on().then(clock::monotonic);
+        let frames = match inner.values.get(object) {
             Ok(Value::Small(bytes)) => Ok(Arc::new(Frames::new(Data::SMALL, vec![bytes]))),
             Ok(Value::Stored(mut pinned)) => pinned.frames(),
             Err(error) => Err(error),
@@ -159,7 +162,16 @@ impl Visitor {
                 let mut all = Vec::with_capacity(1 + frames.parts().len());
                 all.push(Bytes::from(head));
                 all.extend_from_slice(frames.parts());
-                self.peer.send(Data::VALUE, &all).map(drop)
+                let sent = self.peer.send(Data::VALUE, &all).map(drop);
+                if let Some(began) = began {
+                    inner.tracing.add(tracing::Event::Served {
+                        object,
+                        began,
+                        nbytes: frames.nbytes(),
+                        ended: clock::monotonic(),
+                    });
+                }
+                sent
             }
             Err(error) => match unserialisable(&error) {
                 Some(why) => {

@@ -3,6 +3,7 @@
 mod executor;
 mod live;
 mod service;
+mod stages;
 
 pub(crate) use live::{Keeper, read};
 pub(crate) use service::plain;
@@ -17,6 +18,7 @@ use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use service::{Desk, Job};
+use stages::Lanes;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -48,6 +50,7 @@ pub(super) struct Shared {
     /// Threads that were asked for before the Python side had started.
     early: Mutex<Option<usize>>,
     threads: AtomicUsize,
+    lanes: Mutex<Lanes>,
     /// Whether the service wants to hear of each task.
     observed: AtomicBool,
     none: (Mutex<()>, Condvar),
@@ -134,7 +137,9 @@ impl Shared {
         self.threads.fetch_add(1, Ordering::SeqCst);
         let thread = std::thread::Builder::new().name("treadle-executor".into());
         let spawned = thread.spawn(move || {
+            lock(&shared.lanes).enter();
             executor::serve(&shared);
+            lock(&shared.lanes).leave();
             shared.left();
         });
         if let Err(error) = spawned {
@@ -317,6 +322,7 @@ impl Worker {
             classes: Mutex::default(),
             early: Mutex::new(Some(0)),
             threads: AtomicUsize::new(0),
+            lanes: Mutex::default(),
             observed: AtomicBool::new(false),
             none: (Mutex::new(()), Condvar::new()),
         })))

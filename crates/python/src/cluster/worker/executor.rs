@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::live::{LiveObject, read};
+use super::stages::Stages;
 use crate::clock;
 use crate::recipe::{self, Definition};
 use crate::worker::{Context, Pulse, thread_identifier};
@@ -103,7 +104,9 @@ fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> b
             shared.enter(thread, &current);
             CURRENT.set(Some(current.clone()));
             shared.observe(py, &current.key, "ready", "executing");
-            let outcome = attempt(py, shared, context, &task, &current.key, &body);
+            let stages = Stages::begin(shared, &task, &current.key, began);
+            let outcome = attempt(py, shared, context, &task, &current.key, &body, &stages);
+            stages.end(shared, &task, &current.key, &outcome);
             let end = match outcome {
                 Outcome::Returned(_) => "memory",
                 Outcome::GivenBack => "rescheduled",
@@ -146,6 +149,7 @@ fn attempt(
     task: &Task,
     key: &Bytes,
     body: &Bytes,
+    stages: &Stages,
 ) -> Outcome {
     let values = if task.reads_store() {
         py.detach(|| shared.node.inputs(task))
@@ -164,7 +168,11 @@ fn attempt(
         for value in values {
             inputs.push(read(py, value, &shared.keeper)?);
         }
-        let definitions = |number| shared.definition(py, task.client, number);
+        stages.read();
+        let definitions = |number| {
+            stages.uses(number);
+            shared.definition(py, task.client, number)
+        };
         let value = recipe::execute(py, body, &inputs, &definitions)?;
         // SAFETY: attached, and a live object.
         if unsafe { ffi::PyCoro_CheckExact(value.as_ptr()) } != 0 {
@@ -175,6 +183,7 @@ fn attempt(
         }
         Ok(value)
     });
+    stages.computed();
     match result.and_then(|value| keep(py, shared, task, key, value)) {
         Ok(returned) => Outcome::Returned(returned),
         Err(error) => raised(py, shared, &error),

@@ -78,7 +78,7 @@ impl Definition {
             ));
         };
         let object = match kind {
-            Kind::Shared | Kind::Fresh => pickle::loads(py, bytes)?.unbind(),
+            Kind::Shared | Kind::Fresh => pickle::loads_first(py, bytes)?.unbind(),
             Kind::Names => names(py, bytes)?,
             Kind::SharedValue | Kind::FreshValue => run::execute(py, bytes, &[], &|number| {
                 Err(PyRuntimeError::new_err(format!(

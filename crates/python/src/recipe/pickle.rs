@@ -13,6 +13,7 @@ const PROTOCOL: u8 = 5;
 struct Modules {
     dumps: Py<PyAny>,
     loads: Py<PyAny>,
+    loads_first: Py<PyAny>,
     pickler: Py<PyAny>,
     bytes_io: Py<PyAny>,
     protocol: Py<PyAny>,
@@ -25,6 +26,7 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
         Ok(Modules {
             dumps: pickle.getattr("dumps")?.unbind(),
             loads: pickle.getattr("loads")?.unbind(),
+            loads_first: py.import("treadle._imports")?.getattr("loads")?.unbind(),
             pickler: pickle.getattr("Pickler")?.unbind(),
             bytes_io: py.import("io")?.getattr("BytesIO")?.unbind(),
             protocol: PROTOCOL.into_pyobject(py)?.into_any().unbind(),
@@ -250,6 +252,18 @@ pub(super) fn limited(object: &Bound<'_, PyAny>, limit: usize) -> PyResult<Optio
     let mut file = file.borrow_mut();
     let fits = !file.full && !contains(&file.bytes, b"__main__");
     Ok(fits.then(|| std::mem::take(&mut file.bytes)))
+}
+
+/// The object of a pickle that may be the first of this process to need a module, which another
+/// thread may be importing.
+///
+/// # Errors
+/// What unpickling raises.
+pub(super) fn loads_first<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    modules(py)?
+        .loads_first
+        .bind(py)
+        .call1((PyBytes::new(py, bytes),))
 }
 
 /// The object of a pickle.

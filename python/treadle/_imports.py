@@ -1,0 +1,37 @@
+"""Unpickling in several threads of a process that has not imported much yet."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from typing import Any
+
+__all__ = ["loads"]
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a global of a module whose packages have been imported to their end.
+
+        Python gives out ``dask.array.core`` as soon as that module itself is complete, while
+        another thread is still importing ``dask.array``, which then registers what functions of
+        ``dask.array.core`` need.
+        """
+        package = module.rpartition(".")[0]
+        while package:
+            # Waits for another thread that imports it, unless that would wait for this one.
+            importlib.import_module(package)
+            package = package.rpartition(".")[0]
+        return super().find_class(module, name)
+
+
+def loads(data: bytes) -> Any:
+    """Unpickle a function, or what else may be the first to need a module.
+
+    Raises
+    ------
+    Exception
+        Whatever unpickling raises.
+    """
+    return _Unpickler(io.BytesIO(data)).load()

@@ -1,0 +1,67 @@
+"""Functions are unpickled whole while other threads import their packages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+
+import pytest
+
+from treadle._imports import loads
+
+SOON = 30
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that is imported slowly: its module is complete long before it is."""
+    directory = tmp_path / "slow_to_import"
+    directory.mkdir()
+    (directory / "core.py").write_text("ready = False\ndef is_ready():\n    return ready\n")
+    (directory / "__init__.py").write_text(
+        "import builtins\n"
+        "from slow_to_import import core\n"
+        "builtins.slow_to_import_reached.set()\n"
+        "builtins.slow_to_import_go_on.wait(30)\n"
+        "core.ready = True\n"
+    )
+    import builtins
+
+    reached, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(builtins, "slow_to_import_reached", reached, raising=False)
+    monkeypatch.setattr(builtins, "slow_to_import_go_on", go_on, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield reached, go_on
+    go_on.set()
+    for name in [name for name in sys.modules if name.startswith("slow_to_import")]:
+        del sys.modules[name]
+
+
+def test_a_function_waits_for_the_packages_of_its_module(package):
+    reached, go_on = package
+    first = threading.Thread(target=importlib.import_module, args=("slow_to_import",))
+    first.start()
+    assert reached.wait(SOON)
+    # It is complete, and anybody gets it; its package is not.
+    assert sys.modules["slow_to_import.core"].ready is False
+    found = []
+    second = threading.Thread(
+        target=lambda: found.append(loads(b"cslow_to_import.core\nis_ready\n.")())
+    )
+    second.start()
+    second.join(0.1)  # it waits, as far as can be seen
+    assert found == []
+    go_on.set()
+    second.join(SOON)
+    first.join(SOON)
+    assert found == [True]
+
+
+def test_what_is_not_there_is_an_import_error():
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        loads(b"cno_such_package.core\nf\n.")
+
+
+def test_a_module_without_a_package():
+    assert loads(b"cmath\nsqrt\n.")(4) == 2

@@ -35,6 +35,8 @@ __all__ = [
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ANNOUNCED = "listening at "
+# Seconds that a process has to end by itself when its input has ended.
+_PATIENCE = 5.0
 
 
 def connection_options(command: _Command) -> _Command:
@@ -214,17 +216,12 @@ class Child:
 
 
 def end_with_input() -> None:
-    """Interrupt this process when its standard input ends."""
+    """Interrupt this process when its standard input ends, and kill it soon afterwards."""
+    from treadle import _core
+
     # A process that was started in the background ignores interrupts, and its children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def watch() -> None:
-        # Not through sys.stdin, whose lock this thread would hold at the interpreter's end.
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=watch, name="input", daemon=True).start()
+    _core.end_with_input(_PATIENCE)
 
 
 def serve(listener: Listener, attend: Callable[[Connection], None]) -> None:

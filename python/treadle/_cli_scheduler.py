@@ -38,6 +38,14 @@ PORT = 7786
     metavar="PATH",
     help="Write the address and the place of the secret to a file, for workers and clients.",
 )
+@click.option(
+    "--worker-timeout",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A worker that says nothing for so long is lost.",
+)
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @security_options
 @click.argument("address", required=False, metavar="[ADDRESS]")
@@ -47,6 +55,7 @@ def scheduler(
     port: int | None,
     http: str,
     scheduler_file: str | None,
+    worker_timeout: float,
     supervised: bool,
     tls: str | None,
     insecure: bool,
@@ -69,6 +78,7 @@ def scheduler(
             None if http == "none" else http,
             scheduler_file,
             supervised,
+            worker_timeout,
         )
 
 
@@ -78,12 +88,16 @@ def _serve(
     http: str | None,
     scheduler_file: str | None,
     supervised: bool,
+    worker_timeout: float,
 ) -> None:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
+    from treadle._settings import scheduler_settings
     from treadle.sidecar import Sidecar
 
-    server: Any = _core.Server(address, http=http, **credentials.of_connections())
+    server: Any = _core.Server(
+        address, http=http, settings=scheduler_settings(worker_timeout), **credentials.of_connections()
+    )
 
     def connect(handlers: Any) -> Any:
         return _core.Connection(

@@ -89,6 +89,9 @@ def worker(
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
+    if supervised:
+        # First of all: who started this process may be gone before it is connected.
+        end_with_input()
     with clear_errors("is the scheduler running?"):
         if scheduler_file is not None:
             address, of_file = _of_file(scheduler_file)
@@ -110,6 +113,9 @@ def worker(
                 name=name or f"{socket.gethostname()}-{os.getpid()}",
                 listen=listen,
             )
+        except KeyboardInterrupt:
+            # Before it had begun.
+            status = 0
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     _exit(status)
@@ -132,6 +138,7 @@ def _run(
     from dask.system import CPU_COUNT
 
     from treadle import _core
+    from treadle._settings import memory_share_of_termination
     from treadle.worker._service import RESTART, Service
 
     nthreads = nthreads or CPU_COUNT
@@ -148,11 +155,10 @@ def _run(
         service=service,
         listen=credentials.address(listen or _reachable(address)),
         info={**Service.info(), "local_directory": directory, "supervised": supervised},
+        terminate=memory_share_of_termination(),
         **credentials.of_connections(),
     )
     try:
-        if supervised:
-            end_with_input()
         ending = Ending()
         native.start()
         listening(native.address)

@@ -1,6 +1,7 @@
 """The native engine; built from ``crates/python``."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -74,6 +75,8 @@ class Recorder:
 
 # treadle.transfer; on Linux only.
 
+def end_with_input(patience: float) -> None: ...
+def user_secret_file() -> Path: ...
 def create_certs(directory: str, nodes: list[str], days: int, overwrite: bool) -> list[str]: ...
 def transfer_listen(address: str, settings: dict[str, Any]) -> Listener: ...
 def transfer_connect(address: str, settings: dict[str, Any]) -> TransferConnection: ...
@@ -316,6 +319,7 @@ class Worker:
         insecure: bool = False,
         timeout: float = 30.0,
         info: Any = None,
+        terminate: float = 0.0,
     ) -> None: ...
     @property
     def address(self) -> str: ...

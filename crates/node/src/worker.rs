@@ -71,6 +71,9 @@ pub struct Options {
     pub threads: u32,
     /// Bytes of memory that the process may take; 0: no limit.
     pub memory: u64,
+    /// The share of `memory` that the process may take beyond its values before
+    /// [`Host::overflow`]; 0: as much as it likes.
+    pub terminate: f64,
     /// Abstract resources.
     pub resources: Vec<(String, f64)>,
     /// What else is to be known of it: an encoded value.
@@ -92,6 +95,9 @@ pub trait Host: Send + Sync + 'static {
     fn undefine(&self, client: ClientId);
     /// The value of an actor was released.
     fn dropped(&self, object: ObjectId);
+    /// What runs in the process takes so many bytes of memory, more than it may. Called again and
+    /// again while that is so.
+    fn overflow(&self, _used: u64) {}
 }
 
 /// Takes a line for the log, without a line break.

@@ -139,6 +139,16 @@ impl Ledger {
         }
     }
 
+    /// The target, in bytes.
+    pub fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// Changes the target; above the limit it has no effect.
+    pub fn set_target(&mut self, target: u64) {
+        self.target = target;
+    }
+
     /// The sums.
     pub fn totals(&self) -> Totals {
         self.totals

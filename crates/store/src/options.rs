@@ -16,6 +16,9 @@ pub struct Options {
     /// How long the store waits before it writes again after the disk failed. It doubles with
     /// every failure, up to 64 times of it.
     pub retry: Duration,
+    /// How long [`Store::put`](crate::Store::put) waits for room at most while the disk fails;
+    /// `None`: as long as it was told.
+    pub patience: Option<Duration>,
     /// Whether a file is on the device (`fdatasync`) before its object leaves memory. Without, a
     /// disk that fails after the system took the bytes loses the object: reading it back is then
     /// an error.
@@ -30,6 +33,7 @@ impl Options {
             target: limit / 5 * 3 + limit % 5 * 3 / 5,
             limit,
             retry: Duration::from_secs(1),
+            patience: None,
             sync: true,
         }
     }

@@ -151,9 +151,11 @@ fn finish(inner: &Inner, key: Key, outcome: Result<u64, Failure>) -> Option<(Key
                         None => shortest,
                     };
                     let now = Instant::now();
+                    let since = state.fault.as_ref().map_or(now, |fault| fault.since);
                     state.fault = Some(Fault {
                         file,
                         error: Arc::new(error),
+                        since,
                         pause,
                         retry_at: now.checked_add(pause).unwrap_or(now),
                     });

@@ -55,6 +55,8 @@ pub(crate) fn cost_of_frames(frames: &Frames) -> Cost {
 pub(crate) struct Fault {
     pub(crate) file: PathBuf,
     pub(crate) error: Arc<io::Error>,
+    /// When it began to fail.
+    pub(crate) since: Instant,
     pub(crate) pause: Duration,
     pub(crate) retry_at: Instant,
 }

@@ -91,9 +91,15 @@ impl Store {
                     return Ok(());
                 }
                 Err(full) => {
+                    let now = Instant::now();
                     let rest = match deadline {
-                        Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                        Some(deadline) => deadline.saturating_duration_since(now),
                         None => Duration::MAX,
+                    };
+                    let patience = inner.options.patience.unwrap_or(Duration::MAX);
+                    let rest = match &state.fault {
+                        Some(fault) => rest.min(patience.saturating_sub(fault.since.elapsed())),
+                        None => rest,
                     };
                     if full.never || rest.is_zero() {
                         let error = self.no_room(&state, id, needed, full.never);
@@ -112,7 +118,7 @@ impl Store {
                     if state.has_work() {
                         inner.work.notify_one();
                     }
-                    let woken = inner.room.wait_timeout(state, rest);
+                    let woken = inner.room.wait_timeout(state, rest.min(patience));
                     state = woken.unwrap_or_else(PoisonError::into_inner).0;
                     state.ledger.end_wait(needed);
                 }
@@ -282,6 +288,18 @@ impl Store {
         self.inner.lock().ledger.info(id)
     }
 
+    /// Lowers the target below that of the options, or raises it up to there again: where the rest
+    /// of the process takes more memory, less is left for objects.
+    pub fn set_target(&self, target: u64) {
+        let mut state = self.inner.lock();
+        state
+            .ledger
+            .set_target(target.min(self.inner.options.target));
+        if state.has_work() {
+            self.inner.work.notify_one();
+        }
+    }
+
     /// Where the store stands.
     pub fn stats(&self) -> Stats {
         let state = self.inner.lock();
@@ -289,7 +307,7 @@ impl Store {
         let counters = &state.counters;
         Stats {
             managed: totals.managed,
-            target: self.inner.options.target,
+            target: state.ledger.target(),
             limit: self.inner.options.limit,
             objects: totals.contents,
             pinned: totals.pinned,

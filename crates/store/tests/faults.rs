@@ -252,6 +252,7 @@ fn a_file_system_that_is_really_full() {
     let options = Options {
         target: 0,
         retry: Duration::from_millis(5),
+        patience: None,
         ..Options::new(tiny.path(), 1_000_000)
     };
     let store = Store::open(options).unwrap();

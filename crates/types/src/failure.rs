@@ -7,8 +7,10 @@ use crate::{Symbol, TaskId};
 /// Why a worker was lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The kernel's out-of-memory killer, or the memory limit of the worker.
+    /// The kernel's out-of-memory killer.
     OutOfMemory,
+    /// Its tasks took more memory than its limit.
+    MemoryLimit,
     /// A signal.
     Signal(i32),
     /// It exited by itself, with this code.

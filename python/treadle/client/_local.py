@@ -21,6 +21,7 @@ from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
 from treadle import _core
+from treadle._settings import scheduler_settings
 from treadle.client import _addresses
 from treadle.client._process import Death, WorkerProcess
 from treadle.sidecar import Sidecar
@@ -59,7 +60,10 @@ class LocalCluster:
     dashboard_address
         Where the scheduler shows its state and metrics: ``":8787"``; None: nowhere.
     host, scheduler_port
-        Where the scheduler listens: on the loopback interface, at any port.
+        Where the scheduler listens: on the loopback interface, at any port. Other processes of this
+        user can join by the address.
+    worker_timeout
+        A worker that says nothing for so many seconds is lost.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LocalCluster:
         host: str | None = None,
         scheduler_port: int = 0,
         timeout: float = 10.0,
+        worker_timeout: float = 10.0,
         **ignored: Any,
     ) -> None:
         if unknown := sorted(set(ignored) - set(_IGNORED)):
@@ -99,7 +104,7 @@ class LocalCluster:
             os.makedirs(parent, exist_ok=True)
         # Only this user gets into it.
         self.directory = tempfile.mkdtemp(prefix="treadle-", dir=parent)
-        self._secret = secrets.token_hex(32)
+        self._secret_file, self._secret = _secret_of(self.directory)
         self._server: Any = None
         self._sidecar: Sidecar | None = None
         try:
@@ -107,6 +112,7 @@ class LocalCluster:
                 f"{host or '127.0.0.1'}:{scheduler_port}",
                 secret=self._secret,
                 http=http_address(dashboard_address),
+                settings=scheduler_settings(worker_timeout),
             )
             self.scheduler_address: str = self._server.address
             _addresses.remember(self.scheduler_address, secret=self._secret)
@@ -153,7 +159,7 @@ class LocalCluster:
         arguments = ["worker", self.scheduler_address, "--supervised", "--name", name]
         arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
         arguments += ["--local-directory", self._directory_of(name)]
-        arguments += ["--secret-file", self.secret_file()]
+        arguments += ["--secret-file", self._secret_file]
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]
@@ -162,15 +168,6 @@ class LocalCluster:
     def _directory_of(self, name: str) -> str:
         path = os.path.join(self.directory, f"worker-{name}")
         os.makedirs(path, exist_ok=True)
-        return path
-
-    def secret_file(self) -> str:
-        """Return the path of a file with the cluster's secret, which only this user can read."""
-        path = os.path.join(self.directory, "secret")
-        if not os.path.exists(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(self._secret)
         return path
 
     def _died(self, death: Death) -> None:
@@ -260,6 +257,25 @@ class LocalCluster:
         import html
 
         return f"<div><b>LocalCluster</b> {html.escape(repr(self))}</div>"
+
+
+def _secret_of(directory: str) -> tuple[str, str]:
+    """Return the secret of this user and its file: other processes of the user can join.
+
+    Where the user has no place for one, the cluster has its own, which nobody else learns of.
+    """
+    try:
+        path = os.fspath(_core.user_secret_file())
+        with open(path, encoding="utf-8") as file:
+            return path, file.read().strip()
+    except (OSError, ValueError) as error:
+        logger.info("Only this process can use this cluster: %s", error)
+    path = os.path.join(directory, "secret")
+    secret = secrets.token_hex(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret)
+    return path, secret
 
 
 class ThreadWorker:

@@ -22,6 +22,9 @@ logger = logging.getLogger("treadle.client")
 #: Exit status of a worker that was asked to restart (``EX_TEMPFAIL``).
 RESTART = 75
 
+#: Exit status of a worker whose tasks took more memory than its limit (``EX_OSERR``).
+OVERFLOWED = 71
+
 # Without it, the interpreter would look for modules in the working directory first.
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 
@@ -46,7 +49,9 @@ class Death(NamedTuple):
     log: str
 
     def __str__(self) -> str:
-        if self.out_of_memory:
+        if self.exitcode == OVERFLOWED:
+            how = "took more memory than its limit"
+        elif self.out_of_memory:
             how = "was killed by the kernel, which was out of memory"
         elif self.signal is not None:
             with suppress(ValueError):
@@ -233,12 +238,24 @@ def _end_process(process: subprocess.Popen[bytes], patience: float) -> None:
 
 def _oom_kills() -> int:
     """Return how many processes of this control group the kernel has killed for memory."""
+    kills = 0
     with suppress(OSError, ValueError):
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2]
-        for path in (f"/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory.events"):
-            with suppress(OSError):
-                for line in Path(path).read_text().splitlines():
-                    name, _, count = line.partition(" ")
-                    if name == "oom_kill":
-                        return int(count)
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers == "memory":
+                files = [f"/sys/fs/cgroup/memory{group}/memory.oom_control"]
+            elif not controllers:
+                files = [f"/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory.events"]
+            else:
+                continue
+            kills += next(filter(None, map(_oom_kills_in, files)), 0)
+    return kills
+
+
+def _oom_kills_in(file: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in Path(file).read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
     return 0

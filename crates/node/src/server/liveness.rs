@@ -16,7 +16,8 @@ const GRACE: Duration = Duration::from_millis(200);
 /// How a cause reads.
 pub(super) fn words(cause: &Cause) -> String {
     match cause {
-        Cause::OutOfMemory => "it ran out of memory".to_owned(),
+        Cause::OutOfMemory => "the kernel ended it for lack of memory".to_owned(),
+        Cause::MemoryLimit => "it took more memory than its limit".to_owned(),
         Cause::Signal(signal) => format!("signal {signal} ended it"),
         Cause::Exited(code) => format!("it exited with code {code}"),
         Cause::Unreachable => "it is unreachable".to_owned(),

@@ -113,6 +113,7 @@ fn put_cause(cause: &Cause) -> proto::Cause {
     use proto::cause::Cause as Kind;
     let cause = match cause {
         Cause::OutOfMemory => Kind::OutOfMemory(proto::Nothing {}),
+        Cause::MemoryLimit => Kind::MemoryLimit(proto::Nothing {}),
         Cause::Signal(signal) => Kind::Signal(*signal),
         Cause::Exited(code) => Kind::Exited(*code),
         Cause::Unreachable => Kind::Unreachable(proto::Nothing {}),
@@ -127,6 +128,7 @@ fn get_cause(cause: Option<proto::Cause>) -> Result<Cause, WireError> {
     let cause = cause.and_then(|cause| cause.cause);
     Ok(match cause.ok_or(WireError::Missing("cause"))? {
         Kind::OutOfMemory(_) => Cause::OutOfMemory,
+        Kind::MemoryLimit(_) => Cause::MemoryLimit,
         Kind::Signal(signal) => Cause::Signal(signal),
         Kind::Exited(code) => Cause::Exited(code),
         Kind::Unreachable(_) => Cause::Unreachable,

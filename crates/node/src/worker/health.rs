@@ -11,10 +11,16 @@ use crate::message::FromWorker;
 
 /// How often the scheduler is told.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
+/// How often its memory is looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// The share of its memory above which its values go to disk.
+const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
 const PAUSE: f64 = 0.8;
 /// The share below which it starts some again.
 const RESUME: f64 = 0.75;
+/// A worker that paused asks for tasks again when it has had nothing to do so many times.
+const HOPELESS: u32 = 4;
 
 /// How a worker is.
 #[derive(Clone, Copy, Debug)]
@@ -49,15 +55,43 @@ fn resident() -> Option<u64> {
     Some(resident.saturating_sub(shared) * page)
 }
 
-/// Tells the scheduler, and pauses while there is too little memory.
-pub(super) fn tell(inner: &Inner) {
+/// What is known of a worker's memory from earlier.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// How often in a row it was found paused with nothing to run.
+    idle: u32,
+}
+
+/// Leaves values as much memory as the rest of the process does not take, and says so where that
+/// alone is too much.
+pub(super) fn look(inner: &Inner) {
+    let limit = inner.options.memory as f64;
+    if limit == 0.0 {
+        return;
+    }
     let health = Health::of(inner);
-    let paused = {
+    let others = health.process.saturating_sub(health.managed);
+    let left = (limit * SPILL) as u64;
+    inner.values.store().set_target(left.saturating_sub(others));
+    let most = inner.options.terminate * limit;
+    if most > 0.0
+        && others as f64 > most
+        && let Some(host) = inner.host.get()
+    {
+        host.overflow(others);
+    }
+}
+
+/// Tells the scheduler, and pauses while there is too little memory.
+pub(super) fn tell(inner: &Inner, watch: &mut Watch) {
+    let health = Health::of(inner);
+    let (paused, has_work) = {
         let limit = inner.options.memory as f64;
         let used = health.process.max(health.managed) as f64;
         let mut machine = lock(&inner.machine);
         let before = machine.paused;
         let paused = limit > 0.0 && used > limit * if before { RESUME } else { PAUSE };
+        let has_work = machine.core.busy() > 0 || machine.core.ready() > 0;
         if paused == before {
             drop(machine);
         } else {
@@ -69,12 +103,18 @@ pub(super) fn tell(inner: &Inner) {
             debug_assert!(handled.is_ok());
             inner.carry_out(machine, 0);
         }
-        paused
+        (paused, has_work)
+    };
+    watch.idle = if paused && !has_work {
+        watch.idle.saturating_add(1)
+    } else {
+        0
     };
     inner.say(FromWorker::Report(Report::Health {
         managed: health.managed,
         process: health.process,
         spilled: health.spilled,
-        paused,
+        // What is there now will not become less by itself. It runs one task at a time then.
+        paused: paused && watch.idle < HOPELESS,
     }));
 }

@@ -375,6 +375,8 @@ impl Inner {
 /// Looks after a worker until it is over.
 pub(super) fn control(inner: &Weak<Inner>) {
     let mut told = Instant::now();
+    let mut looked = Instant::now();
+    let mut watch = health::Watch::default();
     loop {
         let Some(inner) = inner.upgrade() else {
             return;
@@ -391,7 +393,11 @@ pub(super) fn control(inner: &Weak<Inner>) {
         }
         if told.elapsed() > health::EVERY {
             told = Instant::now();
-            health::tell(&inner);
+            health::tell(&inner, &mut watch);
+        }
+        if looked.elapsed() > health::LOOK {
+            looked = Instant::now();
+            health::look(&inner);
         }
         inner.flush();
         drop(inner);

@@ -252,6 +252,7 @@ pub fn worker(
         python: "3.11".into(),
         threads,
         memory: 0,
+        terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
         store: treadle_store::Options::new(directory.path(), 1 << 30),

@@ -128,6 +128,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 fn cause() -> impl Strategy<Value = Cause> {
     prop_oneof![
         Just(Cause::OutOfMemory),
+        Just(Cause::MemoryLimit),
         any::<i32>().prop_map(Cause::Signal),
         any::<i32>().prop_map(Cause::Exited),
         Just(Cause::Unreachable),

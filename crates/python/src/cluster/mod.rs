@@ -4,6 +4,7 @@ mod connection;
 mod error;
 mod security;
 mod server;
+mod supervised;
 mod worker;
 
 use crate::recipe;
@@ -18,6 +19,8 @@ fn decode_value(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
 /// Adds the classes of this folder to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_value, module)?)?;
+    module.add_function(wrap_pyfunction!(supervised::end_with_input, module)?)?;
+    module.add_function(wrap_pyfunction!(security::user_secret_file, module)?)?;
     module.add_class::<connection::Connection>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<worker::Worker>()

@@ -1,6 +1,6 @@
 //! What lets a connection in.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -50,6 +50,18 @@ impl Credentials<'_, '_> {
             ..Options::default()
         })
     }
+}
+
+/// The file of this user's secret, which is made where there is none.
+///
+/// # Errors
+/// Where it cannot be made or read, or others could read it.
+#[pyfunction]
+pub(crate) fn user_secret_file() -> PyResult<std::path::PathBuf> {
+    let failed = |error: treadle_net::secret::SecretError| PyOSError::new_err(error.to_string());
+    let path = treadle_net::secret::user_path().map_err(failed)?;
+    Secret::load_or_create(&path).map_err(failed)?;
+    Ok(path)
 }
 
 fn secret(object: &Bound<'_, PyAny>) -> PyResult<Secret> {

@@ -129,6 +129,7 @@ fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<
         "worker_timeout" => options.worker_timeout = seconds(value)?,
         "allowed_losses" => options.scheduler.allowed_losses = value.extract()?,
         "patience" => options.scheduler.patience = seconds(value)?,
+        "python" => options.python = Some(value.extract()?),
         "bandwidth" => options.scheduler.bandwidth = value.extract()?,
         _ => {
             return Err(PyTypeError::new_err(format!(

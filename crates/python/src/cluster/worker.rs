@@ -30,6 +30,10 @@ use treadle_types::{Cause, ClientId, ObjectId};
 
 /// How long the end of a worker waits for the tasks that run.
 const LAST_TASKS: Duration = Duration::from_secs(5);
+/// How long values wait for room in memory while the disk fails.
+const DISK: Duration = Duration::from_secs(10);
+/// Exit status of a process that took more memory than it may: `EX_OSERR`.
+const OVERFLOWED: i32 = 71;
 /// Types whose pickle is remembered.
 const CLASSES: usize = 4096;
 
@@ -231,6 +235,45 @@ impl Host for Embedder {
             desk.push(Job::DropActor(key));
         }
     }
+
+    /// Ends the process, without the interpreter: a task that allocates may hold its lock.
+    fn overflow(&self, used: u64) {
+        let running: Vec<Bytes> = {
+            let running = lock(&self.0.running);
+            running
+                .values()
+                .map(|current| current.key.clone())
+                .collect()
+        };
+        if running.is_empty() {
+            // No task is at fault, and the next process would take as much.
+            return;
+        }
+        let keys: Vec<String> = running.iter().map(|key| readable(key)).collect();
+        let limit = self.0.node.options().memory;
+        let line = format!(
+            "{} MB of memory beside its values, of {} MB allowed, while it ran {}: it ends. Make \
+             smaller pieces, or raise the memory limit",
+            used / 1_000_000,
+            limit / 1_000_000,
+            keys.join(", ")
+        );
+        self.0.log(&line);
+        self.0
+            .node
+            .close("it took too much memory", Cause::MemoryLimit, line);
+        // SAFETY: it ends the process, whose memory nobody looks at afterwards.
+        unsafe { libc::_exit(OVERFLOWED) }
+    }
+}
+
+/// A key for people who read logs.
+fn readable(key: &[u8]) -> String {
+    match treadle_types::Value::from_bytes(key) {
+        Ok(treadle_types::Value::Str(key)) => format!("{key:?}"),
+        Ok(key) => format!("{key:?}"),
+        Err(_) => "a task".to_owned(),
+    }
 }
 
 /// A worker, as native threads of this process. The executor threads run Python.
@@ -243,7 +286,7 @@ impl Worker {
     #[new]
     #[pyo3(signature = (scheduler, *, name, nthreads, memory_limit, directory, resources, service,
                         listen=None, secret=None, certificates=None, insecure=false, timeout=30.0,
-                        info=None))]
+                        info=None, terminate=0.0))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -260,6 +303,7 @@ impl Worker {
         insecure: bool,
         timeout: f64,
         info: Option<&Bound<'_, PyAny>>,
+        terminate: f64,
     ) -> PyResult<Self> {
         enter()?;
         if nthreads == 0 {
@@ -293,10 +337,12 @@ impl Worker {
             python: format!("{}.{}", version.major, version.minor),
             threads: nthreads,
             memory: memory_limit,
+            terminate,
             resources,
             info: info.map(plain).transpose()?.unwrap_or_default(),
             store: treadle_store::Options {
                 sync: false,
+                patience: Some(DISK),
                 ..treadle_store::Options::new(directory, limit)
             },
         };

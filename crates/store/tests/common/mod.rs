@@ -225,6 +225,7 @@ impl Fixture {
         let options = Options {
             target,
             retry: Duration::from_millis(5),
+            patience: None,
             sync: false,
             ..Options::new(base.path(), limit)
         };

@@ -183,7 +183,8 @@ fn lost<'py>(py: Python<'py>, worker: &LostWorker) -> PyResult<Bound<'py, PyDict
 /// Why a worker was lost, in words.
 fn cause(cause: &Cause) -> String {
     match cause {
-        Cause::OutOfMemory => "out of memory".into(),
+        Cause::OutOfMemory => "out of memory: killed by the kernel".into(),
+        Cause::MemoryLimit => "out of memory: above its memory limit".into(),
         Cause::Signal(signal) => match signal_name(*signal) {
             Some(name) => format!("killed by signal {signal} ({name})"),
             None => format!("killed by signal {signal}"),

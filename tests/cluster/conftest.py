@@ -25,10 +25,12 @@ from client_support import (
     SOON,
     Gate,
     addresses,
+    client_class,
     connect,
     make_client,
     make_in_process_client,
 )
+from process_support import Process
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()
@@ -241,3 +243,44 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """The file of a secret of this test alone."""
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of this test alone")
+    return secret
+
+
+@pytest.fixture
+def start(secret: Path) -> Iterator[Callable[..., Process]]:
+    """Starts commands of `treadle` that share the secret of the test, and ends them."""
+    started: list[Process] = []
+
+    def start(*arguments: str, **options: Any) -> Process:
+        process = Process(*arguments, secret=options.pop("secret", secret), **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in reversed(started):
+        process.end()
+
+
+@pytest.fixture
+def join(secret: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Connects clients to a scheduler that `start` started, and closes them."""
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    made: list[distributed.Client] = []
+
+    def join(scheduler: Process, **options: Any) -> distributed.Client:
+        client = client_class()(scheduler.address, **{"set_as_default": not made, **options})
+        made.append(client)
+        return client
+
+    yield join
+    for client in reversed(made):
+        with suppress(Exception):
+            client.close(timeout=SOON)

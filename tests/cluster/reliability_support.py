@@ -5,12 +5,8 @@ Functions for tasks are here, so that workers can import them.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import dask.array as da
@@ -156,21 +152,3 @@ class Workload:
 def processes(client: distributed.Client) -> dict[str, int]:
     """The worker processes of a client's own cluster by name, without asking them."""
     return {name: worker.pid for name, worker in client.cluster.workers.items()}
-
-
-def send(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone already."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = SOON) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
-
-
-def kill(pid: int) -> None:
-    send(pid, signal.SIGKILL)

@@ -1,0 +1,127 @@
+"""`treadle scheduler` and `treadle worker` as processes of a test, and what is known of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from client_support import SOON
+
+HERE = Path(__file__).parent
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = SOON) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+def kill(pid: int) -> None:
+    send(pid, signal.SIGKILL)
+
+
+class Process:
+    """A command of `treadle`, and all that it has printed."""
+
+    def __init__(
+        self, *arguments: str, secret: Path, stdin: int = subprocess.DEVNULL, **env: str
+    ) -> None:
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {"TREADLE_SECRET_FILE": str(secret), "PYTHONPATH": path}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "treadle", *arguments],
+            env={**os.environ, **environment, **env},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # pytest may have been started in the background, where interrupts are ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def told(self, prefix: str) -> str:
+        """The rest of the first line that begins so, as soon as it is there."""
+
+        def find() -> list[str]:
+            return [line for line in self.lines if line.startswith(prefix)]
+
+        until(lambda: find() or self.process.poll() is not None, f"{prefix} in {self.lines}")
+        assert find(), self.output
+        return find()[0].removeprefix(prefix).strip()
+
+    @property
+    def address(self) -> str:
+        return self.told("listening at ")
+
+    @property
+    def http(self) -> str:
+        return self.told("state and metrics at ")
+
+    def state(self) -> dict[str, Any]:
+        """The JSON state that a scheduler shows."""
+        with urllib.request.urlopen(f"{self.http}/json/state", timeout=SOON) as page:
+            found: dict[str, Any] = json.load(page)
+        return found
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit status."""
+        status = self.process.wait(2 * SOON)
+        self.reader.join(SOON)
+        return status
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(SOON)
+        self.reader.join(SOON)
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))

@@ -25,6 +25,7 @@ import dask.multiprocessing
 import dask.threaded
 import pytest
 
+import counted
 import treadle
 import treadle.sync
 import treadle.threaded
@@ -34,11 +35,7 @@ WITHOUT_CONFIGURED_SCHEDULER = (
     "dask/tests/test_base.py::test_compute_array_bag",
     "dask/tests/test_base.py::test_get_scheduler",
     "dask/tests/test_base.py::test_persist_array_bag",
-    "dask/tests/test_distributed.py::test_get_scheduler_lock",
 )
-
-# The exit status of a run in which something else than Treadle ran the graphs.
-TOO_FEW_CALLS = 16
 
 # next() on these is atomic: tests call from several threads.
 _sync_calls = itertools.count()
@@ -107,55 +104,9 @@ def treadle_configured(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--treadle-calls",
-        type=int,
-        default=1,
-        metavar="N",
-        help="fail unless N calls at least reach Treadle",
-    )
-
-
-class CallCounts:
-    """Sums the calls of the worker processes of pytest-xdist (or takes this process's own)."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.sync = 0
-        self.threaded = 0
-
-    @property
-    def enough(self) -> bool:
-        return self.sync + self.threaded >= self.config.getoption("treadle_calls")
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        # A worker that died took its counts along.
-        sync, threaded = getattr(node, "workeroutput", {}).get("treadle_calls", (0, 0))
-        self.sync += sync
-        self.threaded += threaded
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.sync += next(_sync_calls)
-        self.threaded += next(_threaded_calls)
-        if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["treadle_calls"] = (self.sync, self.threaded)
-        elif not self.enough and not self.config.getoption("collectonly"):
-            session.exitstatus = TOO_FEW_CALLS
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.write_line(
-            f"Treadle ran {self.sync + self.threaded} graphs:"
-            f" {self.sync} in one thread, {self.threaded} in several"
-        )
-        if not self.enough:
-            terminalreporter.write_line(
-                f"That is fewer than the {self.config.getoption('treadle_calls')} that these tests"
-                " must bring: something else ran their graphs.",
-                red=True,
-            )
+    counted.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(CallCounts(config), "treadle_call_counts")
+    counters = {"graphs in one thread": _sync_calls, "graphs in several": _threaded_calls}
+    config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

@@ -24,13 +24,13 @@ from treadle import _core
 from treadle.client import _options
 from treadle.client._distributed import (
     futures_of,
-    get_annotations,
     parse_timedelta,
 )
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
 from treadle.client._managing import Managing
+from treadle.client._observed import tell_plugins
 from treadle.client._scatter import Scattering
 from treadle.client._state import Expected, State
 
@@ -134,14 +134,16 @@ class Client(Managing):
                 return Future(key, self, state)
         if allow_other_workers and workers is None:
             raise ValueError("Only use allow_other_workers= if using workers=")
-        options = _options.of_keywords(
+        annotations = _options.annotated(
             workers=workers,
             allow_other_workers=allow_other_workers,
             priority=priority,
             retries=retries,
             resources=resources,
-            actor=actor,
         )
+        if self._observed:
+            tell_plugins(connection, self.id, [key], [key], annotations)
+        options = _options.of_call(annotations, actor)
         future, state = self._new_future(key)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
         self._submit([state], submit, args, kwargs)
@@ -217,22 +219,21 @@ class Client(Managing):
         if workers is not None and not isinstance(workers, (str, Number, list, set)):
             raise TypeError("Workers must be a list or set of workers or None")
         actor = actor or actors
-        options = _options.of_keywords(
+        annotations = _options.annotated(
             workers=workers,
             allow_other_workers=allow_other_workers,
             priority=priority,
             retries=retries,
             resources=resources,
-            actor=actor,
         )
         if not batch_size or batch_size <= 1:
-            return self._map(func, iterables, key, options, pure and not actor, kwargs)
+            return self._map(func, iterables, key, annotations, actor, pure, kwargs)
         futures: list[Future] = []
         batches = zip(*(partition_all(batch_size, it) for it in iterables), strict=False)
         for number, batch in enumerate(batches):
             start = number * batch_size
             keys = key[start : start + batch_size] if isinstance(key, list) else key
-            futures += self._map(func, batch, keys, options, pure and not actor, kwargs)
+            futures += self._map(func, batch, keys, annotations, actor, pure, kwargs)
         return futures
 
     def _map(
@@ -240,12 +241,14 @@ class Client(Managing):
         func: Callable[..., Any],
         iterables: tuple[Collection[Any], ...],
         key: str | list[Hashable] | None,
-        options: _options.Options | None,
+        annotations: Mapping[str, Any],
+        actor: bool,
         pure: bool,
         kwargs: Mapping[str, Any],
     ) -> list[Future]:
         connection = self._usable("send update-graph message")
-        keys = self._keys_of_calls(connection, func, iterables, key, pure, kwargs)
+        options = _options.of_call(annotations, actor)
+        keys = self._keys_of_calls(connection, func, iterables, key, pure and not actor, kwargs)
         futures: list[Future] = []
         states: list[State] = []
         fresh = []
@@ -265,6 +268,9 @@ class Client(Managing):
             return futures
         if len(states) != len(fresh):
             keys = list(compress(keys, fresh))
+        if self._observed:
+            wanted = [future.key for future in futures]
+            tell_plugins(connection, self.id, wanted, keys, annotations)
 
         def submit() -> None:
             arguments: Any = zip(*iterables, strict=False)
@@ -321,17 +327,13 @@ class Client(Managing):
         connection = self._usable("send update-graph message")
         if allow_other_workers not in (True, False, None):
             raise TypeError("allow_other_workers= must be True, False, or None")
-        annotations = dict(get_annotations())
-        if user_priority:
-            annotations["priority"] = user_priority
-        if workers:
-            annotations["workers"] = workers
-        if retries:
-            annotations["retries"] = retries
-        if allow_other_workers:
-            annotations["allow_other_workers"] = allow_other_workers
-        if resources:
-            annotations["resources"] = resources
+        annotations = _options.annotated(
+            workers=workers,
+            allow_other_workers=allow_other_workers,
+            priority=user_priority,
+            retries=retries,
+            resources=resources,
+        )
         if actors is not None and actors is not True and actors is not False:
             actors = list(self._expand_key(actors))
         wanted = list(dict.fromkeys(keys))
@@ -340,6 +342,8 @@ class Client(Managing):
         graph, by_key = nodes_of(expr)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
         submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
+        if self._observed:
+            tell_plugins(connection, self.id, wanted, graph, annotations, by_key)
         try:
             try:
                 return submit()

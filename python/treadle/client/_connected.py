@@ -90,6 +90,7 @@ class Connected(Counting):
         self._credentials = _addresses.Credentials(secret, certificates, insecure)
         self._connection = Early()
         self._asyncio_loop = None
+        self._observed = False
         self._released = deque()
         # Who traces.
         self._recorders: tuple[Spans, ...] = ()
@@ -231,6 +232,8 @@ class Connected(Counting):
         with suppress(OSError):
             answer = await ask(connection, "", "identity", {"n_workers": n_workers})
             self._scheduler_identity = SchedulerInfo(answer)
+            # Until the sidecar says otherwise: this answer may be older than what that said.
+            self._observed |= answer["observed"]
 
     # Ending
 

@@ -29,6 +29,10 @@ class Handlers:
         client = self._client()
         if client is None or client._connection is None:
             return
+        if operation == "observe":
+            client._observed = argument["submissions"]
+            client._connection.answer(id, None)
+            return
         if operation != "event":
             client._connection.answer(id, None, error=f"clients do not serve {operation!r}")
             return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
 
 from treadle.client._distributed import get_annotations
 
-__all__ = ["Options", "of_annotations", "of_graph", "of_keywords"]
+__all__ = ["Options", "annotated", "of_annotations", "of_call", "of_graph", "resolved"]
 
 #: ``priority``, ``retries``, ``workers``, ``allow_other``, ``resources``, ``actor``: what is not
 #: the default.
@@ -17,25 +17,16 @@ Options: TypeAlias = dict[str, Any]
 _KNOWN = ("priority", "retries", "workers", "allow_other_workers", "resources")
 
 
-def of_keywords(
+def annotated(
     *,
     workers: Any = None,
     allow_other_workers: bool | None = None,
     priority: Any = 0,
     retries: Any = None,
     resources: Mapping[str, float] | None = None,
-    actor: bool = False,
-) -> Options | None:
-    """Return the options of calls, with Dask's annotations where no keyword says otherwise.
-
-    Raises
-    ------
-    TypeError
-        A keyword has a value of a wrong type.
-    """
+) -> dict[str, Any]:
+    """Return the annotations of a submission: Dask's, where no keyword says otherwise."""
     annotations = dict(get_annotations())
-    if not (annotations or workers or priority or retries or resources or actor):
-        return None
     if priority:
         annotations["priority"] = priority
     if workers:
@@ -46,6 +37,33 @@ def of_keywords(
         annotations["allow_other_workers"] = allow_other_workers
     if resources:
         annotations["resources"] = resources
+    return annotations
+
+
+def resolved(
+    annotations: Mapping[str, Any],
+    by_key: Mapping[str, Mapping[Hashable, Any]],
+    keys: Collection[Hashable],
+) -> dict[str, dict[Hashable, Any]]:
+    """Return annotations by name and key, as ``SchedulerPlugin.update_graph`` gets them."""
+    found: dict[str, dict[Hashable, Any]] = {}
+    for name, values in by_key.items():
+        found[name] = {key: value for key, value in values.items() if key in keys}
+    for name, value in annotations.items():
+        found[name] = {key: value(key) if callable(value) else value for key in keys}
+    return found
+
+
+def of_call(annotations: Mapping[str, Any], actor: bool) -> Options | None:
+    """Return the options of calls, if they have any.
+
+    Raises
+    ------
+    TypeError
+        An annotation has a value of a wrong type.
+    """
+    if not (annotations or actor):
+        return None
     options = of_annotations(annotations)
     if actor:
         options["actor"] = True

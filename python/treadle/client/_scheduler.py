@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle import _calls
+from treadle._story import told
 from treadle.client._distributed import dumps
 from treadle.client._state import call_in
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from treadle.client._client import Client
 
 __all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "stream"]
-
-# States of tasks that distributed has other names for.
-_STATES = {"ready": "queued", "assigned": "processing", "failed": "erred"}
 
 # What the native scheduler serves with plain values as arguments and answers.
 NATIVE = frozenset(
@@ -269,16 +267,8 @@ class Scheduler:
 
     async def get_story(self, keys_or_stimuli: Sequence[Any] = ()) -> list[Any]:
         """Return what the scheduler remembers of keys."""
-        steps = await ask(self._connection, "", "story", {"keys": list(keys_or_stimuli)})
-        before: dict[Any, str] = {}
-        story = []
-        for step in steps:
-            key, state = step["key"], _STATES.get(step["state"], step["state"])
-            more = {"worker": step["worker"]} if step["worker"] else {}
-            cause = f"event-{step['cause']}"
-            story.append((key, before.get(key, "forgotten"), state, more, cause, step["time"]))
-            before[key] = state
-        return story
+        keys = list(keys_or_stimuli)
+        return told(await ask(self._connection, "", "story", {"keys": keys}))
 
     async def amm_handler(self, method: str) -> Any:
         """Say that there is no active memory manager: Treadle's scheduler moves values itself."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import logging
 import pickle
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
@@ -19,7 +22,10 @@ __all__ = ["SchedulerPlugins", "WorkerPlugins"]
 logger = logging.getLogger(__name__)
 
 # These would have to run in the scheduler's own steps, which are native.
-_NOT_SERVED = ("update_graph", "transition", "valid_workers_downscaling")
+_NOT_SERVED = ("transition", "valid_workers_downscaling")
+
+# Seconds that clients have to know that what they submit is to be told.
+_PATIENCE = 5.0
 
 
 class SchedulerPlugins:
@@ -27,6 +33,7 @@ class SchedulerPlugins:
 
     def __init__(self, scheduler: SchedulerStandIn) -> None:
         self._scheduler = scheduler
+        self._observing = False
 
     async def add(
         self, plugin: bytes | SchedulerPlugin, name: str | None = None, *, idempotent: bool = False
@@ -45,11 +52,11 @@ class SchedulerPlugins:
         if not isinstance(plugin, SchedulerPlugin):
             raise TypeError(f"{plugin!r} is not a SchedulerPlugin")
         for hook in _NOT_SERVED:
-            if getattr(type(plugin), hook, None) is not getattr(SchedulerPlugin, hook, None):
+            if _overrides(plugin, hook):
                 raise NotImplementedError(
                     f"SchedulerPlugin.{hook} is not served: Treadle's scheduler is native. Served "
-                    "are start, before_close, close, restart, log_event, and add and remove of "
-                    "workers and clients"
+                    "are start, before_close, close, restart, log_event, update_graph, and add and "
+                    "remove of workers and clients"
                 )
         name = name or _get_plugin_name(plugin)
         if idempotent and name in self._scheduler.plugins:
@@ -58,6 +65,7 @@ class SchedulerPlugins:
         if inspect.isawaitable(result):
             await result
         self._scheduler.plugins[name] = plugin
+        await self._observe()
 
     async def remove(self, name: str) -> None:
         """Forget a plugin.
@@ -73,6 +81,28 @@ class SchedulerPlugins:
             raise ValueError(
                 f"Could not find plugin {name!r} among the current scheduler plugins"
             ) from None
+        await self._observe()
+
+    async def update_graph(self, **graph: Any) -> None:
+        """Tell the plugins what a client is about to submit."""
+        stimulus = f"update-graph-{time.time()}"
+        await self.tell("update_graph", self._scheduler, stimulus_id=stimulus, **graph)
+
+    async def _observe(self) -> None:
+        """Have clients tell what they submit if a plugin wants to know, and only then."""
+        plugins = self._scheduler.plugins.values()
+        wanted = any(_overrides(plugin, "update_graph") for plugin in plugins)
+        if wanted == self._observing:
+            return
+        self._observing = wanted
+        argument = {"submissions": wanted}
+        # Clients that come later are told by the scheduler.
+        await self._scheduler.ask("", "observe", argument)
+        clients = set(self._scheduler.clients.values())
+        asked = [self._scheduler.ask(client, "observe", argument) for client in clients]
+        # One that leaves meanwhile, or has no time to answer, submits nothing either.
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), _PATIENCE)
 
     async def tell(self, hook: str, *args: Any, **kwargs: Any) -> None:
         """Call a hook of all plugins; what it raises is logged."""
@@ -128,6 +158,10 @@ class WorkerPlugins:
     async def _broadcast(self, **message: Any) -> dict[str, dict[str, Any]]:
         # A worker that is lost meanwhile needs no plugin.
         return await self._scheduler.broadcast(msg=message, on_error="ignore")
+
+
+def _overrides(plugin: SchedulerPlugin, hook: str) -> bool:
+    return getattr(type(plugin), hook, None) is not getattr(SchedulerPlugin, hook, None)
 
 
 def not_served(operation: str, why: str) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from distributed.worker import run as run_function
 from treadle._calls import error_of, pack, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
+from treadle._story import told
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
@@ -63,7 +64,7 @@ class SchedulerStandIn:
         self.loop = self.io_loop = loop.io_loop
         self.status = Status.running
         self.tasks = Tasks(connection)
-        # The clients that have called, and the nodes that they are.
+        # The clients, and the nodes that they are.
         self.clients: dict[str, str] = {}
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
@@ -113,6 +114,7 @@ class SchedulerStandIn:
             "subscribe-topic": self.subscribe_topic,
             "unsubscribe-topic": self.unsubscribe_topic,
             "log-event": self.log_event,
+            "update-graph": self._scheduler_plugins.update_graph,
         }
 
     # keys that extensions hold
@@ -212,19 +214,23 @@ class SchedulerStandIn:
         return results
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """Ask the native scheduler what it is; blocks the loop for a moment."""
+        """Return what the scheduler says about itself and its workers."""
+        identity: dict[str, Any] = self._ask_now("identity", {"n_workers": n_workers})
+        return identity
+
+    def _ask_now(self, operation: str, argument: Any) -> Any:
+        """Ask the native scheduler; blocks the loop for a moment."""
         answers: list[tuple[Any, Any]] = []
 
         def done(result: Any, error: Any) -> None:
             answers.append((result, error))
 
-        self._connection.call("", "identity", {"n_workers": n_workers}, done)
+        self._connection.call("", operation, argument, done)
         if not self._connection.wait(lambda: bool(answers), _PATIENCE):
             raise TimeoutError("the scheduler does not answer")
         result, error = answers[0]
         if error is not None:
             raise error_of(error)
-        assert isinstance(result, dict)
         return result
 
     @property
@@ -280,6 +286,10 @@ class SchedulerStandIn:
                 raise
             return default
         return metadata
+
+    def story(self, *keys: Hashable) -> list[tuple[Any, ...]]:
+        """Return what the scheduler remembers of keys: (key, from, to, more, cause, time)."""
+        return told(self._ask_now("story", {"keys": list(keys)}))
 
     def get_logs(
         self, start: float = 0, n: int | None = None, timestamps: bool = False

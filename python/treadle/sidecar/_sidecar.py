@@ -176,6 +176,7 @@ class Sidecar:
     # what the scheduler says by itself
 
     async def _client_joined(self, about: dict[str, Any]) -> None:
+        self.scheduler.clients[about["client"]] = about["client"]
         await self.scheduler.tell_plugins("add_client", self.scheduler, about["client"])
 
     async def _client_left(self, about: dict[str, Any]) -> None:

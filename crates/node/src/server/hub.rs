@@ -121,6 +121,8 @@ pub(super) struct Hub {
     pub(super) waiting: Waiting,
     pub(super) stream: Stream,
     pub(super) tracing: Tracing,
+    /// Whether clients shall tell the sidecar what they submit.
+    pub(super) observed: bool,
     pub(super) counters: Counters,
     pub(super) is_ending: bool,
     log: Log,
@@ -154,6 +156,7 @@ impl Hub {
             waiting: Waiting::default(),
             stream: Stream::default(),
             tracing: Tracing::default(),
+            observed: false,
             counters: Counters::default(),
             is_ending: false,
             log,

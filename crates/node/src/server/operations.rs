@@ -103,6 +103,7 @@ impl Hub {
             "progress" => self.progress(arguments),
             "trace" => self.trace(asker, arguments),
             "task-events" => self.task_events(asker, arguments),
+            "observe" => self.observe(asker, arguments),
             "desire" => self.desire(arguments, true),
             "undesire" => self.desire(arguments, false),
             "replicate" => self.replicate(asker, id, arguments),

@@ -51,6 +51,7 @@ impl Hub {
             ("total_threads", int(threads)),
             ("total_memory", int(memory)),
             ("n_clients", int(self.clients.len())),
+            ("observed", Value::Bool(self.observed)),
             ("workers", Value::Dict(workers.collect())),
         ])))
     }

@@ -93,6 +93,15 @@ impl Hub {
         Ok(Some(self.stream_since(since)))
     }
 
+    /// Clients that come shall tell the sidecar what they submit, says that, or need not.
+    pub(super) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+        if !matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client)) {
+            return Err("only the scheduler's Python side can observe what is submitted".to_owned());
+        }
+        self.observed = arguments.is_set("submissions");
+        Ok(Some(Value::None))
+    }
+
     /// Somebody who is not connected wants keys, or wants them no more.
     pub(super) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
         let Some(name) = arguments.text("client") else {

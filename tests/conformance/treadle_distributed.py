@@ -1,0 +1,325 @@
+"""A pytest plugin that runs tests of distributed's client on Treadle: `pytest -p treadle_distributed …`.
+
+`distributed.Client` is `treadle.Client`, wherever it was imported, before any test is. The clusters
+that `distributed.utils_test` starts are Treadle's: `gen_cluster` has its two workers in threads of
+this process, as distributed has, `cluster` (and the fixtures `client`, `s`, `a`, `b`) in processes.
+All else of `utils_test` stays: time limits, an event loop for each test, and the checks that a test
+leaves no threads, processes and clients behind.
+
+`s`, `a` and `b` of a coroutine test stand for Treadle's scheduler and workers. What these know they
+answer; a test that asks for more, or makes a scheduler, a worker or a cluster of distributed's by
+itself, is about the inside of distributed, and skipped.
+
+The calls that arrive are counted and reported; with fewer than `--treadle-calls N` the exit status
+is 16, whatever became of the tests. `--treadle-default-client` computes everything with a client
+that all tests share: for tests that need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import dask
+import distributed
+import distributed.client
+import distributed.deploy.spec
+import distributed.utils_test
+import pytest
+from distributed import Nanny, Scheduler, Status, Worker
+from distributed.utils_test import check_instances, check_process_leak
+
+import counted
+import treadle
+from treadle.client import LocalCluster
+
+# Seconds for a cluster's workers to join.
+PATIENCE = 60.0
+
+# next() on these is atomic: tests call from several threads.
+_calls = itertools.count()
+_graphs = itertools.count()
+_values = itertools.count()
+
+
+class Client(treadle.Client):
+    """`treadle.Client`, counted."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        next(_calls)
+        return super().submit(*args, **kwargs)
+
+    def map(self, *args: Any, **kwargs: Any) -> Any:
+        next(_calls)
+        return super().map(*args, **kwargs)
+
+    def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+        next(_graphs)
+        return super()._graph_to_futures(*args, **kwargs)
+
+    async def _scatter(self, *args: Any, **kwargs: Any) -> Any:
+        next(_values)
+        return await super()._scatter(*args, **kwargs)
+
+
+# Clusters
+
+
+def unserved(options: Mapping[str, Any], served: Collection[str]) -> None:
+    """Skip a test whose cluster has options that mean nothing, or something else, to Treadle."""
+    if unknown := sorted(options.keys() - served):
+        pytest.skip(f"its cluster has options of distributed's own: {', '.join(unknown)}")
+
+
+# Of distributed's servers: what they check of themselves, and what they would show.
+CHECKS = ("dashboard", "dashboard_address", "transition_counter_max", "validate")
+WORKER_OPTIONS = ("memory_limit", "nthreads", "resources", *CHECKS)
+
+
+class StandIn:
+    """A scheduler or a worker as a test sees it: what Treadle's knows, and a skip for all else."""
+
+    def __init__(self, real: Any, **known: Any) -> None:
+        vars(self).update(known, _real=real)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._real, name)
+        except (AttributeError, NotImplementedError):
+            self._skip(name)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        self._skip(f"{name} = {value!r}")
+
+    def _skip(self, what: str) -> NoReturn:
+        kind = type(self._real).__name__.removesuffix("StandIn")
+        pytest.skip(f"the inside of distributed's {kind}: {what}")
+
+    def __repr__(self) -> str:
+        return f"<stand-in of {self._real!r}>"
+
+
+class Known(Mapping[Any, Any]):
+    """Keys, as the scheduler or a worker lists them now; the tasks behind them are not to be seen."""
+
+    def __init__(self, keys: Callable[[], Collection[Any]], get: Callable[[Any], Any]) -> None:
+        self._keys = keys
+        self._get = get
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys()
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return self._get(key)
+
+    def clear(self) -> None:
+        """Do nothing: `gen_cluster` empties its workers at its end, and they go anyway."""
+
+
+def asked(scheduler: Any, operation: str) -> Any:
+    """What the native scheduler answers; nothing once it is closed."""
+    answers: list[Any] = []
+    connection = scheduler._connection
+    if scheduler.status is Status.closed:
+        return {}
+    connection.call("", operation, {}, lambda answer, _error: answers.append(answer))
+    assert connection.wait(lambda: bool(answers), PATIENCE)
+    return answers[0]
+
+
+def scheduler_of(cluster: LocalCluster) -> StandIn:
+    real = cluster._sidecar.scheduler
+
+    def task(key: Any) -> NoReturn:
+        pytest.skip(f"the inside of distributed's Scheduler: its state of {key!r}")
+
+    tasks = Known(lambda: asked(real, "who_has"), task)
+    return StandIn(real, tasks=tasks, treadle_cluster=cluster)
+
+
+def worker_of(cluster: LocalCluster, real: Any) -> StandIn:
+    scheduler = cluster._sidecar.scheduler
+
+    def value(key: Any) -> Any:
+        try:
+            return real.data[key]
+        except KeyError:
+            pytest.skip(f"a small value, which lives at Treadle's scheduler: {key!r}")
+
+    data = Known(lambda: asked(scheduler, "has_what").get(real.address, ()), value)
+    return StandIn(real, data=data)
+
+
+async def start_cluster(
+    nthreads: Sequence[tuple[Any, ...]],
+    scheduler_addr: str,
+    security: Any = None,
+    Worker: type = Worker,
+    scheduler_kwargs: Mapping[str, Any] | None = None,
+    worker_kwargs: Mapping[str, Any] | None = None,
+    timeout: float = PATIENCE,
+) -> tuple[StandIn, list[StandIn]]:
+    """`distributed.utils_test.start_cluster`, which `gen_cluster` calls."""
+    if Worker not in (distributed.Worker, Nanny):
+        pytest.skip(f"it has workers of a class of its own: {Worker.__name__}")
+    if security is not None or scheduler_addr != "127.0.0.1":
+        pytest.skip("its cluster has addresses or certificates of distributed's own")
+    unserved(scheduler_kwargs or {}, CHECKS)
+    cluster = await asyncio.to_thread(LocalCluster, workers=0, processes=False, timeout=timeout)
+    try:
+        for name, (host, threads, *options) in enumerate(nthreads):
+            if host != "127.0.0.1":
+                pytest.skip("its workers have addresses of distributed's own")
+            own = {**(worker_kwargs or {}), **(options[0] if options else {})}
+            unserved(own, (*WORKER_OPTIONS, "name"))
+            make = (
+                cluster._thread_worker if Worker is distributed.Worker else cluster._process_worker
+            )
+            name = str(own.get("name", name))
+            limit = treadle.client._local.memory_limit_of(own.get("memory_limit", "auto"), 1)
+            cluster.workers[name] = await asyncio.to_thread(
+                make, name, threads, limit, own.get("resources") or {}
+            )
+        if Worker is Nanny:
+            await asyncio.to_thread(joined, cluster)
+            workers = [StandIn(worker, name=name) for name, worker in cluster.workers.items()]
+        else:
+            workers = [
+                worker_of(cluster, worker._service.worker) for worker in cluster.workers.values()
+            ]
+    except BaseException:
+        await asyncio.to_thread(cluster.close)
+        raise
+    return scheduler_of(cluster), workers
+
+
+async def end_cluster(s: StandIn, workers: Sequence[StandIn]) -> None:
+    """`distributed.utils_test.end_cluster`, which `gen_cluster` calls."""
+    await asyncio.to_thread(s.treadle_cluster.close)
+
+
+def joined(cluster: LocalCluster) -> dict[str, str]:
+    """Wait until all workers are there; their addresses by name."""
+    until = time.monotonic() + PATIENCE
+    with treadle.Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(len(cluster.workers), PATIENCE)
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        assert time.monotonic() < until
+        return {worker["name"]: address for address, worker in workers.items()}
+
+
+@contextmanager
+def cluster(
+    nworkers: int = 2,
+    nanny: bool = False,
+    worker_kwargs: Mapping[str, Any] | None = None,
+    active_rpc_timeout: float = 10,
+    scheduler_kwargs: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """`distributed.utils_test.cluster`."""
+    options = dict(worker_kwargs or {})
+    unserved(options, WORKER_OPTIONS)
+    unserved(scheduler_kwargs or {}, CHECKS)
+    threads = options.pop("nthreads", 1)
+    options = {name: value for name, value in options.items() if name not in CHECKS}
+    with check_process_leak(check=True), check_instances():
+        with dask.config.set(config or {}):
+            started = LocalCluster(nworkers, threads, **options)
+        with started:
+            addresses = joined(started)
+            yield (
+                {"address": started.scheduler_address},
+                [
+                    {"address": addresses[name], "proc": weakref.ref(worker._process)}
+                    for name, worker in started.workers.items()
+                ],
+            )
+            # As distributed does for tests that leave theirs open.
+            if client := distributed.client._get_global_client():
+                client.close()
+
+
+def local_cluster(*args: Any, **kwargs: Any) -> LocalCluster:
+    """`distributed.LocalCluster`, for what Treadle's has."""
+    unserved(kwargs.pop("scheduler_kwargs", {}), CHECKS)
+    if "nthreads" in kwargs:
+        kwargs.setdefault("threads_per_worker", kwargs.pop("nthreads"))
+    if kwargs.get("asynchronous"):
+        pytest.skip("an asynchronous cluster of distributed's")
+    try:
+        return LocalCluster(*args, **kwargs)
+    except TypeError as error:
+        pytest.skip(str(error))
+
+
+# What is put in place of distributed's
+
+
+def _replace(replacements: Mapping[Any, Any]) -> None:
+    """Replace objects in all modules of Dask and distributed that were imported so far."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in ("dask", "distributed"):
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, (type, type(_replace))) and value in replacements:
+                    setattr(module, attribute, replacements[value])
+
+
+def _refuse(kind: type) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        pytest.skip(f"it makes a {type(self).__name__} of distributed's")
+
+    kind.__init__ = __init__  # type: ignore[misc]
+
+
+_replace(
+    {
+        distributed.Client: Client,
+        distributed.LocalCluster: local_cluster,
+        distributed.utils_test.cluster: cluster,
+        distributed.utils_test.start_cluster: start_cluster,
+        distributed.utils_test.end_cluster: end_cluster,
+    }
+)
+for kind in (Scheduler, Worker, Nanny, distributed.deploy.spec.SpecCluster):
+    _refuse(kind)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def treadle_default_client(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--treadle-default-client`, computes whatever has no scheduler of its own."""
+    if request.config.getoption("treadle_default_client"):
+        with Client(threads_per_worker=2):
+            yield
+    else:
+        yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    counted.add_option(parser)
+    parser.addoption(
+        "--treadle-default-client",
+        action="store_true",
+        help="compute with a client that all tests share",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    counters = {"calls": _calls, "graphs": _graphs, "scattered values": _values}
+    config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

@@ -1,12 +1,13 @@
 """Run Dask's own tests, which its wheel ships, on Treadle: each that passes with Dask must pass.
 
-The tests run with the plugin treadle_conformance in place of Dask's local schedulers. Those that do
-not pass, skipped ones included, then run again with Dask alone, in the same environment: what
-passes there is a deviation, and must be listed with its reason in deviations.txt. The run fails
+The tests run with a plugin: treadle_conformance in place of Dask's local schedulers, or
+treadle_distributed in place of distributed's client and clusters (xarray's tests as well). Those that
+do not pass, skipped ones included, then run again without it, in the same environment: what passes
+there is a deviation, and must be listed with its reason in deviations.txt. The run fails
 
 - when there is a deviation that is not listed, or a listed one that passes;
 - when Dask alone would run a test that did not run here;
-- when fewer graphs reached Treadle than the suite is known to bring.
+- when fewer calls reached Treadle than the suite is known to bring.
 
 Outcomes and the logs of the second runs are left in .cache/conformance/.
 """
@@ -32,43 +33,94 @@ DEVIATIONS = HERE / "deviations.txt"
 
 @dataclass(frozen=True)
 class Suite:
-    """Some of Dask's tests."""
+    """Some of the tests of Dask or xarray."""
 
     name: str
     targets: tuple[str, ...]  # files and folders, relative to site-packages
-    calls: int  # graphs that reach Treadle at least: about nine tenths of those counted
+    calls: int  # calls that reach Treadle at least: about nine tenths of those counted
+    plugin: str = "treadle_conformance"
+    without: tuple[str, ...] = ()  # files among the targets that another suite has
+    options: tuple[str, ...] = ()  # of the plugin
+
+
+ON_DISTRIBUTED = "dask/tests/test_distributed.py"
 
 
 FULL = (
     Suite("array", ("dask/array",), 26_000),
     Suite("dataframe", ("dask/dataframe",), 38_000),
     Suite("bag", ("dask/bag",), 480),
-    Suite("core", ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"), 440),
-)
-SUBSET = Suite(
-    "subset",
-    (
-        "dask/array/tests/test_overlap.py",
-        "dask/array/tests/test_reductions.py",
-        "dask/array/tests/test_slicing.py",
-        "dask/bag/tests/test_bag.py",
-        "dask/dataframe/dask_expr/tests/test_groupby.py",
-        "dask/dataframe/dask_expr/tests/test_shuffle.py",
-        "dask/dataframe/tests/test_shuffle.py",
-        "dask/diagnostics/tests",
-        "dask/tests/test_base.py",
-        "dask/tests/test_callbacks.py",
-        "dask/tests/test_delayed.py",
-        "dask/tests/test_local.py",
-        "dask/tests/test_threaded.py",
-        "dask/tests/test_traceback.py",
+    Suite(
+        "core",
+        ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"),
+        440,
+        without=(ON_DISTRIBUTED,),
     ),
-    14_000,
+    Suite("distributed", (ON_DISTRIBUTED,), 80, "treadle_distributed"),
+    Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 20, "treadle_distributed"),
+    Suite(
+        "xarray-dask",
+        ("xarray/tests/test_dask.py",),
+        350,
+        "treadle_distributed",
+        options=("--treadle-default-client",),
+    ),
+)
+SUBSET = (
+    Suite(
+        "subset",
+        (
+            "dask/array/tests/test_overlap.py",
+            "dask/array/tests/test_reductions.py",
+            "dask/array/tests/test_slicing.py",
+            "dask/bag/tests/test_bag.py",
+            "dask/dataframe/dask_expr/tests/test_groupby.py",
+            "dask/dataframe/dask_expr/tests/test_shuffle.py",
+            "dask/dataframe/tests/test_shuffle.py",
+            "dask/diagnostics/tests",
+            "dask/tests/test_base.py",
+            "dask/tests/test_callbacks.py",
+            "dask/tests/test_delayed.py",
+            "dask/tests/test_local.py",
+            "dask/tests/test_threaded.py",
+            "dask/tests/test_traceback.py",
+        ),
+        14_000,
+    ),
+    Suite(
+        "subset-distributed",
+        (
+            f"{ON_DISTRIBUTED}::test_annotations_blockwise_unpack",
+            f"{ON_DISTRIBUTED}::test_await",
+            f"{ON_DISTRIBUTED}::test_blockwise_numpy_args",
+            f"{ON_DISTRIBUTED}::test_client_compute_parquet",
+            f"{ON_DISTRIBUTED}::test_combo_of_layer_types",
+            f"{ON_DISTRIBUTED}::test_default_scheduler_on_worker",
+            f"{ON_DISTRIBUTED}::test_delayed_future",
+            f"{ON_DISTRIBUTED}::test_futures_in_graph",
+            f"{ON_DISTRIBUTED}::test_get_scheduler_default_client_config_interleaving",
+            f"{ON_DISTRIBUTED}::test_map_partitions_df_input",
+            f"{ON_DISTRIBUTED}::test_persist",
+            f"{ON_DISTRIBUTED}::test_release_persisted_futures_without_gc",
+            f"{ON_DISTRIBUTED}::test_serializable_groupby_agg",
+            "xarray/tests/test_distributed.py::test_async",
+            "xarray/tests/test_distributed.py::test_serializable_locks",
+        ),
+        30,
+        "treadle_distributed",
+    ),
+    Suite(
+        "subset-xarray-dask",
+        ("xarray/tests/test_dask.py",),
+        350,
+        "treadle_distributed",
+        options=("--treadle-default-client",),
+    ),
 )
 
 
 class Pytest:
-    """Runs pytest on tests of the installed Dask, away from the project's own settings."""
+    """Runs pytest on tests of installed packages, away from the project's own settings."""
 
     def __init__(self, workers: int) -> None:
         spec = find_spec("dask")
@@ -77,10 +129,10 @@ class Pytest:
         self.site_packages = Path(spec.origin).parents[1]
         self.workers = workers
 
-    def collect(self, targets: tuple[str, ...], outcomes: Path) -> set[str]:
+    def collect(self, suite: Suite, outcomes: Path) -> set[str]:
         """The ids of the tests that Dask alone would run."""
         log = outcomes.with_suffix(".log")
-        self._run(targets, outcomes, "--collect-only", "-qq", log=log)
+        self._run(suite.targets, outcomes, "--collect-only", "-qq", *self._without(suite), log=log)
         return set(json.loads(outcomes.read_text()))
 
     def with_dask(self, targets: list[str], outcomes: Path) -> dict[str, str]:
@@ -91,9 +143,13 @@ class Pytest:
 
     def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
         """Exit status, and outcome by test id, under Treadle."""
-        options = ("-p", "treadle_conformance", f"--treadle-calls={suite.calls}")
-        status = self._run(suite.targets, outcomes, f"--numprocesses={self.workers}", *options)
+        options = ("-p", suite.plugin, f"--treadle-calls={suite.calls}", *suite.options)
+        options = (f"--numprocesses={self.workers}", *options, *self._without(suite))
+        status = self._run(suite.targets, outcomes, *options)
         return status, json.loads(outcomes.read_text())
+
+    def _without(self, suite: Suite) -> list[str]:
+        return [f"--ignore={self.site_packages / file}" for file in suite.without]
 
     def _run(
         self,
@@ -141,14 +197,14 @@ def read_deviations() -> dict[str, str]:
 
 def belongs(test: str, suite: Suite) -> bool:
     """Whether the test id is one of the suite's."""
-    return any(test.partition("::")[0].startswith(target) for target in suite.targets)
+    return test.startswith(suite.targets) and not test.startswith(suite.without or ("::",))
 
 
 def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
     """Run one suite; outcome by test id, and what is wrong."""
-    print(f"--- Dask's tests on Treadle: {suite.name}", flush=True)
+    print(f"--- tests on Treadle: {suite.name}", flush=True)
     started = time.monotonic()
-    expected = pytest.collect(suite.targets, CACHE / f"{suite.name}-collected.json")
+    expected = pytest.collect(suite, CACHE / f"{suite.name}-collected.json")
     status, outcomes = pytest.with_treadle(suite, CACHE / f"{suite.name}-treadle.json")
     undecided = sorted(test for test, outcome in outcomes.items() if outcome != "passed")
     under_dask = {}
@@ -191,9 +247,9 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     options = parser.parse_args()
-    suites = [s for s in FULL if not options.suite or s.name in options.suite]
+    suites = [suite for suite in FULL if not options.suite or suite.name in options.suite]
     if options.subset:
-        suites = [SUBSET]
+        suites = list(SUBSET)
 
     # What was started in the background ignores interrupts, and so would the tests about them.
     signal.signal(signal.SIGINT, signal.default_int_handler)

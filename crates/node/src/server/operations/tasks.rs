@@ -96,7 +96,9 @@ impl Hub {
     /// Clients that come shall tell the sidecar what they submit, says that, or need not.
     pub(super) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         if !matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client)) {
-            return Err("only the scheduler's Python side can observe what is submitted".to_owned());
+            return Err(
+                "only the scheduler's Python side can observe what is submitted".to_owned(),
+            );
         }
         self.observed = arguments.is_set("submissions");
         Ok(Some(Value::None))

@@ -1,4 +1,4 @@
-"""The demo end to end on a part of its data, and that its checks find a wrong result."""
+"""The demo end to end on a part of its data, a worker killed included; that its checks find a wrong result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from treadle.__main__ import main
-from treadle.demo import check, cli, data
+from treadle.demo import check, cli, cluster, data
 from treadle.demo.errors import DemoError
 from treadle.demo.views import VIEWS
 
@@ -40,6 +40,7 @@ def test_every_result_is_shown_as_equal_to_pandas(demo: tuple[str, Path]) -> Non
     stdout, _ = demo
     assert f"{ROWS:,} flights" in stdout
     assert stdout.count("✓ equals pandas") == len(VIEWS) == 10
+    assert "10 of 10 equal pandas, all the same" in stdout
     assert "µs per task" in stdout
     assert "pandas alone" in stdout
 
@@ -48,21 +49,61 @@ def test_trace_has_one_event_a_task(demo: tuple[str, Path]) -> None:
     stdout, out = demo
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     tasks = [event for event in events if event["ph"] == "X"]
-    said = re.search(r"([\d,]+) tasks,", stdout)
+    said = re.search(r"([\d,]+) tasks, [\d.]+ s in their own code", stdout)
     assert said
     assert len(tasks) == int(said[1].replace(",", "")) > 100
     assert len({event["args"]["key"] for event in tasks}) == len(tasks)
 
 
+def test_a_worker_was_killed_and_its_tasks_were_run_again(demo: tuple[str, Path]) -> None:
+    stdout, out = demo
+    killed = re.search(r"kill -9 (\d+): that was worker 0", stdout)
+    assert killed
+    words = " ".join(stdout.split())
+    assert f"worker 0 (process {killed[1]})" in words
+    assert "signal 9 ended it" in words
+    trace = json.loads((out / "cluster.json").read_text())
+    events = trace["traceEvents"]
+    loss = cluster.loss_of(events, int(killed[1]))
+    assert loss.cause == "signal 9 ended it"
+    tasks = [event for event in events if event.get("cat") == "task"]
+    there = [event for event in tasks if event["pid"] == loss.process]
+    assert there
+    assert all(event["ts"] < loss.time for event in there)
+    # The other one, and the one that took its place.
+    assert len({event["pid"] for event in tasks}) in (2, 3)
+    assert any(event["ts"] > loss.time for event in tasks)
+    if loss.repeated:
+        assert f"{len(loss.repeated)} tasks: " in words
+    for key in loss.repeated:
+        runs = [event for event in tasks if event["args"]["key"] == key]
+        assert len(runs) > 1
+        assert max(event["ts"] for event in runs) > loss.time
+    (about,) = trace["otherData"]["clusters"].values()
+    assert about["notes"] == []
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(demo: tuple[str, Path]) -> None:
+    stdout, _ = demo
+    for title in ("Reading flights.csv", "Dataframes", "Arrays"):
+        told = re.findall(
+            rf"^{title}: (\d+) of (\d+) tasks and (\d+) of (\d+) futures are done", stdout, re.M
+        )
+        assert told
+        done, total, futures, all_futures = told[-1]
+        assert done == total
+        assert futures == all_futures
+
+
 class Page(HTMLParser):
-    """Collects what a page would load, its sections, and the text of its JSON."""
+    """Collects what a page would load, its sections, and the texts of its JSON."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads: list[str] = []
         self.sections: list[str] = []
-        self.trace = ""
-        self._in_trace = False
+        self.json: dict[str, str] = {}
+        self._in_json: str | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -72,11 +113,11 @@ class Page(HTMLParser):
         ]
         if tag == "section" and values.get("id"):
             self.sections.append(values["id"] or "")
-        self._in_trace = tag == "script" and values.get("id") == "trace"
+        self._in_json = values.get("id") if tag == "script" else None
 
     def handle_data(self, text: str) -> None:
-        if self._in_trace:
-            self.trace += text
+        if self._in_json:
+            self.json[self._in_json] = self.json.get(self._in_json, "") + text
 
 
 def test_report_is_self_contained(demo: tuple[str, Path]) -> None:
@@ -86,7 +127,12 @@ def test_report_is_self_contained(demo: tuple[str, Path]) -> None:
     assert page.loads == []
     assert not re.search(r"https?://|url\(|@import|%%", text)
     assert set(page.sections) == set(VIEWS)
-    assert f"{len(json.loads(page.trace)['tasks']):,} tasks," in stdout
+    assert f"{len(json.loads(page.json['trace'])['tasks']):,} tasks," in stdout
+    drawn = json.loads(page.json["cluster"])
+    assert [title for _, title in drawn["marks"]] == ["kill -9 of worker 0"]
+    assert 0 < drawn["marks"][0][0] < drawn["phases"][-1][1]
+    assert {lane.split(",")[0] for lane in drawn["lanes"]} == {"worker 0", "worker 1"}
+    assert {note for *_, note in drawn["tasks"]} <= {"", "run again", "lost with its worker"}
 
 
 @pytest.fixture(scope="module")

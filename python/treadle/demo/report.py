@@ -8,10 +8,12 @@ from html import escape
 from importlib import resources
 from itertools import accumulate
 from string import Template
+from typing import Any
 
 import pandas as pd
 
 from treadle.demo import charts
+from treadle.demo.cluster import ClusterOutcome
 from treadle.demo.run import Outcome
 from treadle.demo.views import VIEWS
 
@@ -20,14 +22,23 @@ class _Page(Template):
     delimiter = "%%"  # `$` belongs to the page's JavaScript
 
 
-def page(outcome: Outcome, tiles: dict[str, str], figures: dict[str, str], flights: int) -> str:
-    """The whole page as text; ``tiles`` and ``figures`` say by label what the run cost."""
+def page(
+    outcome: Outcome,
+    cluster: ClusterOutcome,
+    tiles: dict[str, str],
+    figures: dict[str, str],
+    cluster_figures: dict[str, str],
+    flights: int,
+) -> str:
+    """The whole page as text; ``tiles`` and ``figures`` say by label what the runs cost."""
     template = resources.files("treadle.demo").joinpath("report.html").read_text(encoding="utf-8")
     return _Page(template).substitute(
         flights=f"{flights:,}",
         tiles=_tiles(tiles),
         figures=_figures(figures),
-        timeline=_timeline(outcome),
+        timeline=_timeline_of_threads(outcome),
+        cluster_figures=_figures(cluster_figures),
+        cluster_timeline=_timeline_of_workers(cluster),
         results="\n".join(_result(name, outcome.results[name]) for name in VIEWS),
     )
 
@@ -47,34 +58,66 @@ def _figures(figures: dict[str, str]) -> str:
     return f'<table class="figures">{"".join(rows)}</table>'
 
 
-def _timeline(outcome: Outcome) -> str:
-    """The trace as compact JSON for the page's script; times in µs from the trace's start."""
-    tasks = outcome.task_events
+def _timeline_of_threads(outcome: Outcome) -> str:
+    """The trace of the run on threads, for the page's script."""
     threads = {
         event["tid"]: event["args"]["name"]
         for event in outcome.events
         if event["name"] == "thread_name"
     }
-    lanes = sorted({event["tid"] for event in tasks}, key=lambda tid: (threads.get(tid, ""), tid))
-    names = sorted({event["name"] for event in tasks})
-    lane_of = {tid: i for i, tid in enumerate(lanes)}
+    rows = {event["tid"]: threads.get(event["tid"], "") for event in outcome.task_events}
+    tasks = [(event["tid"], event, "") for event in outcome.task_events]
+    return _timeline(rows, tasks, outcome.phases, [])
+
+
+def _timeline_of_workers(outcome: ClusterOutcome) -> str:
+    """The trace of the run on worker processes, with the moment in which one was killed."""
+    loss = outcome.loss
+    repeated, seen = {*loss.repeated, *loss.interrupted}, set()
+    rows: dict[tuple[int, int], str] = {}
+    tasks = []
+    for event in sorted(outcome.events, key=lambda event: float(event.get("ts", 0))):
+        if event.get("cat") not in ("task", "lost") or event["ph"] != "X":
+            continue
+        row = event["pid"], event["tid"]
+        rows[row] = f"worker {event['args']['worker']}, {event['pid']}"
+        key = event["args"]["key"]
+        note = "lost with its worker" if event["cat"] == "lost" else ""
+        if key in seen and key in repeated:
+            note = "run again"
+        seen.add(key)
+        tasks.append((row, event, note))
+    title = f"kill -9 of worker {loss.worker}"
+    return _timeline(rows, tasks, outcome.phases, [(loss.time, title)])
+
+
+def _timeline(
+    rows: dict[Any, str],
+    tasks: list[tuple[Any, dict[str, Any], str]],
+    phases: dict[str, float],
+    marks: list[tuple[float, str]],
+) -> str:
+    """A trace as compact JSON for the page's script; times in µs from the trace's start."""
+    lanes = sorted(rows, key=lambda row: (rows[row], row))
+    names = sorted({event["name"] for _, event, _ in tasks})
+    lane_of = {row: i for i, row in enumerate(lanes)}
     name_of = {name: i for i, name in enumerate(names)}
-    ends = accumulate(outcome.phases.values())
+    ends = accumulate(phases.values())
     data = {
-        "lanes": [threads.get(tid, f"thread {tid}") for tid in lanes],
+        "lanes": [rows[row] or f"thread {row}" for row in lanes],
         "names": names,
-        "phases": [
-            [title, round(end * 1e6)] for title, end in zip(outcome.phases, ends, strict=True)
-        ],
+        "phases": [[title, round(end * 1e6)] for title, end in zip(phases, ends, strict=True)],
+        "marks": [[round(time, 1), title] for time, title in marks],
         "tasks": [
             [
-                lane_of[event["tid"]],
+                lane_of[row],
                 name_of[event["name"]],
                 round(event["ts"], 1),
                 round(event["dur"], 1),
                 event["args"]["key"],
+                note,
             ]
-            for event in tasks
+            for row, event, note in tasks
         ],
     }
     # "<" would let a key end the script element that holds the text.

@@ -85,13 +85,18 @@ def run(
         with phase("Arrays"):
             matrix = analysis.hour_correlation(flights).compute(**workers)
 
-    hours = pd.DataFrame(matrix, columns=pd.Index(analysis.HOURS))
-    hours.insert(0, "hour", analysis.HOURS)
     return Outcome(
-        results={**results, "hours": hours},
+        results=with_hours(results, matrix),
         phases=phases,
         tasks=trace.tasks,
         task_seconds=trace.task_seconds,
         engine_seconds=trace.engine_seconds,
         events=trace.events,
     )
+
+
+def with_hours(results: dict[str, pd.DataFrame], matrix: Any) -> dict[str, pd.DataFrame]:
+    """Return the results with the correlation of hours as one of them."""
+    hours = pd.DataFrame(matrix, columns=pd.Index(analysis.HOURS))
+    hours.insert(0, "hour", analysis.HOURS)
+    return {**results, "hours": hours}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -20,6 +21,8 @@ from rich.progress import (
 from rich.table import Table
 
 from treadle import Trace
+from treadle.demo.cluster import Progress as Look
+from treadle.demo.cluster import Show
 from treadle.demo.run import Watch
 from treadle.demo.views import View
 
@@ -72,6 +75,53 @@ def progress_bars(console: Console, *, shown: bool) -> Iterator[Watch]:
         yield lambda title, trace: TaskBar(progress, progress.add_task(title, total=None), trace)
 
 
+@contextmanager
+def future_bars(console: Console, *, shown: bool) -> Iterator[Show]:
+    """Yield what shows how far futures are: bars in a terminal, lines elsewhere."""
+    if not shown:
+        yield lambda _title, looks: _exhaust(looks)
+        return
+    if not console.is_terminal:
+        yield lambda title, looks: _show_lines(console, title, looks)
+        return
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks, futures: {task.fields[futures]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+
+        def show(title: str, looks: Iterator[Look]) -> None:
+            bar = progress.add_task(title, total=None, futures="")
+            for look in looks:
+                futures = f"{look.futures} of {look.all_futures}"
+                progress.update(bar, total=look.all_tasks, completed=look.tasks, futures=futures)
+
+        yield show
+
+
+def _exhaust(looks: Iterator[Look]) -> None:
+    for _ in looks:
+        pass
+
+
+def _show_lines(console: Console, title: str, looks: Iterator[Look]) -> None:
+    """Print a line for each tenth of the tasks, and for each future that is done."""
+    began = time.monotonic()
+    before = None
+    for look in looks:
+        now = (10 * look.tasks // max(look.all_tasks, 1), look.futures)
+        if now != before:
+            before = now
+            console.print(
+                f"{title}: {look.tasks} of {look.all_tasks} tasks and {look.futures} of"
+                f" {look.all_futures} futures are done, {time.monotonic() - began:.1f} s",
+                soft_wrap=True,
+            )
+
+
 def show_result(console: Console, view: View, result: pd.DataFrame) -> None:
     """Print the result as a table, below its title and the outcome of the check."""
     console.print(f"\n[bold]{view.title}[/bold]  [green]✓ equals pandas[/green]")
@@ -84,9 +134,9 @@ def show_result(console: Console, view: View, result: pd.DataFrame) -> None:
     console.print(f"[dim]{view.note}[/dim]")
 
 
-def show_summary(console: Console, rows: Mapping[str, str]) -> None:
-    """Print the run in figures."""
-    console.print("\n[bold]The run[/bold]")
+def show_summary(console: Console, rows: Mapping[str, str], title: str = "The run") -> None:
+    """Print a run in figures."""
+    console.print(f"\n[bold]{title}[/bold]")
     table = _table(show_header=False)
     for label, text in rows.items():
         table.add_row(label, text)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from dask.utils import key_split
 
 from treadle.demo.analysis import WEATHER_CLASSES, WORST
+from treadle.demo.cluster import WORKERS, ClusterOutcome
 from treadle.demo.run import Outcome
 
 Format = Callable[[Any], str]
@@ -199,3 +202,35 @@ def summary(outcome: Outcome, pandas_seconds: float) -> dict[str, str]:
         "and optimises its graphs",
         "pandas alone": f"{pandas_seconds:.2f} s wall, reading included",
     }
+
+
+def cluster_summary(outcome: ClusterOutcome, wall: float) -> dict[str, str]:
+    """What ran on worker processes and what the death of one cost, as label and text.
+
+    ``wall``: seconds of the run without processes.
+    """
+    loss = outcome.loss
+    phases = ", ".join(f"{title} {seconds:.2f} s" for title, seconds in outcome.phases.items())
+    return {
+        "worker processes": f"{WORKERS} of one thread each; {outcome.tasks:,} runs of tasks, "
+        f"{outcome.task_seconds:.2f} s in their own code",
+        "lost": f"worker {loss.worker} (process {loss.process}), {loss.time / 1e6:.2f} s after the "
+        f"start: {loss.cause}. Another process took its place",
+        "interrupted": _tasks(loss.interrupted, "none: it ran nothing at that moment"),
+        "run twice": _tasks(
+            loss.repeated, "none that the trace has: what it had made was elsewhere, or not needed"
+        ),
+        "results": f"{len(VIEWS)} of {len(VIEWS)} equal pandas, all the same",
+        "wall": f"{outcome.wall:.2f} s ({phases}); {wall:.2f} s on threads, without a loss",
+        "clocks in the trace": f"exact to {outcome.clock_error:.0f} µs between processes",
+    }
+
+
+def _tasks(keys: list[str], none: str) -> str:
+    """Count tasks by what they are."""
+    if not keys:
+        return none
+    names = Counter(key_split(key) for key in keys)
+    most = ", ".join(f"{count} × {name}" for name, count in names.most_common(4))
+    rest = sum(names.values()) - sum(count for _, count in names.most_common(4))
+    return f"{len(keys)} tasks: {most}" + (f", {rest} others" if rest else "")

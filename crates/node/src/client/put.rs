@@ -100,10 +100,12 @@ impl<T> Client<T> {
     }
 
     /// Puts a value for tasks of a submission; [`Client::let_go`] ends its need for it.
+    ///
+    /// Nothing can compute it again, so two workers have it: the death of one loses nothing.
     pub(super) fn put_constant(&self, key: &[u8], content: Content) -> Result<u32, ClientError> {
         let whither = Whither {
             workers: Vec::new(),
-            copies: 1,
+            copies: 2,
         };
         let (id, _) = self.put_as(key, None, content, &whither)?;
         Ok(id)

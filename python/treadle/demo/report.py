@@ -80,7 +80,7 @@ def _timeline_of_workers(outcome: ClusterOutcome) -> str:
         if event.get("cat") not in ("task", "lost") or event["ph"] != "X":
             continue
         row = event["pid"], event["tid"]
-        rows[row] = f"worker {event['args']['worker']}, {event['pid']}"
+        rows[row] = f"worker {event['args']['worker']}, {event['pid']}.{event['tid']}"
         key = event["args"]["key"]
         note = "lost with its worker" if event["cat"] == "lost" else ""
         if key in seen and key in repeated:

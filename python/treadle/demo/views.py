@@ -232,5 +232,6 @@ def _tasks(keys: list[str], none: str) -> str:
         return none
     names = Counter(key_split(key) for key in keys)
     most = ", ".join(f"{count} × {name}" for name, count in names.most_common(4))
+    plural = "task" if len(keys) == 1 else "tasks"
     rest = sum(names.values()) - sum(count for _, count in names.most_common(4))
-    return f"{len(keys)} tasks: {most}" + (f", {rest} others" if rest else "")
+    return f"{len(keys)} {plural}: {most}" + (f", {rest} others" if rest else "")

@@ -348,3 +348,38 @@ impl Hub {
         ]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_lost_and_counted() {
+        let mut tracing = Tracing::default();
+        let size = MOST / 4;
+        for _ in 0..6 {
+            tracing.push(Part {
+                worker: None,
+                events: 10,
+                content: vec![0; size],
+            });
+        }
+        assert_eq!(tracing.parts.len(), 4);
+        assert_eq!(tracing.first, 2);
+        assert_eq!(tracing.lost, 20);
+        assert_eq!(tracing.bytes, MOST);
+    }
+
+    #[test]
+    fn events_of_its_own_become_parts() {
+        let mut tracing = Tracing::default();
+        for number in 0..IN_BATCH + 1 {
+            tracing.note(vec![int(number as u64)]);
+        }
+        assert_eq!(tracing.parts.len(), 1);
+        tracing.seal();
+        tracing.seal();
+        let events: Vec<u64> = tracing.parts.iter().map(|part| part.events).collect();
+        assert_eq!(events, [IN_BATCH as u64, 1]);
+    }
+}

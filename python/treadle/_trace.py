@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -103,6 +102,8 @@ class Trace:
                 json.dump(trace, file)
 
     async def __aenter__(self) -> Trace:
+        import asyncio  # not before somebody has a loop
+
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
@@ -111,6 +112,8 @@ class Trace:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        import asyncio
+
         await asyncio.to_thread(self.__exit__, exc_type, exc, traceback)
 
     def _attach(self, cluster: Cluster) -> None:

@@ -1,0 +1,66 @@
+"""`treadle.progress` in a notebook."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+
+import treadle
+from client_support import AGAINST, Gate, inc, pass_gate
+
+pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")
+
+
+def test_the_bar_says_how_far_futures_are(client: treadle.Client, gate: Gate) -> None:
+    done = client.map(inc, range(7))
+    treadle.wait(done)
+    held = client.submit(pass_gate, gate)
+    failing = client.submit(len, 5)
+    treadle.wait(failing)
+    bar = treadle.progress([*done, held, failing], notebook=True)
+    drawn = bar._repr_html_()
+    assert re.search(r"inc.*<progress max='7' value='7'>.*7 / 7", drawn)
+    assert re.search(r"pass_gate.*<progress max='1' value='0'>.*0 / 1", drawn)
+    assert re.search(r"len.*1 failed", drawn)
+    gate.open()
+    treadle.wait(held)
+    assert re.search(r"pass_gate.*<progress max='1' value='1'>.*1 / 1", bar._repr_html_())
+
+
+def test_names_are_text(client: treadle.Client) -> None:
+    future = client.submit(inc, 1, key="<b>x</b>")
+    treadle.wait(future)
+    drawn = treadle.progress(future, notebook=True)._repr_html_()
+    assert "b>x" not in drawn
+    assert "b&gt;x" in drawn
+
+
+def test_the_bar_moves_in_a_notebook() -> None:
+    """In a real kernel, where one is installed (`pip install nbclient ipykernel`)."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [
+        "import time, treadle; client = treadle.Client(workers=1)",
+        "futures = client.map(time.sleep, [0.1, 0.2, 0.3]); treadle.progress(futures)",
+        # Its thread draws for the last time when the futures are done.
+        """
+        import threading
+        treadle.wait(futures)
+        for thread in threading.enumerate():
+            if thread.name == "treadle-progress":
+                thread.join(30)
+        client
+        """,
+        "client.close()",
+    ]
+    sources = [nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in cells]
+    notebook = nbformat.v4.new_notebook(cells=sources)
+    nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    (bar,) = notebook.cells[1].outputs
+    assert "<progress max='3' value='3'>" in bar["data"]["text/html"]
+    (shown,) = notebook.cells[2].outputs
+    assert "treadle://" in shown["data"]["text/plain"]
+    assert "Client" in shown["data"]["text/html"]

@@ -159,7 +159,8 @@ class Pytest:
         log: Path | None = None,
     ) -> int:
         outcomes.write_text("{}")
-        environment = {**os.environ, "PYTHONPATH": str(HERE)}
+        path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path}
         # Dask's tests start many interpreters, which would compile every module anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with tempfile.TemporaryDirectory() as cwd:  # where some tests leave files

@@ -178,7 +178,8 @@ def _watch(native: Any, ending: Ending) -> str:
     """Wait until the worker ends, or is to; return why."""
     draining = False
     while True:
-        reason = native.wait(0.2)
+        # A signal that asks to end is seen after this time at the latest.
+        reason = native.wait(0.05)
         if reason is not None:
             return str(reason)
         if ending.now:

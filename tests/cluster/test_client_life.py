@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import dask
 import distributed
 import pytest
 from dask import delayed
-from distributed import Client, default_client, get_client, wait
+from distributed import Client, default_client, get_client, wait, worker_client
 from distributed.client import ClosedClientError
 
 from client_support import (
@@ -24,6 +26,7 @@ from client_support import (
     connect,
     double,
     inc,
+    make_in_process_client,
     note,
     pass_gate,
 )
@@ -363,6 +366,27 @@ def test_closing_does_not_wait_for_what_runs(new_client, gate, eventually):
 
 def test_in_process_tasks_run_in_this_process(in_process_client):
     assert in_process_client.submit(os.getpid, pure=False).result(timeout=SOON) == os.getpid()
+
+
+def test_in_process_tasks_leave_no_threads_behind():
+    def nested(x):
+        threading.current_thread()
+        with worker_client() as client:
+            return client.submit(name, x).result()
+
+    def name(x):
+        return x, threading.current_thread().name
+
+    def foreign():
+        return {t for t in threading.enumerate() if isinstance(t, threading._DummyThread)}
+
+    before = foreign()
+    with make_in_process_client() as client:
+        assert [x for x, _ in client.gather(client.map(nested, range(4)))] == [0, 1, 2, 3]
+    until = time.monotonic() + SOON
+    while after := foreign() - before:
+        assert time.monotonic() < until, after
+        time.sleep(0.01)
 
 
 def test_in_process_client_runs_the_same_calls(in_process_client):

@@ -56,8 +56,8 @@ FULL = (
         440,
         without=(ON_DISTRIBUTED,),
     ),
-    Suite("distributed", (ON_DISTRIBUTED,), 80, "treadle_distributed"),
-    Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 20, "treadle_distributed"),
+    Suite("distributed", (ON_DISTRIBUTED,), 98, "treadle_distributed"),
+    Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 85, "treadle_distributed"),
     Suite(
         "xarray-dask",
         ("xarray/tests/test_dask.py",),

@@ -70,6 +70,22 @@ def leave_thread() -> None:
     _here.native = None
     for state in (threadpoolexecutor.thread_state, task_state):
         state.__dict__.clear()
+    _unregister()
+
+
+def _unregister() -> None:
+    """Have ``threading`` forget the calling thread, which is not one of its own.
+
+    Whoever asks for the current thread in a task (logging does) registers it; before Python 3.13 it
+    would be listed for ever, and in processes that start workers now and then there would be more
+    and more of them.
+    """
+    ident = threading.get_ident()
+    # Private, and what Python 3.13 does by itself.
+    active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
+    if isinstance(active.get(ident), threading._DummyThread):
+        with threading._active_limbo_lock:  # type: ignore[attr-defined]
+            active.pop(ident, None)
 
 
 class _Executor:

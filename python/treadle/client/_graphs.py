@@ -45,3 +45,4 @@ def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
             continue
         nodes[key] = node if isinstance(node, GraphNode) else DataNode(key, node)
     return nodes
+

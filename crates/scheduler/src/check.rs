@@ -387,6 +387,11 @@ impl Scheduler {
         let running = self.workers.iter().filter(|(_, at)| at.is_running());
         let threads: u64 = running.map(|(_, at)| u64::from(at.profile.threads)).sum();
         ensure!(threads == self.workers.threads, "slots are counted wrong");
+        let stopped = self.workers.iter().filter(|(_, at)| !at.is_running());
+        ensure!(
+            stopped.count() == self.workers.stopped,
+            "workers without tasks are counted wrong"
+        );
         Ok(())
     }
 

@@ -63,8 +63,16 @@ impl Scheduler {
 
     /// Counts the slots among which work is shared out.
     pub(crate) fn count_slots(&mut self) {
-        let workers = self.workers.iter().filter(|(_, at)| at.is_running());
-        self.workers.threads = workers.map(|(_, at)| u64::from(at.profile.threads)).sum();
+        let (mut threads, mut stopped) = (0, 0);
+        for (_, at) in self.workers.iter() {
+            if at.is_running() {
+                threads += u64::from(at.profile.threads);
+            } else {
+                stopped += 1;
+            }
+        }
+        self.workers.threads = threads;
+        self.workers.stopped = stopped;
     }
 
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, cause: Cause, effects: &mut Effects) {

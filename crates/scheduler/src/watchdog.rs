@@ -16,10 +16,14 @@ const IDLE: usize = 64;
 impl Scheduler {
     pub(crate) fn tick(&mut self, effects: &mut Effects) {
         self.expire_cuts();
-        for worker in self.draining() {
-            self.advance_drain(worker, effects);
+        if self.workers.stopped > 0 {
+            for worker in self.draining() {
+                self.advance_drain(worker, effects);
+            }
         }
-        self.rebalance(effects);
+        if self.counts[State::Ready as usize] + self.counts[State::Assigned as usize] > 0 {
+            self.rebalance(effects);
+        }
         if self.since(self.progress) > self.config.patience {
             self.watch(effects);
         }
@@ -44,6 +48,9 @@ impl Scheduler {
     }
 
     fn paused_with_tasks(&self) -> Vec<WorkerId> {
+        if self.workers.stopped == 0 {
+            return Vec::new();
+        }
         let workers = self.workers.iter();
         let paused =
             workers.filter(|(_, at)| at.status() == WorkerStatus::Paused && at.tasks() > 0);

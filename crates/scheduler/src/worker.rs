@@ -328,6 +328,8 @@ pub(crate) struct Workers {
     live: usize,
     /// Slots of all workers that may get tasks, for shares of work.
     pub(crate) threads: u64,
+    /// Workers that get none, because they leave or have no memory.
+    pub(crate) stopped: usize,
     pub(crate) hosts: Vec<Host>,
     /// Workers with room.
     pub(crate) open: Levels,

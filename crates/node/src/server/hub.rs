@@ -105,6 +105,8 @@ pub(super) struct Hub {
     pub(super) connections: HashMap<usize, Connection, foldhash::fast::RandomState>,
     /// Nodes to which something is to be sent.
     pub(super) dirty: Vec<Node>,
+    /// When to look next for workers that are gone.
+    pub(super) look_at: Duration,
     /// Workers that were found to be gone.
     pub(super) losing: Vec<(WorkerId, Cause, String)>,
     /// Connections that are being closed.
@@ -149,6 +151,7 @@ impl Hub {
             calls: Calls::default(),
             connections: HashMap::default(),
             dirty: Vec::new(),
+            look_at: Duration::ZERO,
             losing: Vec::new(),
             graves: Vec::new(),
             reason: Bytes::new(),

@@ -42,6 +42,7 @@ impl Hub {
             self.losing.push((worker, cause, log));
         } else if is_supervised {
             node.broken.get_or_insert(now);
+            self.look_at = now;
         } else {
             self.losing
                 .push((worker, Cause::Unreachable, String::new()));
@@ -76,14 +77,22 @@ impl Hub {
     /// Looks after those who say nothing.
     pub(super) fn look_after_workers(&mut self) {
         let (now, timeout) = (self.now, self.settings.worker_timeout);
+        if now < self.look_at {
+            return;
+        }
+        // One that comes later is not late before.
+        let mut next = now + timeout;
         for node in self.workers.iter_mut() {
-            let is_late = node.broken.is_some_and(|since| now >= since + GRACE);
-            let is_silent = now >= node.heard + timeout;
-            if is_late || is_silent {
+            let late = node.broken.map(|since| since + GRACE);
+            let silent = node.heard + timeout;
+            let gone = late.map_or(silent, |late| late.min(silent));
+            if now >= gone {
                 self.losing
                     .push((node.id, Cause::Unreachable, String::new()));
             }
+            next = next.min(gone);
         }
+        self.look_at = next;
     }
 
     /// Drops the workers that were found to be gone.

@@ -118,6 +118,13 @@ impl Scheduler {
         self.tasks.allocate()
     }
 
+    /// Reads what is known of tasks that the next events are about, and of those around them, for
+    /// the processor's caches alone: what is read after each other misses them at the same time,
+    /// where the events would do so one after the other.
+    pub fn touch(&self, tasks: impl Iterator<Item = TaskId> + Clone) {
+        self.tasks.touch(tasks);
+    }
+
     /// Gives back an id that was allocated, and neither submitted nor put since.
     pub fn abandon(&mut self, task: TaskId) {
         if matches!(self.tasks.slot(task), Some(t) if t.phase == Phase::Allocated) {

@@ -306,6 +306,31 @@ impl Tasks {
         id
     }
 
+    /// See [`Scheduler::touch`](crate::Scheduler::touch).
+    pub(crate) fn touch(&self, ids: impl Iterator<Item = TaskId> + Clone) {
+        // Something of each of an entry's cache lines.
+        let lines = |id: TaskId| {
+            self.tasks.get(id.index()).map_or(0, |task| {
+                task.attempt.0 as usize
+                    ^ task.payload.len()
+                    ^ task.inputs.len()
+                    ^ task.dependents.len()
+                    ^ task.holders.len()
+                    ^ task.wanted.len()
+            })
+        };
+        let mut read = 0;
+        for id in ids.clone() {
+            read ^= lines(id);
+        }
+        for task in ids.filter_map(|id| self.tasks.get(id.index())) {
+            for edge in task.inputs.iter().chain(&task.dependents).take(4) {
+                read ^= lines(edge.task);
+            }
+        }
+        std::hint::black_box(read);
+    }
+
     /// Takes back an id that was handed out.
     pub(crate) fn vacate(&mut self, id: TaskId) {
         let task = &mut self.tasks[id.index()];

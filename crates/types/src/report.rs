@@ -88,6 +88,26 @@ pub enum Report {
     },
 }
 
+impl Report {
+    /// What it is about, unless that is the worker.
+    pub fn object(&self) -> Option<ObjectId> {
+        match self {
+            Self::Finished { object, .. }
+            | Self::Failed { object, .. }
+            | Self::Retracted(object)
+            | Self::Started(object)
+            | Self::Stopped(object)
+            | Self::Unavailable { object, .. }
+            | Self::Stored { object, .. }
+            | Self::CopyFailed { object, .. }
+            | Self::Gone(object)
+            | Self::Seceded(object)
+            | Self::Rejoined(object) => Some(*object),
+            Self::Health { .. } => None,
+        }
+    }
+}
+
 /// What a task returned.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Returned {

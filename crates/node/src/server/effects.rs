@@ -23,6 +23,13 @@ impl Hub {
     /// When the event cannot be; nothing has changed then.
     #[inline]
     pub(super) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
+        self.feed_one(event)?;
+        self.forget();
+        Ok(())
+    }
+
+    /// As [`Hub::feed`]; the caller has tasks forgotten, before anybody looks at keys.
+    pub(super) fn feed_one(&mut self, event: Event) -> Result<(), SchedulerError> {
         self.core.handle(event, self.now, &mut self.effects)?;
         loop {
             let mut effects = std::mem::take(&mut self.effects.0);
@@ -32,25 +39,26 @@ impl Hub {
             effects.clear();
             // Its memory is used again.
             self.effects.0 = effects;
-            self.forget();
             let Some(event) = self.later.pop_front() else {
                 return Ok(());
             };
             if let Err(error) = self.core.handle(event, self.now, &mut self.effects) {
-                self.log(format_args!(
-                    "an event of the server's own was refused: {error}"
-                ));
+                self.refused(&error);
             }
         }
+    }
+
+    pub(super) fn refused(&mut self, error: &SchedulerError) {
+        self.log(format_args!(
+            "an event of the server's own was refused: {error}"
+        ));
     }
 
     /// As [`Hub::feed`], for an event that the server made sure of.
     #[inline]
     pub(super) fn feed_own(&mut self, event: Event) {
         if let Err(error) = self.feed(event) {
-            self.log(format_args!(
-                "an event of the server's own was refused: {error}"
-            ));
+            self.refused(&error);
         }
     }
 
@@ -288,23 +296,25 @@ impl Hub {
 
     /// Forgets the tasks that nobody can refer to any more.
     #[inline]
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         if self.forgotten.is_empty() {
             return;
         }
-        let mut tasks = std::mem::take(&mut self.forgotten);
-        for task in tasks.drain(..) {
-            if !self.spread.is_empty() {
-                self.spread.remove(&task);
+        let mut unused = Vec::new();
+        let (spread, definitions) = (&mut self.spread, &mut self.definitions);
+        self.keys.remove_all(&mut self.forgotten, |task, entry| {
+            if !spread.is_empty() {
+                spread.remove(&task);
             }
-            if let Some(entry) = self.keys.remove(task)
-                && entry.owner != ClientId(0)
-                && let Some(places) = self.definitions.release(entry.owner)
+            if entry.owner != ClientId(0)
+                && let Some(places) = definitions.release(entry.owner)
             {
-                self.undefine(entry.owner, &places);
+                unused.push((entry.owner, places));
             }
+        });
+        for (owner, places) in unused {
+            self.undefine(owner, &places);
         }
-        self.forgotten = tasks;
     }
 
     /// The definitions of a client are not needed any more.

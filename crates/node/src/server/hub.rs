@@ -113,9 +113,6 @@ pub(super) struct Hub {
     pub(super) graves: Vec<Peer>,
     /// Of the cancellation at hand.
     pub(super) reason: Bytes,
-    /// By task, who made a value that lives here since it is small: what people who ask where it
-    /// is are told.
-    makers: Vec<Option<WorkerId>>,
     /// Small values that people asked to be at several workers.
     pub(super) spread: HashMap<TaskId, Vec<WorkerId>>,
     /// Counts values that were placed.
@@ -129,6 +126,8 @@ pub(super) struct Hub {
     pub(super) is_ending: bool,
     log: Log,
     packets: Vec<Packet>,
+    /// The reports of a packet.
+    reports: Vec<Report>,
 }
 
 impl Hub {
@@ -139,7 +138,7 @@ impl Hub {
             effects: Effects::default(),
             forgotten: Vec::new(),
             later: VecDeque::new(),
-            makers: Vec::new(),
+            reports: Vec::new(),
             spread: HashMap::new(),
             epoch: Instant::now(),
             now: Duration::ZERO,
@@ -254,6 +253,8 @@ impl Hub {
                 outcome = self.packet_of_worker(worker, packet);
             }
         }
+        // Of a packet that broke the protocol.
+        self.reports.clear();
         self.packets = packets;
         if let Err(Broken(reason)) = outcome {
             self.losing
@@ -276,8 +277,14 @@ impl Hub {
 
     fn packet_of_worker(&mut self, worker: WorkerId, packet: Packet) -> Result<(), Broken> {
         for message in Link::<FromWorker, crate::message::ToWorker>::decode(packet)? {
-            match message? {
-                FromWorker::Report(report) => self.report(worker, report),
+            let message = message?;
+            if let FromWorker::Report(report) = message {
+                self.reports.push(report);
+                continue;
+            }
+            self.handle_reports(worker);
+            match message {
+                FromWorker::Report(_) => {}
                 FromWorker::Drain => self.feed_own(Event::Drain(worker)),
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
                 FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
@@ -288,10 +295,24 @@ impl Hub {
                 }
             }
         }
+        self.handle_reports(worker);
         Ok(())
     }
 
-    #[inline]
+    /// Handles the reports that came in a row.
+    fn handle_reports(&mut self, worker: WorkerId) {
+        let mut reports = std::mem::take(&mut self.reports);
+        if reports.len() > 1 {
+            let objects = reports.iter().filter_map(Report::object);
+            self.core.touch(objects.map(|object| object.task));
+        }
+        for report in reports.drain(..) {
+            self.report(worker, report);
+        }
+        self.reports = reports;
+        self.forget();
+    }
+
     /// Where a value is, as far as people are concerned: a small one at the worker that made it.
     pub(super) fn whereabouts(&self, task: TaskId) -> Vec<WorkerId> {
         let Some(view) = self.core.task(task) else {
@@ -308,28 +329,16 @@ impl Hub {
                 return workers;
             }
         }
-        let maker = self.makers.get(task.index()).copied().flatten();
-        let maker = maker.filter(|maker| self.core.worker(*maker).is_some());
+        let maker = self.keys.maker(task).filter(|maker| self.core.worker(*maker).is_some());
         let any = || self.core.workers().next().map(|worker| worker.id());
         maker.or_else(any).into_iter().collect()
-    }
-
-    /// Remembers who made a value that lives here.
-    pub(super) fn made(&mut self, task: TaskId, worker: WorkerId) {
-        if self.core.task(task).is_none() {
-            return;
-        }
-        if self.makers.len() <= task.index() {
-            self.makers.resize(task.index() + 1, None);
-        }
-        self.makers[task.index()] = Some(worker);
     }
 
     fn report(&mut self, worker: WorkerId, report: Report) {
         if let Report::Finished { object, value, .. } = &report
             && value.inline.is_some()
         {
-            self.made(object.task, worker);
+            self.keys.set_maker(object.task, worker);
         }
         self.counters.reports += 1;
         if self.stream.is_on() {
@@ -340,7 +349,9 @@ impl Hub {
         {
             node.promised = 0;
         }
-        self.feed_own(Event::Report { worker, report });
+        if let Err(error) = self.feed_one(Event::Report { worker, report }) {
+            self.refused(&error);
+        }
     }
 
     fn turn_of_client(&mut self, client: ClientId) -> bool {

@@ -7,11 +7,15 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
+use bytes::Bytes;
 use hashbrown::HashTable;
-use treadle_types::{ClientId, TaskId};
+use smallvec::SmallVec;
+use treadle_types::{ClientId, TaskId, WorkerId};
 
 /// Bytes of keys that share an allocation.
 const BLOCK: usize = 4096;
+/// Keys that are looked up together.
+const BATCH: usize = 64;
 /// The place of a key that has a block to itself.
 const WHOLE: u16 = u16::MAX;
 
@@ -35,6 +39,8 @@ pub(super) struct Entry {
     pub(super) owner: ClientId,
     /// Which of them.
     pub(super) definitions: u32,
+    /// Who made its value, if that lives at the scheduler since it is small.
+    maker: WorkerId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +60,9 @@ pub(super) struct Keys {
     open: Option<u32>,
     hasher: RandomState,
 }
+
+/// Nobody made it, or nobody knows who.
+const NOBODY: WorkerId = WorkerId(u32::MAX);
 
 /// No definitions.
 pub(super) const NO_DEFINITIONS: u32 = u32::MAX;
@@ -131,6 +140,7 @@ impl Keys {
                 generation: 0,
                 owner: ClientId(0),
                 definitions: NO_DEFINITIONS,
+                maker: NOBODY,
             };
             self.entries.resize(place + 1, vacant);
         }
@@ -143,6 +153,7 @@ impl Keys {
             generation: entry.generation,
             owner: ClientId(0),
             definitions: NO_DEFINITIONS,
+            maker: NOBODY,
         };
         let slot = Slot { hash, task };
         self.index
@@ -198,6 +209,72 @@ impl Keys {
             self.blocks[place as usize] = Block::default();
             self.vacant.push(place);
         }
+    }
+
+    /// Remembers who made the value of a task.
+    #[inline]
+    pub(super) fn set_maker(&mut self, task: TaskId, worker: WorkerId) {
+        if let Some(entry) = self.get_mut(task)
+            && entry.block != u32::MAX
+        {
+            entry.maker = worker;
+        }
+    }
+
+    /// Who made the value of a task.
+    pub(super) fn maker(&self, task: TaskId) -> Option<WorkerId> {
+        let maker = self.get(task)?.maker;
+        (maker != NOBODY).then_some(maker)
+    }
+
+    /// Looks keys up whose hashes are known, for the processor's caches alone: what is looked up after
+    /// each other misses them at the same time.
+    fn touch(&self, hashes: impl Iterator<Item = u32>) {
+        let found = hashes.filter(|&hash| {
+            let slot = self.index.find(spread(hash), |slot| slot.hash == hash);
+            slot.is_some()
+        });
+        std::hint::black_box(found.count());
+    }
+
+    /// As [`Keys::find_or_add`] for each of the keys, in order.
+    pub(super) fn find_or_add_all<'a>(
+        &mut self,
+        keys: &'a [Bytes],
+        mut allocate: impl FnMut() -> TaskId,
+        mut found: impl FnMut(&Self, TaskId, bool),
+    ) {
+        for keys in keys.chunks(BATCH) {
+            let mut hashes = [0; BATCH];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.hash(key);
+            }
+            self.touch(hashes[..keys.len()].iter().copied());
+            for (key, &hash) in keys.iter().zip(&hashes) {
+                let known = self.find_hashed(key, hash);
+                let task = known.unwrap_or_else(|| {
+                    let task = allocate();
+                    self.add(key, hash, task);
+                    task
+                });
+                found(self, task, known.is_none());
+            }
+        }
+    }
+
+    /// Forgets tasks. Each that was known is taken out of `tasks` with what was known of it.
+    pub(super) fn remove_all(&mut self, tasks: &mut Vec<TaskId>, mut each: impl FnMut(TaskId, Entry)) {
+        for tasks in tasks.chunks(BATCH) {
+            let entries = tasks.iter().filter_map(|&task| self.get(task));
+            let hashes: SmallVec<[u32; BATCH]> = entries.map(|entry| entry.hash).collect();
+            self.touch(hashes.into_iter());
+            for &task in tasks {
+                if let Some(entry) = self.remove(task) {
+                    each(task, entry);
+                }
+            }
+        }
+        tasks.clear();
     }
 
     /// Forgets a task. Returns what was known of it.

@@ -82,18 +82,15 @@ impl Hub {
                 keys.len()
             )));
         }
-        for (key, id) in keys.iter().zip(first..) {
-            let core = &mut self.core;
-            let (task, is_new) = self.keys.find_or_add(key, || core.allocate());
+        let (core, mut ids) = (&mut self.core, first..);
+        let found = |keys: &Keys, task: TaskId, is_new: bool| {
             fresh.tasks.push(is_new.then_some(task));
-            node.locals.set(
-                id,
-                Local {
-                    task,
-                    generation: self.keys.generation(task),
-                },
-            );
-        }
+            if let Some(id) = ids.next() {
+                let generation = keys.generation(task);
+                node.locals.set(id, Local { task, generation });
+            }
+        };
+        self.keys.find_or_add_all(keys, || core.allocate(), found);
         Ok(fresh)
     }
 
@@ -435,7 +432,7 @@ impl Hub {
             let workers = self.choose(allowed, copies, nbytes);
             match workers[..] {
                 [] => {}
-                [worker] => self.made(task, worker),
+                [worker] => self.keys.set_maker(task, worker),
                 _ => {
                     self.spread.insert(task, workers);
                 }

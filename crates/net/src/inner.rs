@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use treadle_transfer::{
     Config, Effect, Event, Message, ObjectId, Pair, PairEnd, StripeId, Violation,
 };
@@ -49,14 +50,16 @@ pub(crate) enum Action {
 pub(crate) struct Inner {
     pair: Pair,
     effects: Vec<Effect>,
+    /// An empty one, for its memory.
+    spare: Vec<Effect>,
     pub(crate) control: Control,
     /// When the driver will call.
     pub(crate) called_at: Duration,
     next_object: u64,
     /// Bytes of headers in `outgoing` that are not written yet.
     held: usize,
-    outgoing: HashMap<ObjectId, Outbound>,
-    incoming: HashMap<ObjectId, Inbound>,
+    outgoing: HashMap<ObjectId, Outbound, RandomState>,
+    incoming: HashMap<ObjectId, Inbound, RandomState>,
     /// Incoming objects that nobody has claimed, in order.
     order: VecDeque<ObjectId>,
     /// The last object whose header arrived.
@@ -88,12 +91,13 @@ impl Inner {
         Self {
             pair: Pair::new(config, peer_credit, Duration::ZERO),
             effects: Vec::new(),
+            spare: Vec::new(),
             control: Control::new(stream, driver, token),
             called_at: Duration::MAX,
             next_object: 0,
             held: 0,
-            outgoing: HashMap::new(),
-            incoming: HashMap::new(),
+            outgoing: HashMap::default(),
+            incoming: HashMap::default(),
             order: VecDeque::new(),
             last_incoming: ObjectId(0),
             out_stripes: HashMap::new(),
@@ -204,9 +208,11 @@ impl Inner {
     /// Does what the state machine asked for.
     pub(crate) fn apply(&mut self, shared: &Arc<Shared>) {
         while !self.effects.is_empty() {
-            for effect in std::mem::take(&mut self.effects) {
+            let mut effects = std::mem::replace(&mut self.effects, std::mem::take(&mut self.spare));
+            for effect in effects.drain(..) {
                 self.apply_one(effect, shared);
             }
+            self.spare = effects;
         }
     }
 

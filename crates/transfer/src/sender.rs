@@ -149,6 +149,12 @@ impl Sender {
             return;
         }
         let grid = Grid::new(&regions);
+        if grid.is_empty() && self.may_offer(cost) && self.waiting.is_empty() {
+            // It is all in its header: nothing is left to remember.
+            self.offer_one(object, regions, cost, shared, effects);
+            effects.push(Effect::Sent(object));
+            return;
+        }
         let outgoing = Outgoing {
             regions,
             grid,
@@ -164,30 +170,46 @@ impl Sender {
         self.offer(effects);
     }
 
+    /// Whether credit and the number of open offers allow another offer.
+    fn may_offer(&self, cost: u64) -> bool {
+        cost <= self.credit && self.offered < MAX_OFFERS
+    }
+
+    fn offer_one(
+        &mut self,
+        object: ObjectId,
+        regions: Vec<u64>,
+        cost: u64,
+        shared: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.credit -= cost;
+        self.last_offered = Some(object);
+        effects.push(Effect::Tell(Message::Offer {
+            object,
+            regions,
+            cost,
+            shared,
+        }));
+    }
+
     /// Offers what credit and the number of open offers allow, in order.
     fn offer(&mut self, effects: &mut Vec<Effect>) {
         while let Some(&object) = self.waiting.front() {
-            let outgoing = self
-                .objects
-                .get_mut(&object)
-                .expect("a waiting object exists");
-            if outgoing.cost > self.credit || self.offered >= MAX_OFFERS {
+            let outgoing = &self.objects[&object];
+            let cost = outgoing.cost;
+            if !self.may_offer(cost) {
                 return;
             }
+            let (regions, shared) = (outgoing.regions.clone(), outgoing.shared);
+            let whole = outgoing.grid.is_empty();
             self.waiting.pop_front();
-            self.credit -= outgoing.cost;
-            outgoing.state = State::Offered;
-            self.last_offered = Some(object);
-            effects.push(Effect::Tell(Message::Offer {
-                object,
-                regions: outgoing.regions.clone(),
-                cost: outgoing.cost,
-                shared: outgoing.shared,
-            }));
-            if outgoing.grid.is_empty() {
+            self.offer_one(object, regions, cost, shared, effects);
+            if whole {
                 self.objects.remove(&object);
                 effects.push(Effect::Sent(object));
-            } else {
+            } else if let Some(outgoing) = self.objects.get_mut(&object) {
+                outgoing.state = State::Offered;
                 self.offered += 1;
             }
         }

@@ -31,7 +31,7 @@ MUTANTS = {
         "if cost > self.credit {",
         "if false {",
     ),
-    "credit at the sender": ("sender.rs", "outgoing.cost > self.credit || ", ""),
+    "credit at the sender": ("sender.rs", "cost <= self.credit && ", ""),
     "credit comes back": ("receiver.rs", "self.taken += incoming.cost;", ""),
     "largest header": ("sender.rs", "if cost > self.max_cost {", "if false {"),
     "a quarter of the credit stays away": (

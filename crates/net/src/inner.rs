@@ -40,7 +40,10 @@ pub(crate) enum Action {
     Notify,
     Signal(Arc<OwnedFd>),
     Queue(Arc<Watch>),
-    Dial { stripe: StripeId, sends: bool },
+    Dial {
+        stripe: StripeId,
+        sends: bool,
+    },
     /// Have the driver call at this time.
     Call(Duration),
     Close(Arc<Driver>, Token, Box<Stream>),

@@ -80,8 +80,7 @@ fn main() {
         std::thread::sleep(Duration::from_secs(2));
         let idle = (thread.time(), process_time());
         std::thread::sleep(IDLE);
-        let share =
-            |now: Duration, before: Duration| (now - before).div_duration_f64(IDLE) * 100.0;
+        let share = |now: Duration, before: Duration| (now - before).div_duration_f64(IDLE) * 100.0;
         println!(
             "{workers:7}  idle: {:.2} % of a core ({:.2} % with all threads of the process)",
             share(thread.time(), idle.0),

@@ -95,6 +95,9 @@ impl Report {
             Self::Finished { object, .. }
             | Self::Failed { object, .. }
             | Self::Retracted(object)
+            | Self::GivenBack(object)
+            | Self::Immovable { object, .. }
+            | Self::NotCopyable(object)
             | Self::Started(object)
             | Self::Stopped(object)
             | Self::Unavailable { object, .. }

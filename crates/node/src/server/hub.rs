@@ -329,7 +329,10 @@ impl Hub {
                 return workers;
             }
         }
-        let maker = self.keys.maker(task).filter(|maker| self.core.worker(*maker).is_some());
+        let maker = self
+            .keys
+            .maker(task)
+            .filter(|maker| self.core.worker(*maker).is_some());
         let any = || self.core.workers().next().map(|worker| worker.id());
         maker.or_else(any).into_iter().collect()
     }

@@ -6,8 +6,8 @@
 
 use std::hash::BuildHasher;
 
-use foldhash::fast::RandomState;
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 use treadle_types::{ClientId, TaskId, WorkerId};
@@ -263,7 +263,11 @@ impl Keys {
     }
 
     /// Forgets tasks. Each that was known is taken out of `tasks` with what was known of it.
-    pub(super) fn remove_all(&mut self, tasks: &mut Vec<TaskId>, mut each: impl FnMut(TaskId, Entry)) {
+    pub(super) fn remove_all(
+        &mut self,
+        tasks: &mut Vec<TaskId>,
+        mut each: impl FnMut(TaskId, Entry),
+    ) {
         for tasks in tasks.chunks(BATCH) {
             let entries = tasks.iter().filter_map(|&task| self.get(task));
             let hashes: SmallVec<[u32; BATCH]> = entries.map(|entry| entry.hash).collect();

@@ -12,7 +12,7 @@ use crate::sender::Sender;
 const PINGS: u32 = 6;
 /// The other side waits a little longer, so that one of them is enough.
 const PINGS_OF_LISTENER: u32 = 5;
-/// The first ping comes at once, so that the round trip is known.
+/// The first ping comes this soon, so that the round trip is known.
 const FIRST_PING: Duration = Duration::from_secs(1);
 
 /// One side of a pair. Times are durations since any fixed moment.

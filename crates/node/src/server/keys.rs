@@ -238,9 +238,9 @@ impl Keys {
     }
 
     /// As [`Keys::find_or_add`] for each of the keys, in order.
-    pub(super) fn find_or_add_all<'a>(
+    pub(super) fn find_or_add_all(
         &mut self,
-        keys: &'a [Bytes],
+        keys: &[Bytes],
         mut allocate: impl FnMut() -> TaskId,
         mut found: impl FnMut(&Self, TaskId, bool),
     ) {

@@ -196,3 +196,19 @@ def test_a_scattered_key_is_reused_by_submit(client):
     again = client.submit(inc, 1, key="precomputed")
     assert again.result(timeout=SOON) == 99
     assert future.result(timeout=SOON) == 99
+
+
+def test_what_was_cancelled_can_be_scattered_again(client):
+    array = np.arange(1000)
+    for _ in range(3):
+        first = client.scatter(array)
+        client.cancel(first)
+        again = client.scatter(array)
+        assert first.key == again.key
+        total = client.submit(np.sum, again, pure=False)
+        assert total.result(timeout=SOON) == array.sum()
+        assert client.gather(again).sum() == array.sum()
+        assert first.cancelled()
+        del first
+        assert client.submit(len, again, pure=False).result(timeout=SOON) == 1000
+        del again, total

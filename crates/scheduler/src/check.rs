@@ -50,6 +50,19 @@ impl Scheduler {
                 "{id:?} is forgotten, its trouble is not"
             );
         }
+        for (&id, bringers) in &self.bringers {
+            let want = bringers.iter().all(|c| self.tasks[id].wanted.contains(c));
+            ensure!(
+                self.is_coming(id) && !bringers.is_empty() && want,
+                "{bringers:?} are to bring {id:?}, and do not want it or it is there"
+            );
+        }
+        for (id, _) in self.tasks.iter().filter(|(id, _)| self.is_coming(*id)) {
+            ensure!(
+                self.bringers.contains_key(&id),
+                "{id:?} is to come, and nobody brings it"
+            );
+        }
         for &(id, to) in self.copies.pending.keys() {
             ensure!(
                 self.workers.get(to).is_some(),

@@ -45,7 +45,8 @@ pub enum Event {
         class: Bytes,
         /// The workers that have it. May be empty without an inline value: then the client brings
         /// it to workers, and the first that reports it as
-        /// [`Stored`](treadle_types::Report::Stored) makes it a value; tasks that read it wait.
+        /// [`Stored`](treadle_types::Report::Stored) makes it a value; tasks that read it wait. They
+        /// fail if no client that was to bring it wants it any more.
         holders: Vec<WorkerId>,
     },
     /// A client has futures of these tasks.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_types::{Command, Failure, Loss, TaskId, WorkerId};
+use treadle_types::{ClientId, Command, Failure, Loss, TaskId, WorkerId};
 
 use crate::class::Classes;
 use crate::client::{Clients, TaskSet};
@@ -69,6 +69,8 @@ pub struct Scheduler {
     pub(crate) trouble: BTreeMap<TaskId, Trouble>,
     pub(crate) cuts: Cuts,
     pub(crate) copies: Copies,
+    /// Clients that have a value to bring, by value, until it is there.
+    pub(crate) bringers: BTreeMap<TaskId, Vec<ClientId>>,
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
@@ -102,6 +104,7 @@ impl Scheduler {
             trouble: BTreeMap::new(),
             cuts: Cuts::default(),
             copies: Copies::default(),
+            bringers: BTreeMap::new(),
             counts: [0; State::ALL.len()],
             now: Duration::ZERO,
             cause: 0,

@@ -387,7 +387,16 @@ impl Scheduler {
         let known = matches!(self.tasks[id].phase, Phase::Memory { .. });
         // Its client brings it to workers: it waits for the first of them to say so.
         let coming = !known && inline.is_none() && holders.is_empty();
-        if !known {
+        let expected = coming && self.is_coming(id);
+        if coming {
+            let bringers = self.bringers.entry(id).or_default();
+            if !bringers.contains(&client) {
+                bringers.push(client);
+            }
+        } else {
+            self.bringers.remove(&id);
+        }
+        if !known && !expected {
             self.take_over(id, effects);
             let inlined = inline.is_some();
             let phase = Phase::Memory {

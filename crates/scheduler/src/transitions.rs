@@ -508,7 +508,7 @@ impl Scheduler {
         matches!(task.phase, Phase::Waiting { .. }) && task.flags.has(Flags::PUT)
     }
 
-    /// A value that a client was to bring will not come.
+    /// A value that clients were to bring will not come.
     pub(crate) fn never_came(&mut self, id: TaskId) {
         let failure = Failure::DataLost {
             task: id,
@@ -527,6 +527,7 @@ impl Scheduler {
         effects: &mut Effects,
     ) {
         self.leave(id, effects);
+        self.bringers.remove(&id);
         let inline = false;
         self.enter(id, Phase::Memory { nbytes, inline });
         self.tasks[id].flags.clear(Flags::LOST);

@@ -72,6 +72,14 @@ impl Scheduler {
     }
 
     fn no_longer_wanted_by(&mut self, client: ClientId, id: TaskId) {
+        // Whoever brings a value wants it until it is there.
+        if let Some(bringers) = self.bringers.get_mut(&id) {
+            bringers.retain(|bringer| *bringer != client);
+            if bringers.is_empty() {
+                self.bringers.remove(&id);
+                self.never_came(id);
+            }
+        }
         let task = &mut self.tasks[id];
         task.wanted.retain(|wanting| *wanting != client);
         if !task.is_needed() {
@@ -87,10 +95,6 @@ impl Scheduler {
             self.close_submission(open);
         }
         for id in left.wants.iter() {
-            if self.is_coming(id) && self.tasks[id].client == client {
-                // Nobody brings it any more.
-                self.never_came(id);
-            }
             self.no_longer_wanted_by(client, id);
         }
         Ok(())

@@ -11,6 +11,9 @@ use crate::process::PATIENCE;
 use crate::universe::Key;
 use crate::world::{Copied, Item, Party, World};
 
+/// How often a client brings a value before it gives up.
+const ATTEMPTS: u32 = 3;
+
 /// A part of a submission.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
@@ -47,6 +50,8 @@ pub(crate) struct Future {
 struct Bringing {
     future: u32,
     attempt: u64,
+    /// Attempts that came to nothing.
+    failed: u32,
 }
 
 pub(crate) struct Client {
@@ -319,14 +324,16 @@ impl World {
         let all = self.clients[client].all(|future| future.uses == 0);
         let some = self.random.some(&all, 40);
         let state = &mut self.clients[client];
-        // Futures of what is still to be sent stay.
+        // Futures of what is still to be sent or brought stay.
         let unsent = state.unsent();
-        let is_sent = |number: &u32| !unsent.contains(&state.futures[number].key);
+        let is_sent = |number: &u32| {
+            let key = &state.futures[number].key;
+            !unsent.contains(key) && !state.bringing.contains_key(key)
+        };
         let some: Vec<_> = some.into_iter().filter(is_sent).collect();
         for number in &some {
             if let Some(future) = state.futures.remove(number) {
                 state.numbers.remove(&future.key);
-                state.bringing.remove(&future.key);
             }
         }
         if !some.is_empty() {
@@ -419,8 +426,14 @@ impl World {
                         state.heard.extend(heard);
                         Standing::Finished { inline, holder }
                     }
-                    News::Failed => Standing::Failed,
-                    News::Cancelled => Standing::Cancelled,
+                    News::Failed => {
+                        state.bringing.remove(&future.key);
+                        Standing::Failed
+                    }
+                    News::Cancelled => {
+                        state.bringing.remove(&future.key);
+                        Standing::Cancelled
+                    }
                     News::Pending => Standing::Pending,
                 };
                 Ok(())
@@ -466,16 +479,22 @@ impl World {
         self.schedule(travels * 4 + PATIENCE, timeout);
     }
 
-    /// The scheduler has not said that there is a value: asks for other workers.
+    /// The scheduler has not said that there is a value: asks for other workers, or gives up.
     pub(crate) fn bring_timeout(&mut self, client: usize, key: Key, attempt: u64) {
-        let state = &self.clients[client];
-        let tried = state.bringing.get(&key);
+        let state = &mut self.clients[client];
+        let tried = state.bringing.get_mut(&key);
         if let Some(bringing) = tried
             && bringing.attempt == attempt
             && !state.has_left
         {
             let number = bringing.future;
-            self.say(client, Message::Put(number, key));
+            bringing.failed += 1;
+            if bringing.failed < ATTEMPTS {
+                self.say(client, Message::Put(number, key));
+            } else {
+                self.oracle.cancelled.insert(key);
+                self.say(client, Message::Cancel(vec![number], false));
+            }
         }
     }
 }

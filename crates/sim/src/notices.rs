@@ -114,7 +114,9 @@ impl World {
                 };
                 let is_lost =
                     self.oracle.losses > 0 || self.summary.gone > 0 || self.oracle.has_invalidated;
-                culprit.is_none_or(is_unique) && is_lost
+                let is_not_brought = culprit.is_none_or(|key| self.oracle.cancelled.contains(&key))
+                    || self.clients.iter().any(|client| client.has_left);
+                culprit.is_none_or(is_unique) && (is_lost || is_not_brought)
             }
             Failure::Unavailable { .. } => self.summary.unfetched > 0,
         };

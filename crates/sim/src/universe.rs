@@ -201,8 +201,7 @@ impl Universe {
             true => random.between(1, 2) as u32,
             false => 0,
         };
-        // Values that clients bring to workers are not simulated yet (docs/status.md).
-        let nbytes = match is_data || random.chance(traits.small) {
+        let nbytes = match random.chance(traits.small) {
             true => random.between(8, INLINE as u64),
             false => random.between(INLINE as u64 + 1, traits.largest),
         };

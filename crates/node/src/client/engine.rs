@@ -152,17 +152,18 @@ impl<T> Client<T> {
     fn notice(&self, engine: &mut Engine, id: u32, standing: Standing) {
         let id = {
             let mut keys = lock(&self.keys);
-            let id = keys.kept_as(id);
-            if !keys.note(id, &standing) {
+            let kept = keys.kept_as(id);
+            // What an earlier name stood for is another matter.
+            if keys.named(kept) != id || !keys.note(kept, &standing) {
                 return;
             }
-            id
+            kept
         };
+        if !matches!(standing, Standing::Pending) {
+            self.heard_of(engine, id);
+        }
         let change = match standing {
-            Standing::Finished { class, .. } => {
-                self.heard_of(engine, id);
-                Change::Finished { class }
-            }
+            Standing::Finished { class, .. } => Change::Finished { class },
             Standing::Failed(failed) => Change::Failed(Box::new(failed)),
             Standing::Cancelled(reason) => Change::Cancelled(reason),
             Standing::Pending => Change::Pending,

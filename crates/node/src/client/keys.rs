@@ -48,6 +48,8 @@ pub(super) struct Keys<T> {
     entries: Entries<T>,
     /// Further ids of keys, for keys that were named again.
     aliases: HashMap<u32, u32>,
+    /// By the id of a key that was named again: what it was named last.
+    latest: HashMap<u32, u32>,
     next: u32,
 }
 
@@ -66,6 +68,7 @@ impl<T> Keys<T> {
             by_key: HashMap::new(),
             entries: Entries::new(),
             aliases: HashMap::new(),
+            latest: HashMap::new(),
             next: 0,
         }
     }
@@ -104,7 +107,18 @@ impl<T> Keys<T> {
     pub(super) fn name_again(&mut self, id: u32) -> Result<u32, ClientError> {
         let alias = self.name()?;
         self.aliases.insert(alias, id);
+        self.latest.insert(id, alias);
         Ok(alias)
+    }
+
+    /// What the scheduler is to be told instead of the id under which a key is kept: the task that
+    /// an earlier name stood for may be forgotten.
+    #[inline]
+    pub(super) fn named(&self, id: u32) -> u32 {
+        if self.latest.is_empty() {
+            return id;
+        }
+        self.latest.get(&id).copied().unwrap_or(id)
     }
 
     /// The id under which a key is kept that was named with this one.
@@ -121,6 +135,7 @@ impl<T> Keys<T> {
         if self.aliases.is_empty() {
             return Vec::new();
         }
+        self.latest.remove(&id);
         let aliases = self.aliases.extract_if(|_, kept| *kept == id);
         aliases.map(|(alias, _)| alias).collect()
     }
@@ -198,6 +213,13 @@ impl<T> Keys<T> {
             Standing::Unknown => Known::Unknown,
         };
         true
+    }
+
+    /// The client cancels a key.
+    pub(super) fn cancel(&mut self, id: u32) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.known = Known::Failed;
+        }
     }
 
     /// Another worker has the value.

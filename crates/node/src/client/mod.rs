@@ -393,7 +393,8 @@ impl<T> Client<T> {
 
     fn ids<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Vec<u32> {
         let known = lock(&self.keys);
-        keys.filter_map(|key| known.find(key)).collect()
+        let ids = keys.filter_map(|key| known.find(key));
+        ids.map(|id| known.named(id)).collect()
     }
 
     /// Cancels keys; those that the client has no futures of are left out. `reason` is an encoded
@@ -408,7 +409,15 @@ impl<T> Client<T> {
         reason: Bytes,
     ) -> Result<(), ClientError> {
         self.check()?;
-        let ids = self.ids(keys);
+        let ids = {
+            let mut known = lock(&self.keys);
+            let ids: Vec<u32> = keys.filter_map(|key| known.find(key)).collect();
+            // From now on they are made or put anew, however late the notice comes.
+            for &id in &ids {
+                known.cancel(id);
+            }
+            ids.into_iter().map(|id| known.named(id)).collect()
+        };
         self.post([FromClient::Cancel { ids, force, reason }]);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_types::{Cause, WorkerId};
+use treadle_types::{Value, WorkerId};
 
 use super::engine::Engine;
 use super::error::ClientError;
@@ -12,12 +12,15 @@ use super::keys::Known;
 use super::workers::{Delivery, Job, Load};
 use super::{Change, Client, Item};
 use crate::lock;
-use crate::message::{Failed, FailedKind, FromClient, LostWorker};
+use crate::message::FromClient;
 
 /// How often workers are chosen anew for a value that could not be brought to any.
 const ATTEMPTS: u32 = 5;
 /// The pause before workers are chosen anew.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Workers are chosen anew where the scheduler has not heard for so long from those that took it:
+/// they may be gone with it.
+const UNHEARD: Duration = Duration::from_secs(5);
 
 /// A value to put.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ struct Pending {
     /// Workers that have not answered.
     targets: usize,
     taken: bool,
+    /// A notice has said how it stands.
+    is_told: bool,
     attempts: u32,
     /// When to have workers chosen anew.
     again: Option<Instant>,
@@ -190,6 +195,7 @@ impl<T> Client<T> {
                 whither: whither.clone(),
                 targets: 0,
                 taken: false,
+                is_told: false,
                 attempts: 0,
                 again: None,
                 reason: String::new(),
@@ -209,6 +215,7 @@ impl<T> Client<T> {
         };
         put.load.object = object;
         put.targets = workers.len();
+        put.taken = false;
         if workers.is_empty() {
             // It is there, which a notice says; or nobody is, and somebody may come.
             put.again = Some(Instant::now() + PAUSE);
@@ -238,29 +245,29 @@ impl<T> Client<T> {
         if put.targets > 0 {
             return;
         }
-        if put.taken {
+        if put.is_told {
             self.is_put(engine, id);
             return;
         }
         put.attempts += 1;
         if put.attempts < ATTEMPTS {
-            put.again = Some(Instant::now() + PAUSE);
+            let pause = if put.taken { UNHEARD } else { PAUSE };
+            put.again = Some(Instant::now() + pause);
             return;
         }
-        let reason = std::mem::take(&mut put.reason);
+        if put.taken {
+            put.reason = "each that took it was lost".into();
+        }
+        // Whoever waits for it, here or elsewhere, is told.
+        let reason = format!("it could not be brought to any worker: {}", put.reason);
+        let reason = Value::Tuple(vec![Value::Str("lost data".into()), Value::Str(reason)]);
+        let ids = vec![lock(&self.keys).named(id)];
+        self.post([FromClient::Cancel {
+            ids,
+            force: false,
+            reason: reason.to_bytes().into(),
+        }]);
         self.is_put(engine, id);
-        let key = lock(&self.keys).key(id);
-        let failed = Failed {
-            key: key.map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key)),
-            kind: FailedKind::DataLost(LostWorker {
-                name: String::new(),
-                address: String::new(),
-                cause: Cause::Unreachable,
-                log: format!("the value could not be brought to any worker: {reason}"),
-            }),
-        };
-        let failed = Change::Failed(Box::new(failed));
-        lock(&self.inbox).push_back(Item::Standing(id, failed));
     }
 
     /// The value is at the workers, or never will be.
@@ -270,17 +277,17 @@ impl<T> Client<T> {
         }
     }
 
-    /// A value has been heard of: it need not be put any more.
+    /// A notice has come of how a value stands: once those that are to take it have answered, it need
+    /// not be put any more.
     pub(super) fn heard_of(&self, engine: &mut Engine, id: u32) {
         if engine.puts.pending.is_empty() {
             return;
         }
-        if engine
-            .puts
-            .pending
-            .get(&id)
-            .is_some_and(|put| put.targets == 0)
-        {
+        let Some(put) = engine.puts.pending.get_mut(&id) else {
+            return;
+        };
+        put.is_told = true;
+        if put.targets == 0 {
             self.is_put(engine, id);
         }
     }

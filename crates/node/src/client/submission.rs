@@ -145,11 +145,12 @@ impl<T> Submission<T> {
             let key = &encoded[range.clone()];
             let id = match (keys.find(key), owner) {
                 (Some(id), owner) => {
+                    let named = keys.named(id);
                     if let Some((_, owner)) = owner {
                         garbage.extend(keys.own(id, owner));
-                        wanted.push(id);
+                        wanted.push(named);
                     }
-                    id
+                    named
                 }
                 (None, owner) => {
                     new.push(encoded.slice(range));
@@ -269,7 +270,7 @@ impl<T> Client<T> {
         let id = keys.find(key)?;
         keys.hold(id);
         submission.held.push(id);
-        Some(Input::Known(id))
+        Some(Input::Known(keys.named(id)))
     }
 
     /// As [`Client::read`], for a key that has a value or is about to get one: no task need make it.
@@ -281,7 +282,7 @@ impl<T> Client<T> {
         }
         keys.hold(id);
         submission.held.push(id);
-        Some(Input::Known(id))
+        Some(Input::Known(keys.named(id)))
     }
 
     /// A large constant that the tasks that follow read, under a key made of its content. It is sent

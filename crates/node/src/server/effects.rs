@@ -236,7 +236,11 @@ impl Hub {
                 return;
             }
             Notice::Failed(failure) => Standing::Failed(self.failed(failure)),
-            Notice::Cancelled => Standing::Cancelled(self.reason.clone()),
+            Notice::Cancelled => {
+                // From now on the client does not want it, under whatever id.
+                node.locals.unwant(task);
+                Standing::Cancelled(self.reason.clone())
+            }
             Notice::Pending => Standing::Pending,
         };
         self.tell_client(client, &ToClient::Notice { id, standing });

@@ -406,9 +406,7 @@ impl Hub {
         let Meaning::Task(task) = self.meaning(client, id)? else {
             return Ok(());
         };
-        if let Some(node) = self.clients.get_mut(client)
-            && node.locals.wanted(task).is_none()
-        {
+        if let Some(node) = self.clients.get_mut(client) {
             node.locals.want(task, id);
         }
         let is_inline = inline.is_some();

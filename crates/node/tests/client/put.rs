@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use treadle_node::client::{Change, Contained, Content, Event, Whither};
-use treadle_node::message::{FromClient, ToClient};
+use treadle_node::message::{FromClient, Standing, ToClient};
 use treadle_types::WorkerId;
 
 use crate::support::{Scheduler, Worker, finished, inline, next, next_finished, notice, start};
@@ -153,4 +153,93 @@ fn a_value_that_is_there_already_stays_where_it_is() {
     };
     assert_eq!(class, "bytes");
     assert!(scheduler.has_heard_nothing());
+}
+
+#[test]
+fn a_value_that_is_put_again_after_it_was_cancelled_goes_by_its_new_name() {
+    let (mut scheduler, client) = start();
+    let content = || Content {
+        nbytes: 5,
+        class: Bytes::new(),
+        value: Contained::Inline(Bytes::from_static(b"small")),
+    };
+    let hear_put = |scheduler: &mut Scheduler| match scheduler.hear() {
+        FromClient::Put { id, .. } => id,
+        other => panic!("not a Put: {other:?}"),
+    };
+    let cancel = |client: &treadle_node::client::Client<&'static str>| {
+        let key: &[u8] = b"x";
+        client
+            .cancel([key].into_iter(), false, Bytes::new())
+            .unwrap();
+    };
+    let hear_cancel = |scheduler: &mut Scheduler| match scheduler.hear() {
+        FromClient::Cancel { ids, .. } => ids,
+        other => panic!("not a Cancel: {other:?}"),
+    };
+    client
+        .put(b"x", "first", content(), &Whither::default())
+        .unwrap();
+    let first = hear_put(&mut scheduler);
+    scheduler.say([notice(first, inline(b"small"))]);
+    assert_eq!(next_finished(&client), "first");
+    cancel(&client);
+    assert_eq!(hear_cancel(&mut scheduler), [first]);
+    // The notice has not come yet.
+    client
+        .put(b"x", "second", content(), &Whither::default())
+        .unwrap();
+    let second = hear_put(&mut scheduler);
+    assert_ne!(first, second);
+    scheduler.say([
+        notice(first, Standing::Cancelled(Bytes::new())),
+        notice(second, inline(b"small")),
+    ]);
+    assert_eq!(next_finished(&client), "second");
+    assert_eq!(client.value(b"x").unwrap(), "small");
+    cancel(&client);
+    assert_eq!(hear_cancel(&mut scheduler), [second]);
+    client.release(b"x");
+    client.silence();
+    client.try_lead().unwrap().poll();
+    assert_eq!(scheduler.hear(), FromClient::Release(vec![second, first]));
+}
+
+#[test]
+fn a_value_that_nobody_takes_is_cancelled_for_all() {
+    let (mut scheduler, client) = start();
+    let mut worker = Worker::new(1);
+    client.put(b"x", "x", large(1_000_000), &two()).unwrap();
+    std::thread::scope(|scope| {
+        let client = &client;
+        scope.spawn(move || {
+            let mut id = put(&mut scheduler);
+            scheduler.say([worker.introduction()]);
+            for attempt in 0..5 {
+                scheduler.say([ToClient::Place {
+                    id,
+                    object: 77,
+                    workers: vec![worker.id],
+                }]);
+                let (object, ..) = worker.brought();
+                worker.take(object, "no room");
+                if attempt < 4 {
+                    id = put(&mut scheduler);
+                }
+            }
+            let FromClient::Cancel { ids, force, reason } = scheduler.hear() else {
+                panic!("it has not given up");
+            };
+            assert_eq!((ids, force), (vec![id], false));
+            assert!(String::from_utf8_lossy(&reason).contains("no room"));
+            scheduler.say([notice(id, Standing::Cancelled(reason))]);
+        });
+        let Event::Standing {
+            owner: "x",
+            change: Change::Cancelled(_),
+        } = next(client)
+        else {
+            panic!("it is not cancelled");
+        };
+    });
 }

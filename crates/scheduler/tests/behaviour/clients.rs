@@ -214,6 +214,76 @@ fn a_value_of_a_client_is_lost_with_its_last_worker() {
     }
 }
 
+/// A value that clients are to bring, with a reader that both want.
+fn coming(cluster: &mut Cluster, bringers: &[ClientId]) -> (TaskId, TaskId) {
+    cluster.event(Event::ClientJoined(D));
+    let task = cluster.scheduler.allocate();
+    let mut names = Vec::new();
+    for &client in bringers {
+        cluster.event(Event::Put {
+            client,
+            task,
+            nbytes: 5_000,
+            inline: None,
+            class: Bytes::new(),
+            holders: Vec::new(),
+        });
+        names.push(cluster.scheduler.task(task).expect("it").object());
+    }
+    names.dedup();
+    assert_eq!(names.len(), 1, "what one client brings is not the other's");
+    let reader = cluster.one(reads(&[task]));
+    for id in [task, reader] {
+        want(cluster, C, id);
+        want(cluster, D, id);
+    }
+    (task, reader)
+}
+
+#[test]
+fn readers_of_a_value_fail_when_nobody_brings_it_any_more() {
+    let gives_up: [fn(TaskId) -> Event; 3] = [
+        |task| Event::Cancel {
+            client: C,
+            tasks: vec![task],
+            force: false,
+        },
+        |task| Event::Unwant {
+            client: C,
+            tasks: vec![task],
+        },
+        |_| Event::ClientLeft(C),
+    ];
+    for event in gives_up {
+        let mut cluster = Cluster::new(2, 1);
+        let (task, reader) = coming(&mut cluster, &[C]);
+        cluster.event(event(task));
+        for id in [task, reader] {
+            let notice = cluster.notices[&(D, id)].last().expect("it is told");
+            let Notice::Failed(failure) = notice else {
+                panic!("{id:?}: {notice:?}");
+            };
+            assert_eq!(failure.culprit(), task);
+        }
+    }
+}
+
+#[test]
+fn a_value_that_one_of_two_clients_brings_is_there() {
+    let mut cluster = Cluster::new(2, 1);
+    let (task, reader) = coming(&mut cluster, &[C, D]);
+    cluster.event(Event::ClientLeft(C));
+    let object = cluster.scheduler.task(task).expect("it").object();
+    let node = cluster.nodes.get_mut(&WorkerId(1)).expect("it");
+    node.store.insert(object);
+    let nbytes = 5_000;
+    cluster.report(1, treadle_types::Report::Stored { object, nbytes });
+    cluster.run();
+    assert_eq!(cluster.state(reader), State::Memory);
+    cluster.event(Event::ClientLeft(D));
+    cluster.assert_empty();
+}
+
 #[test]
 fn a_value_of_a_client_stays_as_long_as_something_could_be_computed_from_it() {
     let mut cluster = Cluster::new(2, 1);

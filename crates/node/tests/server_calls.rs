@@ -257,6 +257,26 @@ fn progress_of_keys_counts_what_they_are_computed_from() {
 }
 
 #[test]
+fn whoever_is_told_who_has_a_value_is_told_where_that_is() {
+    let cluster = Cluster::new(2);
+    let mut client = cluster.client("c");
+    spread(&cluster, &mut client, 2);
+    let mut other = cluster.client("other");
+    other.query("who_has", &[("keys", texts(&["x-1"]))]);
+    // Before the answer, and once.
+    let met = |client: &support::Client| {
+        let addresses = client.others.iter().filter_map(|message| match message {
+            ToClient::Peer { address, .. } => Some(address.clone()),
+            _ => None,
+        });
+        addresses.collect::<Vec<_>>()
+    };
+    assert_eq!(met(&other), ["sim://w1"]);
+    other.query("who_has", &[("keys", texts(&["x-0", "x-1"]))]);
+    assert_eq!(met(&other), ["sim://w1", "sim://w0"]);
+}
+
+#[test]
 fn values_are_replicated_and_rebalanced() {
     let cluster = Cluster::new(2);
     let mut client = cluster.client("c");

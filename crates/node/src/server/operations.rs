@@ -95,7 +95,7 @@ impl Hub {
             "identity" => self.identity(arguments),
             "ncores" => self.ncores(arguments, false),
             "ncores_running" => self.ncores(arguments, true),
-            "who_has" => self.who_has(arguments),
+            "who_has" => self.who_has(asker, arguments),
             "has_what" => self.has_what(arguments),
             "nbytes" => self.nbytes(arguments),
             "processing" => self.processing(arguments),

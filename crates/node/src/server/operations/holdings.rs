@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use treadle_types::{TaskId, Value, WorkerId};
 
 use super::super::hub::Hub;
+use super::super::nodes::Node;
 use super::{Answered, Arguments, int};
 
 impl Hub {
@@ -25,10 +26,14 @@ impl Hub {
     }
 
     /// Addresses of the workers that have values, by key.
-    pub(super) fn who_has(&self, arguments: &Arguments) -> Answered {
+    pub(super) fn who_has(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         let mut entries = Vec::new();
         for (key, task) in self.tasks_of(arguments) {
             let holders = task.map_or_else(Vec::new, |task| self.whereabouts(task));
+            if let Node::Client(client) = asker {
+                // It may be about to fetch the value there.
+                self.introduce_to_client(client, &holders);
+            }
             let holders = holders.into_iter().map(|worker| self.address(worker));
             let holders = holders.collect();
             entries.push((key, Value::List(holders)));

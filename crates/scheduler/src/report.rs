@@ -36,6 +36,9 @@ impl Scheduler {
         }
         if let Some(at) = self.workers.get_mut(worker) {
             at.heard = self.now;
+            if !matches!(report, Report::Health { .. }) {
+                at.moved = self.now;
+            }
         }
         match report {
             Report::Finished {

@@ -1,5 +1,7 @@
 //! Workers without work take it from others: first what waits for those here, then what was sent.
 
+use std::time::Duration;
+
 use treadle_types::{Command, TaskId, WorkerId};
 
 use crate::Effects;
@@ -9,6 +11,12 @@ use crate::task::{Flags, Phase, QueueId};
 
 /// What a worker has beyond its slots must take so long, in microseconds, to be worth the way back.
 const GAIN: u64 = 1000;
+
+/// A worker that says nothing of its tasks for so long runs longer ones than was estimated.
+const LATE: Duration = Duration::from_millis(50);
+
+/// How many workers without work are asked to take from one that is late.
+const THIEVES: usize = 8;
 
 /// How many of the tasks of a worker are looked at for one to take back.
 const LOOKS: usize = 64;
@@ -82,12 +90,34 @@ impl Scheduler {
         let Some(victim) = self.workers.loaded.highest() else {
             return;
         };
+        let wait = self.workers.get(victim).map_or(0, |from| from.backlog());
+        if wait >= GAIN {
+            self.take_back(victim, thief, wait, effects);
+        }
+    }
+
+    /// Does the same with workers of which nothing was heard for a while: what they run takes longer
+    /// than was estimated, and may even wait for what is queued behind it.
+    pub(crate) fn steal_late(&mut self, thieves: &[WorkerId], effects: &mut Effects) {
+        let late = self.workers.iter();
+        let late = late.filter(|(_, at)| at.extra() > 0 && self.since(at.moved) > LATE);
+        let late: Vec<_> = late
+            .map(|(victim, at)| (victim, self.since(at.moved)))
+            .collect();
+        for (victim, since) in late {
+            for &thief in thieves.iter().take(THIEVES) {
+                self.take_back(victim, thief, since.as_micros() as u64, effects);
+            }
+        }
+    }
+
+    /// Asks `victim` to give back some of what takes `wait` microseconds to begin there.
+    fn take_back(&mut self, victim: WorkerId, thief: WorkerId, wait: u64, effects: &mut Effects) {
         let (Some(from), Some(to)) = (self.workers.get(victim), self.workers.get(thief)) else {
             return;
         };
         let wanted = to.free().saturating_sub(to.incoming);
-        let wait = from.backlog();
-        if victim == thief || wanted == 0 || wait < GAIN || !to.is_running() {
+        if victim == thief || wanted == 0 || !to.is_running() {
             return;
         }
         let full = self.config.guards.budget && to.is_full();

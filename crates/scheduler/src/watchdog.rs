@@ -44,6 +44,7 @@ impl Scheduler {
             };
             self.take_from_paused(worker, thief, effects);
         }
+        self.steal_late(&idle, effects);
         self.work.hungry.extend(idle);
     }
 

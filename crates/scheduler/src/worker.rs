@@ -75,6 +75,8 @@ pub(crate) struct Worker {
     pub(crate) health: Health,
     /// When it last said anything.
     pub(crate) heard: Duration,
+    /// When it last said anything of a task.
+    pub(crate) moved: Duration,
     /// Tasks that run or could, cancelled ones included until they are over.
     pub(crate) runnable: u32,
     /// Tasks that wait for others of this worker.
@@ -115,6 +117,7 @@ impl Worker {
             drain: None,
             health: Health::default(),
             heard: now,
+            moved: now,
             runnable: 0,
             ahead: 0,
             seceded: 0,

@@ -151,3 +151,35 @@ fn a_tick_finds_work_for_idle_workers() {
         assert_eq!(cluster.state(id), State::Memory);
     }
 }
+
+#[test]
+fn a_short_task_does_not_stay_behind_a_long_one() {
+    let mut cluster = Cluster::new(2, 1);
+    cluster.duration = Duration::from_micros(10);
+    let known = cluster.one(reads(&[]));
+    cluster.run();
+    cluster.unwant(&[known]);
+    // Each takes some microseconds, as far as anybody knows: nothing is worth the way back.
+    let ids = cluster.submit(vec![reads(&[]); 3]);
+    cluster.start_all();
+    let behind = |cluster: &Cluster| {
+        let of = |worker| {
+            let at = |&&id: &&_| cluster.worker_of(id) == WorkerId(worker);
+            ids.iter().filter(at).copied().collect::<Vec<_>>()
+        };
+        [of(0), of(1)].into_iter().find(|ids| ids.len() == 2)
+    };
+    let [long, short] = behind(&cluster).expect("one waits behind another")[..] else {
+        unreachable!()
+    };
+    let other = ids.iter().find(|&&id| id != long && id != short);
+    cluster.end(*other.expect("the third one"));
+    cluster.deliver();
+    assert_eq!(cluster.count(|c| matches!(c, Command::Retract(_))), 0);
+    cluster.tick_after(Duration::from_millis(100));
+    assert_eq!(cluster.state(short), State::Retracting);
+    cluster.deliver();
+    assert_ne!(cluster.worker_of(short), cluster.worker_of(long));
+    cluster.run();
+    assert_eq!(cluster.state(long), State::Memory);
+}

@@ -14,6 +14,7 @@
 //! | `stream`, `tracing`, `metrics`, `http`, `mailbox` | what can be watched |
 
 mod admission;
+mod awaited;
 mod calls;
 mod definitions;
 mod effects;

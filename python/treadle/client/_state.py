@@ -78,8 +78,9 @@ class State(FutureStateOfDistributed):
         self.cancel(reason, message)
 
     def lose(self) -> None:
-        """The value is gone, and nobody makes it again."""
-        self.status = "lost"
+        """Nobody has a value, nor makes one: it is gone, or the key was never submitted."""
+        if self.status == "finished":
+            self.status = "lost"
 
     def retry(self) -> None:
         """The key waits for a value again."""
@@ -120,7 +121,8 @@ class State(FutureStateOfDistributed):
         if type(failure) is Failure:
             return failure.decoded()
         if type(failure) is Cancellation:
-            return FutureCancelledError(self.key, failure.reason, failure.message), None
+            reason, message = failure.reason, failure.message
+            return FutureCancelledError(key=self.key, reason=reason, msg=message), None
         exception, traceback = failure
         return exception, traceback
 

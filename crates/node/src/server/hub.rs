@@ -9,6 +9,7 @@ use treadle_net::Peer;
 use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
 use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
 
+use super::awaited::Awaited;
 use super::calls::Calls;
 use super::definitions::{Defined, Definitions};
 use super::keys::Keys;
@@ -118,6 +119,7 @@ pub(super) struct Hub {
     /// Counts values that were placed.
     pub(super) turn: u32,
     pub(super) waiting: Waiting,
+    pub(super) awaited: Awaited,
     pub(super) stream: Stream,
     pub(super) tracing: Tracing,
     /// Whether clients shall tell the sidecar what they submit.
@@ -156,6 +158,7 @@ impl Hub {
             reason: Bytes::new(),
             turn: 0,
             waiting: Waiting::default(),
+            awaited: Awaited::default(),
             stream: Stream::default(),
             tracing: Tracing::default(),
             observed: false,

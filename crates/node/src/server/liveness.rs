@@ -170,6 +170,7 @@ impl Hub {
         self.drop_calls(Node::Client(client), &format!("client {}", node.name));
         self.unwait(Node::Client(client));
         self.stop_tracing(client, None);
+        self.awaited.remove_client(client);
         if node.streams {
             self.stream.subscribe(false);
         }

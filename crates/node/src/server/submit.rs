@@ -120,6 +120,9 @@ impl Hub {
         let mut taken = Vec::with_capacity(batch.tasks.len());
         let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
         self.abandon(&mut fresh);
+        if outcome.is_ok() {
+            self.tell_awaiting(&batch.keys)?;
+        }
         if outcome.is_err() {
             for task in taken {
                 self.unsubmitted(task);
@@ -359,10 +362,11 @@ impl Hub {
                     node.locals.want(task, id);
                     tasks.push(task);
                 }
-                None => unknown.push(id),
+                None => unknown.push((id, key)),
             }
         }
-        for id in unknown {
+        for (id, key) in unknown {
+            self.awaited.add(key, client, id);
             let standing = Standing::Unknown;
             self.tell_client(client, &ToClient::Notice { id, standing });
         }
@@ -370,9 +374,37 @@ impl Hub {
         Ok(())
     }
 
+    /// Clients that had futures of these keys before anybody submitted them want them now.
+    fn tell_awaiting(&mut self, keys: &[Bytes]) -> Result<(), Broken> {
+        if self.awaited.is_empty() {
+            return Ok(());
+        }
+        for key in keys {
+            let Some(task) = self.keys.find(key) else {
+                continue;
+            };
+            let generation = self.keys.generation(task);
+            for (client, id) in self.awaited.take(key) {
+                let Some(node) = self.clients.get_mut(client) else {
+                    continue;
+                };
+                node.locals.set(id, Local { task, generation });
+                node.locals.want(task, id);
+                let tasks = vec![task];
+                self.feed(Event::Want { client, tasks })?;
+            }
+        }
+        Ok(())
+    }
+
     /// A client has no futures of ids any more.
     pub(super) fn release(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
         let mut tasks = Vec::with_capacity(ids.len());
+        if !self.awaited.is_empty() {
+            for &id in ids {
+                self.awaited.remove(client, id);
+            }
+        }
         let Some(node) = self.clients.get_mut(client) else {
             return Ok(());
         };
@@ -426,6 +458,7 @@ impl Hub {
             self.abandon(&mut fresh);
             return Err(error.into());
         }
+        self.tell_awaiting(std::slice::from_ref(key))?;
         if is_inline {
             let workers = self.choose(allowed, copies, nbytes);
             match workers[..] {

@@ -96,7 +96,10 @@ def _serve(
     from treadle.sidecar import Sidecar
 
     server: Any = _core.Server(
-        address, http=http, settings=scheduler_settings(worker_timeout), **credentials.of_connections()
+        address,
+        http=http,
+        settings=scheduler_settings(worker_timeout),
+        **credentials.of_connections(),
     )
 
     def connect(handlers: Any) -> Any:

@@ -111,14 +111,14 @@ class Log(logging.Handler):
             logger = logger.parent if logger.propagate else None
         return first is self
 
-    def entries(self, start: float, n: int | None, timestamps: bool) -> list[tuple[Any, ...]]:
+    def entries(self, start: float, n: int | None, timestamps: bool) -> tuple[Any, ...]:
         """Return (time,) level and text of the last records since a time, newest first."""
         found: list[tuple[Any, ...]] = []
         for created, level, text in reversed(list(self._entries)):
             if created < start or (n and len(found) >= n):
                 break
             found.append((created, level, text) if timestamps else (level, text))
-        return found
+        return tuple(found)
 
     def text(self) -> str:
         """Return the last lines."""

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from numbers import Number
 from queue import Queue
 from time import perf_counter_ns
@@ -214,6 +214,8 @@ class Client(Managing):
                 "Dask no longer supports mapping over Iterators or Queues."
                 "Consider using a normal for loop and Client.submit"
             )
+        for it in iterables:
+            len(it)  # raises of what is not a collection
         if allow_other_workers and workers is None:
             raise ValueError("Only use allow_other_workers= if using workers=")
         if workers is not None and not isinstance(workers, (str, Number, list, set)):
@@ -290,9 +292,9 @@ class Client(Managing):
         pure: bool,
         kwargs: Mapping[str, Any],
     ) -> list[Hashable]:
-        if isinstance(key, (list, tuple)):
+        if key is not None and not isinstance(key, str):
             count = min(map(len, iterables), default=0)
-            keys = list(key[:count])
+            keys = list(islice(key, count))
             for name in keys:
                 validate_key(name)
             if len(keys) < count:

@@ -39,7 +39,7 @@ from treadle.client._gather import (
 )
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
-from treadle.client._scheduler import Nodes, Scheduler, ask, stream
+from treadle.client._scheduler import Nodes, Scheduler, stream
 from treadle.client._state import call_in
 from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
@@ -145,7 +145,7 @@ class Connected(Counting):
         return self
 
     async def _find_scheduler(self, timeout: float) -> tuple[str, _addresses.Credentials]:
-        own = self._credentials
+        own = known = self._credentials
         if self.cluster is None and self.scheduler_file is None and self._start_arg is None:
             options = dict(self._startup_kwargs)
             options.pop("security", None)
@@ -156,11 +156,11 @@ class Connected(Counting):
                 await self.cluster
             address = self.cluster.scheduler_address
         elif self.scheduler_file is not None:
-            address, found = await self._read_scheduler_file(timeout)
-            return address, own if own != _addresses.Credentials() else found
+            address, known = await self._read_scheduler_file(timeout)
         else:
             address = self._start_arg
-        known = _addresses.known(address)
+        if known == _addresses.Credentials():
+            known = _addresses.known(address)
         return address, _addresses.Credentials(
             own.secret or known.secret,
             own.certificates or known.certificates,
@@ -226,11 +226,10 @@ class Connected(Counting):
                 await asyncio.sleep(0.01)
 
     async def _update_scheduler_info(self, n_workers: int = 0) -> None:
-        connection = self._connection
-        if connection is None or self.status != "running":
+        if self._connection is None or self.scheduler is None or self.status != "running":
             return
         with suppress(OSError):
-            answer = await ask(connection, "", "identity", {"n_workers": n_workers})
+            answer = await self.scheduler.identity(n_workers=n_workers)
             self._scheduler_identity = SchedulerInfo(answer)
             # Until the sidecar says otherwise: this answer may be older than what that said.
             self._observed |= answer["observed"]
@@ -262,7 +261,7 @@ class Connected(Counting):
             with suppress(ValueError, OSError, RuntimeError):
                 asyncio.get_running_loop().remove_reader(connection.fileno())
             await off_loop(connection.close, 0.0 if fast else _GOODBYE)
-        if self._start_arg is None and self.scheduler_file is None and self.cluster is not None:
+        if self._start_arg is None and self.cluster is not None:
             await off_loop(self.cluster.close)
         self.scheduler = None
         self.status = "closed"

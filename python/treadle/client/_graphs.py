@@ -45,4 +45,3 @@ def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
             continue
         nodes[key] = node if isinstance(node, GraphNode) else DataNode(key, node)
     return nodes
-

@@ -9,16 +9,20 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed.core import Status
+from distributed.objects import SchedulerInfo
 from distributed.system import MEMORY_LIMIT
+from distributed.utils import format_dashboard_link
 
 from treadle import _core
 from treadle._settings import scheduler_settings
@@ -30,6 +34,9 @@ from treadle.worker import Service
 __all__ = ["LocalCluster"]
 
 logger = logging.getLogger("treadle.client")
+
+# Seconds for the scheduler to answer: workers hand their values over meanwhile.
+_PATIENCE = 60.0
 
 # Seconds for all workers to end by themselves.
 _FAREWELL = 5.0
@@ -118,12 +125,11 @@ class LocalCluster:
             _addresses.remember(self.scheduler_address, secret=self._secret)
             self._sidecar = Sidecar(self._connect_sidecar)
             make = self._thread_worker if in_process else self._process_worker
-            if not in_process:
-                # It waits a little for the causes of their deaths.
-                self._tell("supervise", {"names": [str(number) for number in range(count)]})
-            for number in range(count):
-                name = str(number)
-                self.workers[name] = make(name, threads, limit, dict(resources or {}))
+            self._in_process = in_process
+            self._make_worker: Callable[[str], Any] = partial(
+                make, threads=threads, limit=limit, resources=dict(resources or {})
+            )
+            self.scale(count)
         except BaseException:
             self.close()
             raise
@@ -176,9 +182,17 @@ class LocalCluster:
             return
         exit_of = {"name": death.name, "pid": death.pid, "log": death.log}
         exit_of |= {"exitcode": death.exitcode, "signal": death.signal, "oom": death.out_of_memory}
-        self._tell("worker-exited", exit_of)
+        with suppress(OSError):
+            self._tell("worker-exited", exit_of)
 
-    def _tell(self, operation: str, argument: dict[str, Any]) -> None:
+    def _tell(self, operation: str, argument: dict[str, Any]) -> Any:
+        """Ask the scheduler, and return its answer.
+
+        Raises
+        ------
+        OSError
+            It refuses, or does not answer in time.
+        """
         connection = _core.Connection(
             self.scheduler_address,
             f"Supervisor-{self.name}-{secrets.token_hex(4)}",
@@ -189,15 +203,19 @@ class LocalCluster:
         answered: list[Any] = []
         try:
             connection.call("", operation, argument, lambda *answer: answered.append(answer))
-            connection.wait(lambda: bool(answered), self._timeout)
+            if not connection.wait(lambda: bool(answered), max(self._timeout, _PATIENCE)):
+                raise TimeoutError(f"the scheduler does not answer {operation!r}")
         finally:
             connection.close()
+        answer, error = answered[0]
+        if error is not None:
+            raise OSError(f"{operation}: {error}")
+        return answer
 
     @property
     def dashboard_link(self) -> str | None:
         """Where the scheduler shows its state and metrics."""
-        http: str | None = None if self._server is None else self._server.http
-        return http
+        return dashboard_at(None if self._server is None else self._server.http)
 
     def failed(self) -> str | None:
         """Return why workers cannot be started, if they cannot."""
@@ -205,6 +223,39 @@ class LocalCluster:
             if isinstance(worker, WorkerProcess) and worker.given_up:
                 return f"worker {name}: {worker.given_up}"
         return None
+
+    def scale(self, n: int) -> None:
+        """Start or retire workers until there are ``n``; those that go hand their values over."""
+        names = [str(number) for number in range(n)]
+        fresh = [name for name in names if name not in self.workers]
+        if fresh and not self._in_process:
+            # The scheduler waits a little for the causes of their deaths.
+            self._tell("supervise", {"names": fresh})
+        for name in fresh:
+            self.workers[name] = self._make_worker(name)
+        surplus = list(self.workers)[n:]
+        if surplus:
+            self._tell("retire_workers", {"names": surplus})
+            for name in surplus:
+                worker = self.workers.pop(name)
+                worker.close()
+                if isinstance(worker, WorkerProcess):
+                    worker.join(_FAREWELL)
+
+    @property
+    def scheduler_info(self) -> SchedulerInfo:
+        """What the scheduler says about itself and its workers."""
+        return SchedulerInfo(self._tell("identity", {"n_workers": -1}))
+
+    def adapt(self, **_kwargs: Any) -> None:
+        """Refuse."""
+        raise NotImplementedError("treadle.LocalCluster does not serve adapt(): use scale(n)")
+
+    def get_client(self) -> Any:
+        """Return a new client of the cluster."""
+        from treadle.client._client import Client
+
+        return Client(self)
 
     def restart(self, names: list[str] | None = None) -> bool:
         """Have worker processes replaced: all, or some by name; returns whether there are any."""
@@ -350,6 +401,15 @@ def http_address(address: str | int | None) -> str | None:
     text = str(address)
     host, _, port = text.rpartition(":")
     return f"{host or '127.0.0.1'}:{port or 0}"
+
+
+def dashboard_at(http: str | None) -> str | None:
+    """Return the link to the pages of a scheduler, as ``distributed.dashboard.link`` has it."""
+    if http is None:
+        return None
+    pages = urlsplit(http)
+    link: str = format_dashboard_link(pages.hostname, pages.port)
+    return link
 
 
 _alive: weakref.WeakSet[LocalCluster] = weakref.WeakSet()

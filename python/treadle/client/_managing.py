@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from dask.typing import no_default
@@ -11,7 +12,7 @@ from distributed.objects import SchedulerInfo
 from treadle.client import _distributed
 from treadle.client._connected import Connected
 from treadle.client._distributed import WorkerStartTimeoutError, parse_timedelta
-from treadle.client._local import cluster_at
+from treadle.client._local import LocalCluster, cluster_at, dashboard_at
 from treadle.client._scheduler import ask
 
 __all__ = ["Managing"]
@@ -42,8 +43,7 @@ class Managing(Connected):
         if self.cluster is not None:
             link: str | None = self.cluster.dashboard_link
             return link
-        found: str | None = self._scheduler_identity.get("http")
-        return found
+        return dashboard_at(self._scheduler_identity.get("http"))
 
     def scheduler_info(self, n_workers: int = 5, **_kwargs: Any) -> SchedulerInfo:
         """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""
@@ -56,6 +56,16 @@ class Managing(Connected):
     async def _scheduler_info(self, n_workers: int) -> SchedulerInfo:
         await self._update_scheduler_info(n_workers)
         return self._scheduler_identity
+
+    def write_scheduler_file(self, scheduler_file: str) -> None:
+        """Write where the scheduler is, and where its secret, for ``scheduler_file=``."""
+        super().write_scheduler_file(scheduler_file)
+        if isinstance(self.cluster, LocalCluster):
+            with open(scheduler_file, encoding="utf-8") as file:
+                values = json.load(file)
+            values["secret_file"] = self.cluster.secret_file()
+            with open(scheduler_file, "w", encoding="utf-8") as file:
+                json.dump(values, file, indent=2)
 
     async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
         """Drop all tasks and values, and start the workers anew."""

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle import _calls
+from treadle._names import name_of
 from treadle._story import told
+from treadle.client._diagnostics import Diagnostics
 from treadle.client._distributed import dumps
 from treadle.client._state import call_in
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from treadle.client._client import Client
 
 __all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "stream"]
+
+# Whose answers have tuples, as all that comes from distributed's scheduler.
+_OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
 
 # What the native scheduler serves with plain values as arguments and answers.
 NATIVE = frozenset(
@@ -135,10 +140,11 @@ class Nodes:
         return Node(self._connection, address)
 
 
-class Scheduler:
+class Scheduler(Diagnostics):
     """What ``client.scheduler`` is."""
 
     def __init__(self, client: Client, connection: Any) -> None:
+        super().__init__()
         self._client = client
         self._connection = connection
         self.address: str = connection.address
@@ -155,11 +161,34 @@ class Scheduler:
             return self._sidecar(operation)
         return self._unserved(operation)
 
+    async def _ask(self, operation: str, argument: Mapping[str, Any]) -> Any:
+        return await ask(self._connection, "", operation, argument)
+
     def _native(self, operation: str) -> Callable[..., Awaitable[Any]]:
         async def call(**kwargs: Any) -> Any:
-            return await ask(self._connection, "", operation, plain(kwargs))
+            answer = await ask(self._connection, "", operation, plain(kwargs))
+            if operation in _OF_TUPLES:
+                answer = {key: tuple(items) for key, items in answer.items()}
+            return answer
 
         return call
+
+    async def identity(self, n_workers: int = -1, **_kwargs: Any) -> dict[str, Any]:
+        """Return what the scheduler says about itself and workers."""
+        answer: dict[str, Any] = await self._native("identity")(n_workers=n_workers)
+        for worker in answer["workers"].values():
+            worker["name"] = worker["id"] = name_of(worker["name"])
+        return answer
+
+    async def has_what(
+        self, workers: Sequence[str] | None = None, **_kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the keys of the values that workers have; none for one that is not here."""
+        held: dict[str, Any] = await self._native("has_what")(workers=workers)
+        for worker in workers or ():
+            if isinstance(worker, str) and "://" in worker:
+                held.setdefault(worker, ())
+        return held
 
     def _sidecar(self, operation: str) -> Callable[..., Awaitable[Any]]:
         async def call(**kwargs: Any) -> Any:
@@ -254,7 +283,7 @@ class Scheduler:
         wanted = None if keys is None else set(keys)
         stacks = await self.broadcast({"op": "call_stack", "keys": keys}, on_error="ignore")
         found = {
-            worker: {k: v for k, v in stack.items() if wanted is None or k in wanted}
+            worker: {k: tuple(v) for k, v in stack.items() if wanted is None or k in wanted}
             for worker, stack in stacks.items()
         }
         return {worker: stack for worker, stack in found.items() if stack}

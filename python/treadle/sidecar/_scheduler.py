@@ -30,6 +30,7 @@ from distributed.worker import run as run_function
 from treadle._calls import error_of, pack, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
+from treadle._names import name_of
 from treadle._story import told
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
@@ -237,7 +238,7 @@ class SchedulerStandIn:
     def workers(self) -> dict[str, SimpleNamespace]:
         """What is known of each worker, by address."""
         return {
-            address: SimpleNamespace(**{"address": address, **info})
+            address: SimpleNamespace(**{"address": address, **info, "name": name_of(info["name"])})
             for address, info in self.identity()["workers"].items()
         }
 
@@ -293,7 +294,7 @@ class SchedulerStandIn:
 
     def get_logs(
         self, start: float = 0, n: int | None = None, timestamps: bool = False
-    ) -> list[tuple[Any, ...]]:
+    ) -> tuple[Any, ...]:
         """Return (time,) level and text of the log's entries since a time, newest first."""
         return self._log.entries(start, n, timestamps)
 

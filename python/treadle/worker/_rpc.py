@@ -68,6 +68,12 @@ class _RPC:
     async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
     async def close_rpc(self) -> None:
         """Nothing is to be closed."""
 

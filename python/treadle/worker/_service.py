@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any
 
 from distributed.core import Status
-from distributed.worker import benchmark_disk, benchmark_memory
+from distributed.worker import benchmark_disk, benchmark_memory, benchmark_network
 from distributed.worker import run as run_function
 
 from treadle._calls import pack, pack_answer, unpack, unpack_answer
@@ -266,6 +266,8 @@ class Service:
             "get_story": lambda keys_or_stimuli=(): [],  # noqa: ARG005
             "benchmark_disk": self._benchmark_disk,
             "benchmark_memory": self._benchmark_memory,
+            "benchmark_network": self._benchmark_network,
+            "echo": lambda data=None: data,
             "terminate": worker.close,
             "close_gracefully": worker.close_gracefully,
             "restart": self._restart,
@@ -285,6 +287,9 @@ class Service:
 
     async def _benchmark_memory(self) -> Any:
         return await self._offload(benchmark_memory)
+
+    async def _benchmark_network(self, address: str) -> Any:
+        return await benchmark_network(address, self.worker.rpc)  # type: ignore[arg-type]
 
     async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, function, *args)

@@ -21,6 +21,7 @@ from distributed.utils import in_async_call
 from distributed.versions import get_versions
 
 from treadle._calls import pack
+from treadle._names import name_of
 from treadle._upload import upload_file
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC
 
@@ -98,7 +99,7 @@ class WorkerStandIn:
         self._ongoing_background_tasks = AsyncTaskGroup()
         # It tells this registration from others of the same name.
         self.id = f"{type(self).__name__}-{native.id}-{uuid.uuid4()}"
-        self.name = native.name
+        self.name = name_of(native.name)
         self.address = self.contact_address = self.worker_address = native.address
         self.data = _Data(native)
         self.memory_manager = _MemoryManager(self.data, native.memory_limit or None)
@@ -163,7 +164,7 @@ class WorkerStandIn:
 
     def get_logs(
         self, start: float = 0, n: int | None = None, timestamps: bool = False
-    ) -> list[tuple[Any, ...]]:
+    ) -> tuple[Any, ...]:
         """Return (time,) level and text of the log's entries since a time, newest first."""
         return self._log.entries(start, n, timestamps)
 
@@ -198,6 +199,8 @@ class WorkerStandIn:
         """Log an event for those that subscribed its topic. The message must be plain data."""
         if not _is_dumpable(msg):
             raise TypeError(f"Message must be msgpack serializable. Got {type(msg)=} instead.")
+        if isinstance(msg, dict):
+            msg = {**msg, "worker": self.address}
         argument = pack({"topic": topic, "msg": msg})
         self._native.call("sidecar", "log_event", argument, _ignore)
 

@@ -146,7 +146,10 @@ fn converse(stream: &mut TcpStream, mailbox: &Mailbox) -> io::Result<()> {
     }
     let (page, kind) = match path.as_str() {
         "/health" => return respond(stream, 200, "text/plain", "ok\n"),
-        "/" => return respond(stream, 200, "text/plain", "/health /metrics /json/state\n"),
+        // `/status` is where dashboards of Dask are, and what people are sent to.
+        "/" | "/status" => {
+            return respond(stream, 200, "text/plain", "/health /metrics /json/state\n");
+        }
         "/metrics" => (Page::Metrics, "text/plain; version=0.0.4"),
         "/json/state" => (Page::State, "application/json"),
         _ => return respond(stream, 404, "text/plain", "there is no such page\n"),

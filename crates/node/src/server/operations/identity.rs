@@ -80,6 +80,11 @@ impl Hub {
             ("memory", int(health.spilled)),
             ("disk", int(health.spilled)),
         ]);
+        // What pages of Dask show, and nobody measures here.
+        let unmeasured = dict([
+            ("read_bps", Value::Float(0.0)),
+            ("write_bps", Value::Float(0.0)),
+        ]);
         let metrics = dict([
             ("cpu", Value::Float(0.0)),
             ("memory", int(health.process)),
@@ -89,6 +94,8 @@ impl Hub {
                 "executing",
                 int(view.map_or(0, |view| view.assigned_count())),
             ),
+            ("in_flight", int(0_u64)),
+            ("host_net_io", unmeasured),
             ("ready", int(view.map_or(0, |view| view.queued()))),
             ("in_memory", int(view.map_or(0, |view| view.held().len()))),
             ("time", Value::Float(seconds(heard))),

@@ -1,0 +1,213 @@
+"""What ``client.scheduler`` answers about the past and the state of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from typing import Any
+
+from distributed.cluster_dump import write_state
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+from distributed.versions import get_versions
+
+__all__ = ["Diagnostics", "TaskStream"]
+
+
+class TaskStream:
+    """The runs of tasks that the scheduler has told of, since somebody first asked.
+
+    Parameters
+    ----------
+    ask
+        Asks the scheduler for runs: called with the number of the first one that is wanted.
+    """
+
+    def __init__(self, ask: Callable[[int | None], Awaitable[Mapping[str, Any]]]) -> None:
+        self._ask = ask
+        self._next: int | None = None
+        self._lock = asyncio.Lock()
+        # Of distributed: keeps a bounded number of runs, and finds those of a time.
+        self._runs = TaskStreamPlugin(None)
+
+    async def collect(self, **which: Any) -> list[dict[str, Any]]:
+        """Return runs as ``Scheduler.get_task_stream`` does; see ``TaskStreamPlugin.collect``."""
+        await self._pull()
+        runs: list[dict[str, Any]] = self._runs.collect(**which)
+        return runs
+
+    async def index(self) -> int:
+        """Return how many runs there have been."""
+        await self._pull()
+        index: int = self._runs.index
+        return index
+
+    async def _pull(self) -> None:
+        async with self._lock:
+            answer = await self._ask(self._next)
+            self._next = answer["next"]
+            for run in answer["runs"]:
+                self._add(*run)
+
+    def _add(
+        self,
+        key: Hashable,
+        name: str,
+        worker: str,
+        start: float,
+        stop: float,
+        nbytes: int,
+        good: bool,
+    ) -> None:
+        self._runs.transition(
+            key,
+            "processing",
+            "memory" if good else "erred",
+            name=name,
+            worker=worker,
+            # Which of the worker's threads it was is not told.
+            thread=0,
+            startstops=({"action": "compute", "start": start, "stop": stop},),
+            status="OK" if good else "error",
+            nbytes=nbytes,
+        )
+
+
+class Diagnostics:
+    """The part of ``client.scheduler`` for those who look into the cluster."""
+
+    def __init__(self) -> None:
+        self._stream = TaskStream(self._task_events)
+        self._collecting: dict[str, int] = {}
+
+    async def _ask(self, operation: str, argument: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+    async def broadcast(self, msg: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Call a handler of workers."""
+        raise NotImplementedError
+
+    async def proxy(self, worker: str, msg: Mapping[str, Any], **kwargs: Any) -> Any:
+        """Call a handler of one worker."""
+        raise NotImplementedError
+
+    async def _task_events(self, since: int | None) -> Mapping[str, Any]:
+        events: dict[str, Any] = await self._ask("task-events", {"since": since})
+        if events["runs"]:
+            # Workers are told by name there, and by address here.
+            known = (await self._ask("identity", {"n_workers": -1}))["workers"]
+            addresses = {str(worker["name"]): address for address, worker in known.items()}
+            events["runs"] = [
+                (key, name, addresses.get(worker, worker), *rest)
+                for key, name, worker, *rest in events["runs"]
+            ]
+        return events
+
+    async def get_task_stream(
+        self,
+        start: str | float | None = None,
+        stop: str | float | None = None,
+        count: int | None = None,
+        start_index: int | None = None,
+    ) -> tuple[dict[str, Any], ...]:
+        """Return the runs of tasks since this or another question for them was first asked."""
+        found = await self._stream.collect(
+            start=start, stop=stop, count=count, start_index=start_index
+        )
+        return tuple(found)
+
+    async def get_task_stream_index(self) -> int:
+        """Return how many runs there have been since then."""
+        return await self._stream.index()
+
+    async def start_task_metadata(self, name: str) -> None:
+        """Begin to note which tasks end, and how."""
+        self._collecting[name] = await self._stream.index()
+
+    async def stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
+        """Return how the tasks ended that did so since the beginning.
+
+        Their metadata is what plugins of distributed's workers add to them: there are none here.
+        """
+        if name not in self._collecting:
+            raise ValueError(f"Nobody has started to collect task metadata as {name!r}")
+        runs = await self._stream.collect(start_index=self._collecting.pop(name))
+        state = {run["key"]: "memory" if run["status"] == "OK" else "erred" for run in runs}
+        times = {
+            run["key"]: {
+                "start_time": run["startstops"][0]["start"],
+                "stop_time": run["startstops"][0]["stop"],
+            }
+            for run in runs
+        }
+        return {"metadata": times, "state": state}
+
+    async def benchmark_hardware(self) -> dict[str, dict[str, float]]:
+        """Measure disks, memory, and the network between pairs of workers: bytes per second."""
+        disk = await self.broadcast({"op": "benchmark_disk"})
+        memory = await self.broadcast({"op": "benchmark_memory"})
+        workers = list(disk)
+        # Neighbours in the list are likely to be on the same host.
+        random.shuffle(workers)
+        pairs = zip(workers[::2], workers[1::2], strict=False)
+        network = await asyncio.gather(
+            *(self.proxy(a, {"op": "benchmark_network", "address": b}) for a, b in pairs)
+        )
+        return {
+            "disk": _means(disk.values()),
+            "memory": _means(memory.values()),
+            "network": _means(network),
+        }
+
+    async def get_cluster_state(self, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Return what the scheduler and the workers know, as plain values, for a dump."""
+        identity = await self._ask("identity", {"n_workers": -1})
+        holders = await self._ask("who_has", {})
+        sizes = await self._ask("nbytes", {"summary": False})
+        processing = await self._ask("processing", {})
+        tasks = {
+            str(key): {
+                "key": str(key),
+                "state": "memory" if key in sizes else "released",
+                "who_has": list(workers),
+                "nbytes": sizes.get(key, -1),
+            }
+            for key, workers in holders.items()
+        }
+        for worker, keys in processing.items():
+            for key in keys:
+                tasks[str(key)] |= {"state": "processing", "processing_on": worker}
+        story = await self._ask("story", {"keys": list(holders)})
+        scheduler = {
+            **identity,
+            "tasks": tasks,
+            "transition_log": [[str(step[name]) for name in sorted(step)] for step in story],
+            "time": time.time(),
+        }
+        kept = {name: value for name, value in scheduler.items() if name not in exclude}
+        versions = await self.broadcast({"op": "versions"}, on_error="ignore")
+        return {
+            "scheduler": kept,
+            "workers": identity["workers"],
+            "versions": {"scheduler": get_versions(), "workers": versions},
+        }
+
+    async def dump_cluster_state_to_url(
+        self, url: str, exclude: Collection[str] = (), **options: Any
+    ) -> None:
+        """Write that to a URL: from here, where the client's credentials for it are."""
+
+        async def state() -> dict[str, Any]:
+            return await self.get_cluster_state(exclude)
+
+        await write_state(state, url, **options)
+
+
+def _means(measured: Collection[Mapping[str, float]]) -> dict[str, float]:
+    sizes = {size: None for one in measured for size in one}
+    return {
+        size: sum(one[size] for one in measured if size in one)
+        / sum(1 for one in measured if size in one)
+        for size in sizes
+    }

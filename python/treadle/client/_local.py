@@ -111,7 +111,7 @@ class LocalCluster:
             os.makedirs(parent, exist_ok=True)
         # Only this user gets into it.
         self.directory = tempfile.mkdtemp(prefix="treadle-", dir=parent)
-        self._secret_file, self._secret = _secret_of(self.directory)
+        self.secret_file, self._secret = _secret_of(self.directory)
         self._server: Any = None
         self._sidecar: Sidecar | None = None
         try:
@@ -165,7 +165,7 @@ class LocalCluster:
         arguments = ["worker", self.scheduler_address, "--supervised", "--name", name]
         arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
         arguments += ["--local-directory", self._directory_of(name)]
-        arguments += ["--secret-file", self._secret_file]
+        arguments += ["--secret-file", self.secret_file]
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]

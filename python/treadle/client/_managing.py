@@ -63,7 +63,7 @@ class Managing(Connected):
         if isinstance(self.cluster, LocalCluster):
             with open(scheduler_file, encoding="utf-8") as file:
                 values = json.load(file)
-            values["secret_file"] = self.cluster.secret_file()
+            values["secret_file"] = self.cluster.secret_file
             with open(scheduler_file, "w", encoding="utf-8") as file:
                 json.dump(values, file, indent=2)
 

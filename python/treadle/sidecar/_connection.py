@@ -46,6 +46,9 @@ class Connection(Protocol):
     def release(self, keys: Iterable[Hashable]) -> None:
         """Want keys no more."""
 
+    def flush(self) -> None:
+        """Tell the scheduler now what was released."""
+
     def call(
         self,
         node: str,

@@ -102,6 +102,13 @@ def test_what_has_no_length_is_not_mapped(client: distributed.Client) -> None:
         client.map(inc, 5)
 
 
+@pytest.mark.parametrize("size", [1 << 10, 100 << 10, 3 << 20])
+def test_functions_on_workers_take_large_arguments(size: int) -> None:
+    with make_in_process_client(set_as_default=False) as client:
+        # The first thing that is said to the workers: nothing that follows helps it along.
+        assert set(client.run(len, b"0" * size).values()) == {size}
+
+
 # What the scheduler knows
 
 
@@ -204,6 +211,7 @@ async def test_task_metadata_in_a_coroutine(async_client: distributed.Client) ->
     assert tasks.state == {future.key: "memory"}
 
 
+@pytest.mark.timeout(240, method="signal")
 def test_the_hardware_is_measured(client: distributed.Client) -> None:
     measured = client.benchmark_hardware()
     assert set(measured) == {"disk", "memory", "network"}

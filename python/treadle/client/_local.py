@@ -307,7 +307,12 @@ class LocalCluster:
     def _repr_html_(self) -> str:
         import html
 
-        return f"<div><b>LocalCluster</b> {html.escape(repr(self))}</div>"
+        head = f"<div><b>LocalCluster</b> {html.escape(repr(self))}</div>"
+        if self.status is not Status.running:
+            return head
+        # As a page shows it: the first few workers.
+        shown: str = SchedulerInfo(self._tell("identity", {"n_workers": 5}))._repr_html_()
+        return head + shown
 
 
 def _secret_of(directory: str) -> tuple[str, str]:

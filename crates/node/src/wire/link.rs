@@ -143,6 +143,12 @@ impl<In: Message, Out: Message> Link<In, Out> {
         Ok(true)
     }
 
+    /// Whether a large packet that [`Link::receive`] has begun to take is here: the peer does not say
+    /// so itself.
+    pub fn has_arrived(&self) -> bool {
+        self.arriving.as_ref().is_some_and(Incoming::is_done)
+    }
+
     /// The messages of a packet.
     ///
     /// # Errors

@@ -126,9 +126,8 @@ impl Inner {
             runs.idle += 1;
             drop(runs);
             self.flush();
-            let mut done = || {
-                self.is_over() || !lock(&self.runs).queue.is_empty() || self.scheduler.has_next()
-            };
+            let mut done =
+                || self.is_over() || !lock(&self.runs).queue.is_empty() || self.has_news();
             let waited = self.control_lane.wait(
                 &mut done,
                 &mut Wait {
@@ -142,6 +141,11 @@ impl Inner {
             }
             runs = lock(&self.runs);
         }
+    }
+
+    /// Whether the scheduler has said something. Whoever holds the inbox looks by itself.
+    pub(super) fn has_news(&self) -> bool {
+        self.scheduler.has_next() || self.inbox.try_lock().is_ok_and(|inbox| inbox.has_arrived())
     }
 
     /// Takes in what the scheduler has said.
@@ -388,7 +392,7 @@ pub(super) fn control(inner: &Weak<Inner>) {
             let runs = lock(&inner.runs);
             runs.idle == 0 && runs.threads > 0
         };
-        if inner.scheduler.has_next() {
+        if inner.has_news() {
             inner.drain(0);
         }
         if told.elapsed() > health::EVERY {

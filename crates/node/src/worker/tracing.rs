@@ -403,7 +403,7 @@ impl Batches {
             if let Some(answer) = come() {
                 return Some(answer);
             }
-            let mut done = || inner.is_over() || inner.scheduler.has_next() || come().is_some();
+            let mut done = || inner.is_over() || inner.has_news() || come().is_some();
             let waited = inner.control_lane.wait(
                 &mut done,
                 &mut Wait {

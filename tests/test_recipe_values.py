@@ -7,6 +7,7 @@ import decimal
 import fractions
 import functools
 import operator
+import pickle
 import subprocess
 import sys
 import threading
@@ -338,3 +339,34 @@ def test_keys_of_many_calls():
     keys = recipes.map_keys(operator.add, (range(5), [10.0] * 3))
     assert keys == [recipes.call_key(operator.add, (i, 10.0)) for i in range(3)]
     assert recipes.map_keys(operator.add, ()) == []
+
+
+SCALARS = [
+    np.dtype(name).type(value)
+    for name in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+    for value in (0, 1, 107)
+] + [
+    np.int64(-1),
+    np.int64(-(2**63)),
+    np.uint64(2**64 - 1),
+    np.float64("nan"),
+    np.float64("-inf"),
+    np.complex128(1, -2),
+]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=repr)
+def test_a_scalar_of_numpy_is_written_as_its_pickle(value):
+    pickled = pickle.dumps(value, protocol=5)
+    encoded = _core._encode_value(value, 1024)
+    assert encoded.endswith(pickled)
+    back = _core._decode_value(encoded)
+    assert type(back) is type(value)
+    assert back.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.str_("a"), np.datetime64("2020-01-01")])
+def test_other_scalars_of_numpy_come_back(value):
+    back = _core._decode_value(_core._encode_value(value, 1024))
+    assert type(back) is type(value)
+    assert back == value

@@ -24,6 +24,7 @@ mod objects;
 mod pickle;
 mod plain;
 mod run;
+mod scalar;
 mod submission;
 mod tag;
 mod testing;

@@ -172,6 +172,16 @@ fn length(buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         .extract()
 }
 
+/// What `pickle` alone makes of an object.
+///
+/// # Errors
+/// What `pickle` raises.
+pub(super) fn plainly<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let modules = modules(object.py())?;
+    let dumps = modules.dumps.bind(object.py());
+    Ok(dumps.call1((object, &modules.protocol))?.cast_into()?)
+}
+
 /// A pickle that says the same thing again each time that it occurs.
 ///
 /// # Errors

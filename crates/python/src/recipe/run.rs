@@ -1,6 +1,6 @@
 //! Running recipes: bytes are decoded and called in one pass, without Dask's objects in between.
 
-use super::{key, pickle, tag};
+use super::{key, pickle, scalar, tag};
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -158,7 +158,9 @@ where
             }
             plain::PICKLE => {
                 let bytes = self.reader.blob().map_err(malformed)?;
-                pickle::loads(py, bytes).map(Bound::unbind)
+                let scalar = scalar::unpickle(py, bytes);
+                let value = scalar.unwrap_or_else(|| pickle::loads(py, bytes));
+                value.map(Bound::unbind)
             }
             plain::TUPLE..=plain::DICT => self.nested(|run| run.container(tag)),
             _ if self.is_plain => Err(malformed(DecodeError::Malformed(at))),

@@ -1,7 +1,7 @@
 //! Small values as bytes: results that travel inside messages.
 
-use super::pickle;
 use super::plain::{put_atom, references};
+use super::{pickle, scalar};
 use pyo3::exceptions::PyException;
 use pyo3::ffi;
 use pyo3::intern;
@@ -32,6 +32,13 @@ pub(crate) fn encode_value(value: &Bound<'_, PyAny>, limit: usize) -> PyResult<O
         Err(Why::TooLong) => return Ok(None),
         Err(Why::NotPlain) => {}
     }
+    let mut bytes = writer.bytes;
+    bytes.clear();
+    if let Some(pickle) = scalar::pickle(value) {
+        put_head(tag::PICKLE, pickle.len(), &mut bytes);
+        bytes.extend_from_slice(&pickle);
+        return Ok((bytes.len() <= limit).then_some(bytes));
+    }
     let mut budget = Budget {
         // A pickle may be shorter than the object, but seldom by that much.
         bytes: limit.saturating_mul(4) as isize,
@@ -46,8 +53,6 @@ pub(crate) fn encode_value(value: &Bound<'_, PyAny>, limit: usize) -> PyResult<O
     let Some(pickle) = pickle::limited(value, limit)? else {
         return Ok(None);
     };
-    let mut bytes = writer.bytes;
-    bytes.clear();
     put_head(tag::PICKLE, pickle.len(), &mut bytes);
     bytes.extend_from_slice(&pickle);
     Ok((bytes.len() <= limit).then_some(bytes))

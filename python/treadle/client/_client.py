@@ -436,11 +436,13 @@ class Client(Managing):
             user_priority=priority,
             actors=actors,
         )
-        packed = pack_data(keys, futures)
         if not sync:
-            return packed
+            return pack_data(keys, futures)
         try:
-            return self.gather(packed, asynchronous=asynchronous, direct=direct)
+            if self.asynchronous if asynchronous is None else asynchronous:
+                return self._gather(pack_data(keys, futures))
+            values = self.gather(list(futures.values()), direct=direct, asynchronous=False)
+            return pack_data(keys, dict(zip(futures, values, strict=True)))
         finally:
             for future in futures.values():
                 future.release()

@@ -95,6 +95,7 @@ class Connected(Counting):
         # Who traces.
         self._recorders: tuple[Spans, ...] = ()
         self._collecting = False
+        self._collected = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
         self._methods = tasks_instead_of_p2p() if set_as_default else None

@@ -46,7 +46,10 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
 
     futures: dict[Hashable, State]
     _asyncio_loop: asyncio.AbstractEventLoop | None
+    # Whether `_collect_later` is to be called; if not, whoever releases something sees to it.
     _collecting: bool
+    # Whether something was collected since it was called last.
+    _collected: bool
     _connection: Any
     _released: deque[State]
 
@@ -93,12 +96,21 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
                     loop.call_soon_threadsafe(loop.call_later, _COLLECT, self._collect_later)
 
     def _collect_later(self) -> None:
-        # First: what is released from here on has to be collected by the next call.
-        self._collecting = False
+        loop, connection = self._asyncio_loop, self._connection
+        if loop is None or connection is None:
+            return
+        if not self._released and not self._collected:
+            self._collecting = False
+            if not self._released:
+                return
+            # Released by somebody who saw that this was still to be called.
+            self._collecting = True
         self._collect()
-        if self._connection is not None:
-            # What was collected in between, too, if no other message has taken it along.
-            self._connection.flush()
+        self._collected = False
+        # What was collected in between, too, if no other message has taken it along.
+        connection.flush()
+        # More will follow: to come back unasked costs one wake-up, to be called costs two.
+        loop.call_later(_COLLECT, self._collect_later)
 
     def _collect(self) -> None:
         """Tell the scheduler, with the next message, of keys that there are no futures of any more."""
@@ -117,5 +129,7 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
             if forgotten and self._connection is not None:
                 # Under the lock: the same key must not be submitted again in between.
                 self._connection.release([state.key for state in forgotten])
+        # Last: whoever finds it unset afterwards sends what is to be sent.
+        self._collected = True
         for state in forgotten:
             state.forget()

@@ -8,7 +8,7 @@ import pytest
 from distributed import as_completed, wait
 from distributed.client import FIRST_COMPLETED
 
-from client_support import SOON, add, fail, inc, pass_gate
+from client_support import AGAINST, SOON, add, fail, inc, pass_gate
 
 
 def test_wait_returns_what_is_done_and_what_is_not(client):
@@ -281,3 +281,13 @@ def test_a_search_that_stops_early(client, gate):
     first = next(found)
     client.cancel([f for f in futures if f is not first])
     assert first.result(timeout=SOON) in range(5)
+
+
+@pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's that is asked for")
+def test_distributed_s_own_is_treadle_s_with_a_client_of_treadle(client):
+    import treadle
+
+    found = as_completed(client.map(inc, range(3)))
+    assert type(found) is treadle.as_completed
+    assert isinstance(found, as_completed)
+    assert sorted(f.result() for f in found) == [1, 2, 3]

@@ -42,19 +42,29 @@ class Process:
     """A command of `treadle`, and all that it has printed."""
 
     def __init__(
-        self, *arguments: str, secret: Path, stdin: int = subprocess.DEVNULL, **env: str
+        self,
+        *arguments: str,
+        secret: Path,
+        stdin: int = subprocess.DEVNULL,
+        before: Callable[[], None] | None = None,
     ) -> None:
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"TREADLE_SECRET_FILE": str(secret), "PYTHONPATH": path}
+
+        def prepare() -> None:
+            # pytest may have been started in the background, where interrupts are ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if before is not None:
+                before()
+
         self.process = subprocess.Popen(
             [sys.executable, "-m", "treadle", *arguments],
-            env={**os.environ, **environment, **env},
+            env={**os.environ, **environment},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # pytest may have been started in the background, where interrupts are ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=prepare,
         )
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)

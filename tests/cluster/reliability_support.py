@@ -152,3 +152,12 @@ class Workload:
 def processes(client: distributed.Client) -> dict[str, int]:
     """The worker processes of a client's own cluster by name, without asking them."""
     return {name: worker.pid for name, worker in client.cluster.workers.items()}
+
+
+def connected(client: distributed.Client) -> dict[str, int]:
+    """Those of them that the scheduler has; all, where it has none yet."""
+    workers = client.scheduler_info()["workers"].values()
+    names = {worker["name"] for worker in workers}
+    return {name: pid for name, pid in processes(client).items() if name in names} or processes(
+        client
+    )

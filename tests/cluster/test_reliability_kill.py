@@ -14,7 +14,7 @@ import pytest
 
 from client_support import AGAINST, SOON
 from process_support import kill, until
-from reliability_support import Workload, processes
+from reliability_support import Workload, connected, processes
 
 ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "50"))
 SEED = int(os.environ.get("TREADLE_SEED", "0"))
@@ -27,6 +27,10 @@ pytestmark = [
 ]
 
 
+def until_replaced(client, name, pid):
+    until(lambda: processes(client)[name] != pid, f"{name} is replaced")
+
+
 @pytest.mark.timeout(120 + 10 * ROUNDS, method="signal")
 @pytest.mark.parametrize("first", range(SEED, SEED + ROUNDS, LEG))
 def test_the_results_are_right_whoever_is_killed(new_client, first):
@@ -37,8 +41,8 @@ def test_the_results_are_right_whoever_is_killed(new_client, first):
         workload = Workload(client, seed)
         workload.submit()
         time.sleep(chance.random() * 0.25)
-        name, pid = chance.choice(sorted(processes(client).items()))
+        name, pid = chance.choice(sorted(connected(client).items()))
         kill(pid)
         workload.check()
-        until(lambda: client.cluster.workers[name].pid != pid, f"{name} is replaced")
+        until_replaced(client, name, pid)
     client.wait_for_workers(3, timeout=SOON)

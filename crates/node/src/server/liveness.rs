@@ -10,8 +10,11 @@ use super::hub::Hub;
 use super::nodes::Node;
 use crate::message::{ToClient, ToWorker};
 
-/// How long the one that started a worker has to say why its connection broke.
-const GRACE: Duration = Duration::from_millis(200);
+/// How long the one that started a worker has to say why its connection broke, if it promised to: a
+/// busy machine may keep it from that for a while.
+const GRACE: Duration = Duration::from_secs(3);
+/// The same, of one that only said that there is somebody.
+const SHORT_GRACE: Duration = Duration::from_millis(200);
 
 /// How a cause reads.
 pub(super) fn words(cause: &Cause) -> String {
@@ -32,16 +35,20 @@ impl Hub {
         let Some(node) = self.workers.get(worker) else {
             return;
         };
-        let is_supervised = self.workers.supervised.contains(&node.name)
-            || matches!(node.info.get("supervised"), Some(Value::Bool(true)));
+        let grace = if self.workers.supervised.contains(&node.name) {
+            Some(GRACE)
+        } else {
+            let is_supervised = matches!(node.info.get("supervised"), Some(Value::Bool(true)));
+            is_supervised.then_some(SHORT_GRACE)
+        };
         let now = self.now;
         let Some(node) = self.workers.get_mut(worker) else {
             return;
         };
         if let Some((cause, log)) = node.goodbye.take() {
             self.losing.push((worker, cause, log));
-        } else if is_supervised {
-            node.broken.get_or_insert(now);
+        } else if let Some(grace) = grace {
+            node.broken.get_or_insert(now + grace);
             self.look_at = now;
         } else {
             self.losing
@@ -83,7 +90,7 @@ impl Hub {
         // One that comes later is not late before.
         let mut next = now + timeout;
         for node in self.workers.iter_mut() {
-            let late = node.broken.map(|since| since + GRACE);
+            let late = node.broken;
             let silent = node.heard + timeout;
             let gone = late.map_or(silent, |late| late.min(silent));
             if now >= gone {

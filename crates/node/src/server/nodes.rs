@@ -40,7 +40,7 @@ pub(super) struct WorkerNode {
     pub(super) heard: Duration,
     /// Whether something was pushed since the last flush.
     pub(super) dirty: bool,
-    /// Its connection broke then, and whoever started it is waited for to say why.
+    /// Its connection broke, and whoever started it is waited for until then to say why.
     pub(super) broken: Option<Duration>,
     /// Why it ends, and the last lines of its log, as far as it said.
     pub(super) goodbye: Option<(Cause, String)>,

@@ -211,6 +211,7 @@ def test_the_future_of_an_actor_is_a_future(client):
     future = client.submit(Counter, actor=True)
     wait(future, timeout=SOON)
     assert future.status == "finished"
+    assert future.type is Counter
     assert list(as_completed([future])) == [future]
 
 

@@ -390,3 +390,40 @@ def test_the_state_of_a_killed_parent_is_dropped(client, gate, eventually):
     future.cancel()
     gate.open()
     assert client.submit(inc, 1).result(timeout=SOON) == 2
+
+
+def test_what_a_task_prints_is_printed_before_it_is_done(client, capsys):
+    def f():
+        distributed.print("printed", "remotely", sep="-")
+
+    for _ in range(5):
+        client.submit(f, pure=False).result(timeout=SOON)
+        assert "printed-remotely" in capsys.readouterr().out
+
+
+def test_a_warning_of_a_task(client):
+    def f():
+        distributed.warn("take care", RuntimeWarning)
+        return 1
+
+    with pytest.warns(RuntimeWarning, match="take care"):
+        assert client.submit(f, pure=False).result(timeout=SOON) == 1
+
+
+def test_events_of_tasks_name_their_worker(client, workers):
+    def f(topic):
+        get_worker().log_event(topic, {"number": 1})
+        get_worker().log_event(topic, "text")
+
+    wait(client.submit(f, "of-tasks", workers=workers[:1]), timeout=SOON)
+    events = [event for _, event in client.get_events("of-tasks")]
+    assert events == [{"number": 1, "worker": workers[0]}, "text"]
+
+
+def test_the_worker_knows_its_address_in_parts(client):
+    def f():
+        worker = get_worker()
+        return worker.ip, worker.port, worker.address
+
+    ip, port, address = client.submit(f, pure=False).result(timeout=SOON)
+    assert address.endswith(f"//{ip}:{port}")

@@ -17,6 +17,7 @@ from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
 from dask.utils import funcname, shorten_traceback
+from distributed.actor import Actor
 from distributed.utils_comm import pack_data
 from tlz import partition_all  # type: ignore[import-untyped]
 
@@ -542,6 +543,8 @@ class Client(Managing):
         if connection is None or not connection.is_inline(key):
             return None
         value = connection.value(key)
+        if isinstance(value, Actor):
+            return value._cls
         return None if value is None else type(value)
 
     async def _scatter(

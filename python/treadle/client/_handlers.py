@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from treadle import _calls
+from treadle.client._distributed import ClientOfDistributed
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
@@ -43,7 +44,16 @@ class Handlers:
         except Exception:
             logger.exception("%s sent an event that cannot be unpickled", node)
             return
-        client._in_loop(client._event, event["topic"], event["event"])
+        topic = event["topic"]
+        handler = ClientOfDistributed._default_event_handlers.get(topic)
+        if handler is None or client._event_handlers.get(topic) is not handler:
+            client._in_loop(client._event, topic, event["event"])
+            return
+        # What a task prints is printed before the task is done.
+        try:
+            handler(event["event"])
+        except Exception:
+            logger.exception("%s of a task", topic)
 
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Nothing moves, and that will not change by itself."""

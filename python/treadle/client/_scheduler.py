@@ -192,7 +192,9 @@ class Scheduler(Diagnostics):
 
     def _sidecar(self, operation: str) -> Callable[..., Awaitable[Any]]:
         async def call(**kwargs: Any) -> Any:
-            return await ask_python(self._connection, "sidecar", operation, kwargs)
+            answer = await ask_python(self._connection, "sidecar", operation, kwargs)
+            # On distributed's wire, lists become tuples.
+            return tuple(answer) if type(answer) is list else answer
 
         return call
 

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import dask
 from dask.utils import parse_timedelta
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["WorkerStandIn", "coroutine_key"]
 
 logger = logging.getLogger(__name__)
+
+# Seconds that the scheduler's Python side has to take an event.
+_PATIENCE = 5.0
 
 # The key of the asynchronous task that runs in this context: those share the loop's thread.
 coroutine_key: contextvars.ContextVar[Hashable] = contextvars.ContextVar("coroutine_key")
@@ -129,6 +133,16 @@ class WorkerStandIn:
         return self.state.nthreads
 
     @property
+    def ip(self) -> str:
+        """The host of its address."""
+        return urlsplit(self.address).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The port of its address."""
+        return urlsplit(self.address).port or 0
+
+    @property
     def memory_limit(self) -> int | None:
         """Bytes of memory for values, or None where there is no limit."""
         return self.memory_manager.memory_limit
@@ -199,10 +213,14 @@ class WorkerStandIn:
         """Log an event for those that subscribed its topic. The message must be plain data."""
         if not _is_dumpable(msg):
             raise TypeError(f"Message must be msgpack serializable. Got {type(msg)=} instead.")
-        if isinstance(msg, dict):
+        if isinstance(msg, dict) and topic != self.address:
             msg = {**msg, "worker": self.address}
+        told = threading.Event()
         argument = pack({"topic": topic, "msg": msg})
-        self._native.call("sidecar", "log_event", argument, _ignore)
+        self._native.call("sidecar", "log_event", argument, lambda *_: told.set())
+        if not self._loop.inside:
+            # So that clients hear of it before they hear that the task is done.
+            told.wait(_PATIENCE)
 
     def digest_metric(self, name: Hashable, value: float) -> None:
         """Do nothing: the native side measures."""
@@ -297,7 +315,3 @@ class WorkerStandIn:
                     await asyncio.wait_for(client._close(fast=True), 2)
             except Exception:
                 logger.debug("closing the tasks' client", exc_info=True)
-
-
-def _ignore(_result: Any, _error: Any) -> None:
-    pass

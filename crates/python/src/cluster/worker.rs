@@ -16,7 +16,7 @@ use bytes::Bytes;
 use executor::{Current, Definitions};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyType};
 use service::{Desk, Job};
 use stages::Lanes;
 use std::collections::{HashMap, HashSet};
@@ -116,9 +116,8 @@ impl Shared {
         definition.get(py)
     }
 
-    /// The pickle of an object's type; its name where it has none.
-    fn class_of(&self, object: &Bound<'_, PyAny>) -> Bytes {
-        let class = object.get_type();
+    /// The pickle of a value's type; its name where it has none.
+    fn class_of(&self, class: &Bound<'_, PyType>) -> Bytes {
         let address = class.as_ptr().addr();
         if let Some((_, bytes)) = lock(&self.classes).get(&address) {
             return bytes.clone();
@@ -126,7 +125,7 @@ impl Shared {
         let bytes = class_bytes(class.as_any());
         let mut classes = lock(&self.classes);
         if classes.len() < CLASSES {
-            classes.insert(address, (class.into_any().unbind(), bytes.clone()));
+            classes.insert(address, (class.clone().into_any().unbind(), bytes.clone()));
         }
         bytes
     }

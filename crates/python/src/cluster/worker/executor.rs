@@ -198,6 +198,8 @@ fn keep(
     key: &Bytes,
     value: Py<PyAny>,
 ) -> PyResult<Returned> {
+    // An actor is of its own class to clients, and not of its handle's.
+    let actor = task.actor.then(|| value.bind(py).get_type());
     let value = if task.actor {
         let key = recipe::decode_key(py, key)?;
         let handle = shared
@@ -228,7 +230,7 @@ fn keep(
         });
     }
     let nbytes = size_of(value.bind(py))?;
-    let class = shared.class_of(value.bind(py));
+    let class = shared.class_of(&actor.unwrap_or_else(|| value.bind(py).get_type()));
     let live = LiveObject::new(value, nbytes, key.clone(), &shared.keeper);
     py.detach(|| shared.node.keep(task.object, live, ROOM))
         .map_err(|error| pyo3::exceptions::PyMemoryError::new_err(error.to_string()))?;

@@ -300,7 +300,7 @@ def test_what_tasks_log_reaches_those_that_subscribed(
     worker.run(task)
     eventually(lambda: len(caller.called) == 3)
     messages = {about["topic"]: about["event"][1] for _, about in caller.called}
-    assert messages["t"] == {"x": 1}
+    assert messages["t"] == {"x": 1, "worker": worker.service.worker.address}
     assert messages["print"]["args"] == ("hello", "1")
     assert pickle.loads(messages["warn"]["message"]) == "careful"
     with pytest.raises(TypeError, match="msgpack serializable"):

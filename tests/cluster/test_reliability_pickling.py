@@ -47,8 +47,9 @@ class Trap:
 
 
 def assert_named(error, key):
-    """The key is in a note, which exceptions have from Python 3.11 on."""
-    assert sys.version_info < (3, 11) or any(key in note for note in error.__notes__)
+    """The key is in the message, or in a note, which exceptions have from Python 3.11 on."""
+    notes = getattr(error, "__notes__", [])
+    assert key in str(error) or sys.version_info < (3, 11) or any(key in note for note in notes)
 
 
 def throw(kind):

@@ -26,6 +26,10 @@ def where(gate: Gate, name: str) -> str:
     return here * 2000
 
 
+# Seconds. On a loaded machine a worker that runs may be silent for two.
+TIMEOUT = 6
+
+
 def start_two(start, timeout):
     scheduler = start("scheduler", "--port", "0", "--worker-timeout", str(timeout))
     names = ("a", "b")
@@ -43,7 +47,7 @@ def names(scheduler):
 
 
 def test_a_worker_that_was_stopped_for_too_long_is_a_stranger(start, join, gate):
-    scheduler, workers = start_two(start, 2)
+    scheduler, workers = start_two(start, TIMEOUT)
     client = join(scheduler)
     kept = client.submit(bytes, 5000, workers=["a"], allow_other_workers=True, key="kept")
     distributed.wait(kept, timeout=SOON)
@@ -70,7 +74,7 @@ def test_a_worker_that_was_stopped_for_too_long_is_a_stranger(start, join, gate)
 
 
 def test_a_worker_of_that_name_comes_back(start, join):
-    scheduler, workers = start_two(start, 2)
+    scheduler, workers = start_two(start, TIMEOUT)
     client = join(scheduler)
     workers["a"].send(signal.SIGSTOP)
     until(lambda: names(scheduler) == {"b"}, "the scheduler gives it up")
@@ -101,7 +105,7 @@ def test_a_short_stop_loses_nothing(start, join, gate):
 
 
 def test_a_cluster_replaces_a_worker_that_was_stopped_for_too_long(new_client):
-    client = new_client(worker_timeout=2)
+    client = new_client(worker_timeout=TIMEOUT)
     before = dict(processes(client))
     futures = client.map(inc, range(10), pure=False)
     send(before["0"], signal.SIGSTOP)

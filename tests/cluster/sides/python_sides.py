@@ -103,6 +103,9 @@ class HubConnection:
             time.sleep(0.001)
         return True
 
+    def flush(self) -> None:
+        pass
+
     def watch(self, key: Hashable, state: Any) -> None:
         self.states[key] = state
         self.hub.watched.append(key)

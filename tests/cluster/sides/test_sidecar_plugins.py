@@ -247,7 +247,7 @@ def test_broadcast_says_which_workers_failed(hub: Hub, alice: HubClient, tmp_pat
 
 
 def test_an_operation_that_is_not_served_is_named(alice: HubClient) -> None:
-    for operation in ("get_runspec", "stream:update-graph"):
+    for operation in ("get_runspec", "stream:update-nothing"):
         with pytest.raises(NotImplementedError, match=operation):
             alice.sidecar(operation)
 

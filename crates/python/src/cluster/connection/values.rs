@@ -145,6 +145,7 @@ impl Connection {
             return Ok(());
         };
         let key = keys.bind(py).get_item(index)?;
+        let has_value = !matches!(outcome, Fetched::Failed | Fetched::Unknown);
         let value = match outcome {
             Fetched::Inline(value) => recipe::decode_value(py, &value).map(|v| v.into_bound(py)),
             Fetched::Frames(received) => decode(py, received),
@@ -162,7 +163,12 @@ impl Connection {
         };
         match value {
             Ok(value) => values.bind(py).set_item(key, value)?,
-            Err(error) => errors.bind(py).set_item(key, error.into_value(py))?,
+            Err(error) => {
+                if has_value {
+                    name(py, &error, &key);
+                }
+                errors.bind(py).set_item(key, error.into_value(py))?;
+            }
         }
         let over = {
             let mut held = self.held();
@@ -194,4 +200,16 @@ impl Connection {
         }
         Ok(PyKeyError::new_err(key.clone().unbind()))
     }
+}
+
+/// Says in a note which value an error is about.
+fn name(py: Python<'_>, error: &PyErr, key: &Bound<'_, PyAny>) {
+    let note = format!(
+        "This is about the value of {}.",
+        crate::error::repr(key.as_borrowed())
+    );
+    // Exceptions have notes from Python 3.11 on.
+    let _ = error
+        .value(py)
+        .call_method1(intern!(py, "add_note"), (note,));
 }

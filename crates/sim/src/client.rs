@@ -109,6 +109,24 @@ impl Client {
         number
     }
 
+    /// The numbers of the future that there was of `key`, and of a new one in its place: notices of
+    /// the old one, which are still on their way, are not about the new one.
+    fn another_future(&mut self, key: Key) -> (Option<u32>, u32) {
+        let old = self.numbers.remove(&key);
+        let number = self.future(key);
+        if let Some(old) = old
+            && let Some(before) = self.futures.remove(&old)
+            && let Some(future) = self.futures.get_mut(&number)
+        {
+            future.uses = before.uses;
+            let uses = self.submissions.iter_mut().flat_map(|(_, uses)| uses);
+            for used in uses.filter(|used| **used == old) {
+                *used = number;
+            }
+        }
+        (old, number)
+    }
+
     fn standing(&self, key: Key) -> Option<Standing> {
         let number = self.numbers.get(&key)?;
         Some(self.futures.get(number)?.standing)
@@ -292,9 +310,9 @@ impl World {
     }
 
     fn put(&mut self, client: usize, key: Key) {
-        let number = self.clients[client].future(key);
-        if let Some(future) = self.clients[client].futures.get_mut(&number) {
-            future.standing = Standing::Pending;
+        let (old, number) = self.clients[client].another_future(key);
+        if let Some(old) = old {
+            self.say(client, Message::Unwant(vec![old]));
         }
         if !self.plan.universe.spec(key).is_small() {
             let bringing = Bringing {

@@ -13,7 +13,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPAT
 
 from report import machine, parser, report  # noqa: E402
 
-MODULES = ("throughput", "graphs", "latency", "million", "workloads")
+MODULES = ("throughput", "graphs", "latency", "million", "workloads", "memory")
 
 if __name__ == "__main__":
     report(parser(__doc__, MODULES).parse_args(), machine())

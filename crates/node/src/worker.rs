@@ -91,6 +91,8 @@ pub trait Host: Send + Sync + 'static {
     fn call(&self, call: Call);
     /// Another node has answered.
     fn answer(&self, answer: Answer);
+    /// The worker has ended: what was not answered will not be.
+    fn ended(&self, _reason: &str) {}
     /// A client is gone, and its definitions with it.
     fn undefine(&self, client: ClientId);
     /// The value of an actor was released.

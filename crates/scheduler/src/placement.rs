@@ -227,7 +227,8 @@ impl Scheduler {
         }
     }
 
-    /// The worker of the actor that a task calls, or of an input that cannot be serialised.
+    /// The worker of the actor that a task calls, or of an input that cannot be serialised, if the task
+    /// may run there: the input may have been made elsewhere since the task was pinned to it.
     pub(crate) fn anchor(&self, task: &Task) -> Option<WorkerId> {
         if !task.flags.has(Flags::PINNED) {
             return None;
@@ -236,8 +237,14 @@ impl Scheduler {
             let mut inputs = task.inputs.iter().map(|edge| &self.tasks[edge.task]);
             inputs.find_map(|input| input.flags.has(fixed).then(|| input.holders.first())?)
         };
-        let holder = holder(Flags::ACTOR).or_else(|| holder(Flags::IMMOVABLE));
-        holder.map(|holder| holder.worker)
+        if let Some(actor) = holder(Flags::ACTOR) {
+            return Some(actor.worker);
+        }
+        let class = self.classes.get(task.class);
+        let worker = holder(Flags::IMMOVABLE)?.worker;
+        class
+            .is_none_or(|class| class.admits(worker))
+            .then_some(worker)
     }
 
     /// Where a task can start first that asked to run elsewhere; `None`: it did not, or there is

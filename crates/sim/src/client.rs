@@ -48,7 +48,6 @@ pub(crate) struct Future {
 /// A value that is being brought to workers.
 #[derive(Clone, Debug, Default)]
 struct Bringing {
-    future: u32,
     attempt: u64,
     /// Attempts that came to nothing.
     failed: u32,
@@ -109,9 +108,9 @@ impl Client {
         number
     }
 
-    /// The numbers of the future that there was of `key`, and of a new one in its place: notices of
-    /// the old one, which are still on their way, are not about the new one.
-    fn another_future(&mut self, key: Key) -> (Option<u32>, u32) {
+    /// A new number for the future of `key`: notices under the one before, which are still on their
+    /// way, are about what was.
+    fn another_future(&mut self, key: Key) -> u32 {
         let old = self.numbers.remove(&key);
         let number = self.future(key);
         if let Some(old) = old
@@ -124,7 +123,7 @@ impl Client {
                 *used = number;
             }
         }
-        (old, number)
+        number
     }
 
     fn standing(&self, key: Key) -> Option<Standing> {
@@ -310,16 +309,11 @@ impl World {
     }
 
     fn put(&mut self, client: usize, key: Key) {
-        let (old, number) = self.clients[client].another_future(key);
-        if let Some(old) = old {
-            self.say(client, Message::Unwant(vec![old]));
-        }
+        let number = self.clients[client].another_future(key);
         if !self.plan.universe.spec(key).is_small() {
-            let bringing = Bringing {
-                future: number,
-                ..Bringing::default()
-            };
-            self.clients[client].bringing.insert(key, bringing);
+            self.clients[client]
+                .bringing
+                .insert(key, Bringing::default());
         }
         self.say(client, Message::Put(number, key));
     }
@@ -505,11 +499,12 @@ impl World {
             && bringing.attempt == attempt
             && !state.has_left
         {
-            let number = bringing.future;
             bringing.failed += 1;
             if bringing.failed < ATTEMPTS {
+                let number = state.another_future(key);
                 self.say(client, Message::Put(number, key));
             } else {
+                let number = state.numbers[&key];
                 self.oracle.cancelled.insert(key);
                 self.say(client, Message::Cancel(vec![number], false));
             }

@@ -57,6 +57,18 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
     }
 }
 
+/// Seeds that failed once, and are rarer than the number that is run here shows.
+#[test]
+fn seeds_that_failed_pass() {
+    // A task was sent to where an input is that cannot travel, which it may not run at; a report
+    // that a value is stored passed the command to release it.
+    for seed in [297_686, 442_894] {
+        if let Err(failure) = simulate(seed, Mutation::None, false) {
+            panic!("{failure}");
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [1, 7, 42] {

@@ -42,7 +42,7 @@ pub enum Event {
         error: Bytes,
     },
     /// A client has put a value into the store. The scheduler hears that it is
-    /// [`Stored`](Report::Stored).
+    /// [`Stored`](Report::Stored), once.
     Put {
         /// The value.
         object: ObjectId,

@@ -152,12 +152,11 @@ impl<T> Client<T> {
     fn notice(&self, engine: &mut Engine, id: u32, standing: Standing) {
         let id = {
             let mut keys = lock(&self.keys);
-            let kept = keys.kept_as(id);
             // What an earlier name stood for is another matter.
-            if keys.named(kept) != id || !keys.note(kept, &standing) {
-                return;
+            match keys.last_named(id) {
+                Some(kept) if keys.note(kept, &standing) => kept,
+                _ => return,
             }
-            kept
         };
         if !matches!(standing, Standing::Pending) {
             self.heard_of(engine, id);

@@ -130,6 +130,13 @@ impl<T> Keys<T> {
         self.aliases.get(&id).copied().unwrap_or(id)
     }
 
+    /// The id under which a key is kept that was named so last. Nothing: it has another name since.
+    #[inline]
+    pub(super) fn last_named(&self, name: u32) -> Option<u32> {
+        let id = self.kept_as(name);
+        (self.named(id) == name).then_some(id)
+    }
+
     /// The further ids of a key that is not here any more: they are not needed either.
     pub(super) fn take_aliases(&mut self, id: u32) -> Vec<u32> {
         if self.aliases.is_empty() {

@@ -77,6 +77,11 @@ pub(super) struct Puts {
 }
 
 impl Puts {
+    /// Whether a notice will say how a value stands that was put.
+    fn is_coming(&self, id: u32) -> bool {
+        self.pending.get(&id).is_some_and(|put| !put.is_told)
+    }
+
     pub(super) fn next_pause(&self) -> Option<Instant> {
         self.pending.values().filter_map(|put| put.again).min()
     }
@@ -127,9 +132,11 @@ impl<T> Client<T> {
         let sender = &mut *lock(&self.sender);
         let mut keys = lock(&self.keys);
         if let Some(id) = keys.find(key) {
-            let there = keys.get(id).map(|entry| &entry.known);
-            let is_coming = engine.puts.pending.contains_key(&id);
-            if is_coming || matches!(there, Some(Known::Inline(_) | Known::Remote { .. })) {
+            let known = keys.get(id).map(|entry| &entry.known);
+            let is_there = matches!(known, Some(Known::Inline(_) | Known::Remote { .. }));
+            // A notice will tell, unless what comes was cancelled.
+            let is_coming = matches!(known, Some(Known::Pending)) && engine.puts.is_coming(id);
+            if is_there || is_coming {
                 let before = match owner {
                     Some(owner) => keys.own(id, owner),
                     None => {
@@ -138,7 +145,7 @@ impl<T> Client<T> {
                     }
                 };
                 drop(keys);
-                if !is_coming {
+                if is_there {
                     let finished = Change::Finished {
                         class: content.class,
                     };
@@ -168,6 +175,10 @@ impl<T> Client<T> {
             // Until it is there.
             keys.hold(id);
         }
+        if engine.puts.pending.remove(&id).is_some() {
+            // It was cancelled. Something else needs the key by now.
+            keys.let_go(id);
+        }
         drop(keys);
         let inline = match &content.value {
             Contained::Inline(value) => Some(value.clone()),
@@ -185,7 +196,7 @@ impl<T> Client<T> {
         if let Contained::Frames(kind, frames) = content.value {
             let put = Pending {
                 load: Load {
-                    id,
+                    name: named,
                     object: 0,
                     kind,
                     frames,
@@ -207,12 +218,15 @@ impl<T> Client<T> {
         Ok((id, before))
     }
 
-    /// The scheduler says where to bring a value.
-    pub(super) fn place(&self, engine: &mut Engine, id: u32, object: u64, workers: &[WorkerId]) {
-        let id = lock(&self.keys).kept_as(id);
+    /// The scheduler says where to bring a value that was put under this name.
+    pub(super) fn place(&self, engine: &mut Engine, name: u32, object: u64, workers: &[WorkerId]) {
+        let Some(id) = lock(&self.keys).last_named(name) else {
+            return;
+        };
         let Some(put) = engine.puts.pending.get_mut(&id) else {
             return;
         };
+        put.load.name = name;
         put.load.object = object;
         put.targets = workers.len();
         put.taken = false;
@@ -233,7 +247,10 @@ impl<T> Client<T> {
 
     /// A worker has taken a value, or not.
     pub(super) fn delivered(&self, engine: &mut Engine, delivery: Delivery) {
-        let Delivery { id, outcome } = delivery;
+        let Delivery { name, outcome } = delivery;
+        let Some(id) = lock(&self.keys).last_named(name) else {
+            return;
+        };
         let Some(put) = engine.puts.pending.get_mut(&id) else {
             return;
         };

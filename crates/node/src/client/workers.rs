@@ -37,9 +37,9 @@ pub(super) enum Job {
 /// A value for a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// The local id.
-    pub(super) id: u32,
-    /// Its name.
+    /// The id that the scheduler knows it by.
+    pub(super) name: u32,
+    /// The value's name.
     pub(super) object: u64,
     /// Of the serialised value.
     pub(super) kind: u32,
@@ -49,7 +49,8 @@ pub(super) struct Load {
 /// What became of a load.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    pub(super) id: u32,
+    /// The load's.
+    pub(super) name: u32,
     pub(super) outcome: Result<(), String>,
 }
 
@@ -251,11 +252,11 @@ impl Workers {
                     frames.extend(load.frames);
                     match link.peer.send(Data::PUT, &frames) {
                         Ok(sending) => {
-                            entry.brought.insert(load.object, (load.id, sending));
+                            entry.brought.insert(load.object, (load.name, sending));
                         }
                         Err(error) => {
                             news.deliveries.push(Delivery {
-                                id: load.id,
+                                name: load.name,
                                 outcome: Err(error.to_string()),
                             });
                         }
@@ -304,11 +305,11 @@ impl Workers {
             .map(|(object, _)| *object)
             .collect();
         for object in refused {
-            if let Some((id, sending)) = entry.brought.remove(&object)
+            if let Some((name, sending)) = entry.brought.remove(&object)
                 && let Some(Err(failure)) = sending.outcome()
             {
                 news.deliveries.push(Delivery {
-                    id,
+                    name,
                     outcome: Err(failure.to_string()),
                 });
             }
@@ -384,9 +385,9 @@ impl Workers {
         for (_, item) in entry.asked.drain() {
             missed(item);
         }
-        let mut undelivered = |id| {
+        let mut undelivered = |name| {
             news.deliveries.push(Delivery {
-                id,
+                name,
                 outcome: Err(reason.to_owned()),
             });
         };
@@ -396,7 +397,7 @@ impl Workers {
         for job in entry.waiting.drain(..) {
             match job {
                 Job::Get { item, .. } => missed(item),
-                Job::Bring(load) => undelivered(load.id),
+                Job::Bring(load) => undelivered(load.name),
             }
         }
         self.rest(worker);
@@ -506,13 +507,13 @@ fn answered(
             news.unserialisable.push((item, error));
         }
         Data::TAKEN => {
-            let (id, _) = brought.remove(&number)?;
+            let (name, _) = brought.remove(&number)?;
             let outcome = if rest.is_empty() {
                 Ok(())
             } else {
                 Err(reason())
             };
-            news.deliveries.push(Delivery { id, outcome });
+            news.deliveries.push(Delivery { name, outcome });
         }
         _ => return None,
     }

@@ -97,6 +97,9 @@ impl Inner {
     pub(super) fn end(&self, reason: &str) {
         lock(&self.end).get_or_insert_with(|| reason.to_owned());
         self.over.store(true, Ordering::Release);
+        if let Some(host) = self.host.get() {
+            host.ended(reason);
+        }
         self.ended.notify_all();
         self.resumed.notify_all();
         self.control_lane.notify();

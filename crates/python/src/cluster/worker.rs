@@ -212,6 +212,12 @@ impl Host for Embedder {
         }
     }
 
+    fn ended(&self, reason: &str) {
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::End(reason.to_owned()));
+        }
+    }
+
     fn undefine(&self, client: ClientId) {
         let mut gone = Vec::new();
         lock(&self.0.definitions).retain(|(whose, _), definition| {
@@ -600,6 +606,10 @@ impl Worker {
             argument,
         };
         py.detach(|| self.0.node.call(call));
+        // It may have ended before the question was noted.
+        if let Some(reason) = self.0.node.ended() {
+            desk.close(py, &reason);
+        }
         Ok(())
     }
 

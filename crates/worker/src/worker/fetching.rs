@@ -244,7 +244,8 @@ impl Worker {
         };
         let entry = self.objects.at_mut(slot);
         match &mut entry.state {
-            State::Stored => effects.report(Report::Stored { object, nbytes }),
+            // The scheduler has heard of it; a second report could pass the command to release it.
+            State::Stored => {}
             // The fetch that is under way ends first.
             State::Fetching(fetch) if fetch.from.is_some() => fetch.put = Some(nbytes),
             State::Fetching(fetch) => {

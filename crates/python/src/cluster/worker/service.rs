@@ -16,6 +16,8 @@ use treadle_node::message::{Answer, Call};
 pub(crate) enum Job {
     Call(Call),
     Answer(Answer),
+    /// The worker has ended; why.
+    End(String),
     /// The value of an actor was released; the key, encoded.
     DropActor(Bytes),
     /// Definitions that nobody needs any more, to be dropped where Python may run.
@@ -96,6 +98,10 @@ fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: Py<PyAny>
                     service.call_method1(py, "call", arguments).map(drop)
                 }),
                 Job::Answer(answer) => desk.answered(py, &answer),
+                Job::End(reason) => {
+                    desk.close(py, &reason);
+                    Ok(())
+                }
                 Job::Forget(definitions) => {
                     drop(definitions);
                     Ok(())

@@ -1,0 +1,98 @@
+"""Peak memory of the workers while arrays move between them, beside distributed.
+
+What counts is the proportional set size of the worker processes, so pages that two of them share
+count once. It is sampled; the peak is that above what the workers have before.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.distributed import wait
+
+import engines
+from figures import Figure
+
+SIDE = 6_000
+CHUNK = 500
+EVERY = 0.02  # seconds
+MB = 1e6
+
+WORK: dict[str, Callable[[Any], Any]] = {
+    "x + x.T": lambda x: x + x.T,
+    "rechunk, rows to columns": lambda x: x.rechunk((SIDE, CHUNK // 4), method="tasks"),
+}
+
+
+def _proportional(pid: int) -> int:
+    """The proportional set size of a process, in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Pss":
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def _peak(pids: list[int], run: Callable[[], None]) -> float:
+    """The most bytes of these processes together during `run()`."""
+    done = threading.Event()
+    most = 0
+
+    def sample() -> None:
+        nonlocal most
+        while not done.wait(EVERY):
+            most = max(most, sum(map(_proportional, pids)))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        run()
+    finally:
+        done.set()
+        sampler.join()
+    return most
+
+
+def on(name: str, rounds: int) -> dict[str, float]:
+    """The peak of each work, in bytes above the memory of workers that have just started."""
+    found: dict[str, list[float]] = {what: [] for what in WORK}
+    for what, work in WORK.items():
+        for _ in range(rounds):
+            with engines.CLIENTS[name]() as client:
+                pids = list(client.run(os.getpid).values())
+                client.run(np.ones, 1)  # NumPy is loaded
+                before = sum(map(_proportional, pids))
+
+                def run(work: Callable[[Any], Any] = work) -> None:
+                    x = da.random.default_rng(0).random((SIDE, SIDE), chunks=CHUNK).persist()
+                    wait(x)
+                    wait(dask.persist(work(x))[0])
+
+                found[what].append(_peak(pids, run) - before)
+    return {what: statistics.median(peaks) for what, peaks in found.items()}
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    rounds = 1 if quick else 3
+    ours = on("treadle", rounds)
+    theirs = on("distributed", rounds)
+    size = SIDE * SIDE * 8
+    for what in WORK:
+        ratio = ours[what] / theirs[what]
+        yield Figure(
+            f"peak memory of {what}",
+            f"{ours[what] / MB:.0f} MB",
+            f"distributed {theirs[what] / MB:.0f} MB",
+            f"{ratio:.2f} ×",
+            "≤ 1 ×",
+            ratio <= 1,
+            f"input and result: {2 * size / MB:.0f} MB",
+        )

@@ -221,7 +221,7 @@ def joined(cluster: LocalCluster) -> dict[str, str]:
         client.wait_for_workers(len(cluster.workers), PATIENCE)
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert time.monotonic() < until
-        return {worker["name"]: address for address, worker in workers.items()}
+        return {str(worker["name"]): address for address, worker in workers.items()}
 
 
 @contextmanager

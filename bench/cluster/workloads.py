@@ -110,30 +110,54 @@ SETTINGS: dict[str, tuple[int, int, int, str]] = {
 }
 
 
-def timed(call: Callable[[Any], Any], argument: Any, times: int) -> float:
+def timed(
+    call: Callable[[Any], Any],
+    argument: Any,
+    times: int,
+    settle: Callable[[], None] = lambda: None,
+) -> float:
     call(argument)
     seconds = []
     for _ in range(times):
+        settle()
         start = time.perf_counter()
         call(argument)
         seconds.append(time.perf_counter() - start)
+    settle()
     return statistics.median(seconds)
+
+
+def settled(client: Any, keys: set[Any]) -> Callable[[], None]:
+    """Waits until the cluster has only these keys.
+
+    Results have the same keys each time: one that is not released yet would not be computed again.
+    """
+
+    def settle() -> None:
+        until = time.monotonic() + 30
+        while set(client.who_has()) - keys:
+            assert time.monotonic() < until, "results are not released"
+            time.sleep(0.01)
+
+    return settle
 
 
 def on(name: str, setting: tuple[int, int, int, str], times: int) -> dict[str, float]:
     workers, threads, chunk, partition = setting
     dask.config.set({"dataframe.shuffle.method": "tasks"})
     found = {}
-    with engines.CLIENTS[name](workers, threads):
+    with engines.CLIENTS[name](workers, threads) as client:
         array = _array(chunk)
         wait(array)
+        settle = settled(client, set(client.who_has()))
         for what, (run, _) in ARRAYS.items():
-            found[what] = timed(run, array, times)
+            found[what] = timed(run, array, times, settle)
         del array
         frame = _frame(partition)
         wait(frame)
+        settle = settled(client, set(client.who_has()))
         for what, (run, _) in FRAMES.items():
-            found[what] = timed(run, frame, times)
+            found[what] = timed(run, frame, times, settle)
         del frame
     return found
 

@@ -240,11 +240,8 @@ impl Scheduler {
         if let Some(actor) = holder(Flags::ACTOR) {
             return Some(actor.worker);
         }
-        let class = self.classes.get(task.class);
         let worker = holder(Flags::IMMOVABLE)?.worker;
-        class
-            .is_none_or(|class| class.admits(worker))
-            .then_some(worker)
+        self.admits(task, worker).then_some(worker)
     }
 
     /// Where a task can start first that asked to run elsewhere; `None`: it did not, or there is

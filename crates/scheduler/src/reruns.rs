@@ -67,10 +67,8 @@ impl Scheduler {
             inputs.filter(|input| input.flags.has(Flags::ACTOR | Flags::IMMOVABLE))
         };
         let holders = fixed().flat_map(|input| input.holders.first());
-        let class = self.classes.get(task.class);
-        let admits = |worker| class.is_none_or(|class| class.admits(worker));
         holders
             .map(|holder| holder.worker)
-            .any(|worker| admits(worker) && fixed().all(|input| input.is_at(worker)))
+            .any(|worker| self.admits(task, worker) && fixed().all(|input| input.is_at(worker)))
     }
 }

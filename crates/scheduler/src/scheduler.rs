@@ -255,6 +255,12 @@ impl Scheduler {
         if let Some(anchor) = self.anchor(task) {
             return anchor == worker;
         }
+        self.admits(task, worker)
+    }
+
+    /// Whether `worker` satisfies the constraint of a task.
+    #[inline]
+    pub(crate) fn admits(&self, task: &Task, worker: WorkerId) -> bool {
         self.classes
             .get(task.class)
             .is_none_or(|class| class.admits(worker))

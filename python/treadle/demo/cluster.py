@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from dask.base import persist
 from distributed import futures_of
 
@@ -21,7 +20,7 @@ from treadle.client._progress import Counts
 from treadle.demo import analysis
 from treadle.demo.data import Tables
 from treadle.demo.errors import DemoError
-from treadle.demo.run import with_hours
+from treadle.demo.run import Run, with_hours
 
 WORKERS = 2
 #: The share of a graph after which the worker is killed.
@@ -57,21 +56,12 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class ClusterOutcome:
-    """What the run computed and what it took; times in seconds."""
+class ClusterOutcome(Run):
+    """A run on worker processes."""
 
-    results: dict[str, pd.DataFrame]
-    phases: dict[str, float]
-    tasks: int
-    task_seconds: float
-    events: list[dict[str, Any]]
     loss: Loss
     #: By how many microseconds times of two processes in the trace may be wrong.
     clock_error: float
-
-    @property
-    def wall(self) -> float:
-        return sum(self.phases.values())
 
 
 #: Takes the title of a phase and how far it is, again and again until it is done.

@@ -22,19 +22,25 @@ Watch = Callable[[str, treadle.Trace], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Run:
     """What a run computed and what it took; times in seconds."""
 
     results: dict[str, pd.DataFrame]
     phases: dict[str, float]
     tasks: int
     task_seconds: float
-    engine_seconds: float
     events: list[dict[str, Any]]
 
     @property
     def wall(self) -> float:
         return sum(self.phases.values())
+
+
+@dataclass(frozen=True)
+class Outcome(Run):
+    """A run on threads."""
+
+    engine_seconds: float
 
     @property
     def engine_us_per_task(self) -> float:

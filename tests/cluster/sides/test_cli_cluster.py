@@ -50,14 +50,6 @@ class Process:
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    secret = tmp_path / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text("a secret of these tests alone")
-    return secret
-
-
-@pytest.fixture
 def start(secret: Path) -> Iterator[Start]:
     started: list[Process] = []
 

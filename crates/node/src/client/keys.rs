@@ -121,19 +121,13 @@ impl<T> Keys<T> {
         self.latest.get(&id).copied().unwrap_or(id)
     }
 
-    /// The id under which a key is kept that was named with this one.
-    #[inline]
-    pub(super) fn kept_as(&self, id: u32) -> u32 {
-        if self.aliases.is_empty() {
-            return id;
-        }
-        self.aliases.get(&id).copied().unwrap_or(id)
-    }
-
     /// The id under which a key is kept that was named so last. Nothing: it has another name since.
     #[inline]
     pub(super) fn last_named(&self, name: u32) -> Option<u32> {
-        let id = self.kept_as(name);
+        if self.aliases.is_empty() {
+            return Some(name);
+        }
+        let id = self.aliases.get(&name).copied().unwrap_or(name);
         (self.named(id) == name).then_some(id)
     }
 

@@ -8,6 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first byte of a definition: what follows, and whether tasks may share the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,8 @@ impl Kind {
 pub(crate) struct Definition {
     bytes: Bytes,
     shared: PyOnceLock<Py<PyAny>>,
+    /// It was unpickled once, so the modules that it needs are here.
+    imported: AtomicBool,
 }
 
 impl Definition {
@@ -51,6 +54,7 @@ impl Definition {
         Definition {
             bytes,
             shared: PyOnceLock::new(),
+            imported: AtomicBool::new(false),
         }
     }
 
@@ -78,7 +82,14 @@ impl Definition {
             ));
         };
         let object = match kind {
-            Kind::Shared | Kind::Fresh => pickle::loads_first(py, bytes)?.unbind(),
+            Kind::Fresh if self.imported.load(Ordering::Relaxed) => {
+                pickle::loads(py, bytes)?.unbind()
+            }
+            Kind::Shared | Kind::Fresh => {
+                let object = pickle::loads_first(py, bytes)?.unbind();
+                self.imported.store(true, Ordering::Relaxed);
+                object
+            }
             Kind::Names => names(py, bytes)?,
             Kind::SharedValue | Kind::FreshValue => run::execute(py, bytes, &[], &|number| {
                 Err(PyRuntimeError::new_err(format!(

@@ -22,7 +22,7 @@ use rustix::time::Timespec;
 
 /// A leader looks again at once for this long before it sleeps: waking a sleeping thread takes
 /// longer than most answers.
-const LOOKOUT: Duration = Duration::from_micros(50);
+const LOOKOUT: Duration = Duration::from_micros(150);
 /// It does not while nothing came within this time: then other threads need the processor more.
 const SOON: Duration = Duration::from_micros(500);
 /// How often in a row that must have been so.

@@ -1,12 +1,15 @@
 //! What is kept for reuse.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// An item, and since when it is idle.
+type Kept<T> = (Instant, T);
 
 /// Items by size class. The one that was used last is reused first, because the caches may still
 /// know it; the one that was idle for longest is given up first.
 pub(crate) struct Idle<T> {
-    classes: BTreeMap<usize, VecDeque<(u64, T)>>,
-    clock: u64,
+    classes: BTreeMap<usize, VecDeque<Kept<T>>>,
     bytes: usize,
     len: usize,
 }
@@ -15,7 +18,6 @@ impl<T> Default for Idle<T> {
     fn default() -> Self {
         Idle {
             classes: BTreeMap::new(),
-            clock: 0,
             bytes: 0,
             len: 0,
         }
@@ -33,13 +35,10 @@ impl<T> Idle<T> {
     }
 
     pub(crate) fn put(&mut self, class: usize, item: T) {
-        self.clock += 1;
         self.bytes += class;
         self.len += 1;
-        self.classes
-            .entry(class)
-            .or_default()
-            .push_back((self.clock, item));
+        let items = self.classes.entry(class).or_default();
+        items.push_back((Instant::now(), item));
     }
 
     pub(crate) fn take(&mut self, class: usize) -> Option<T> {
@@ -48,9 +47,20 @@ impl<T> Idle<T> {
 
     /// Gives up what was idle for longest.
     pub(crate) fn evict(&mut self) -> Option<T> {
-        let oldest = |items: &VecDeque<(u64, T)>| items.front().map(|(time, _)| *time);
-        let (&class, _) = self.classes.iter().min_by_key(|(_, items)| oldest(items))?;
+        let (class, _) = self.oldest()?;
         self.remove(class, VecDeque::pop_front)
+    }
+
+    /// Gives up what has been idle for `age` or longer.
+    pub(crate) fn expire(&mut self, age: Duration) -> Vec<T> {
+        let now = Instant::now();
+        let mut expired = Vec::new();
+        while let Some((class, since)) = self.oldest()
+            && now.saturating_duration_since(since) >= age
+        {
+            expired.extend(self.remove(class, VecDeque::pop_front));
+        }
+        expired
     }
 
     /// Gives up as much as is needed to keep at most `limit` bytes.
@@ -62,10 +72,17 @@ impl<T> Idle<T> {
         evicted
     }
 
+    /// The class of the item that is idle for longest, and since when.
+    fn oldest(&self) -> Option<(usize, Instant)> {
+        let fronts = self.classes.iter();
+        let fronts = fronts.filter_map(|(&class, items)| Some((class, items.front()?.0)));
+        fronts.min_by_key(|&(_, since)| since)
+    }
+
     fn remove(
         &mut self,
         class: usize,
-        pop: impl FnOnce(&mut VecDeque<(u64, T)>) -> Option<(u64, T)>,
+        pop: impl FnOnce(&mut VecDeque<Kept<T>>) -> Option<Kept<T>>,
     ) -> Option<T> {
         let items = self.classes.get_mut(&class)?;
         let (_, item) = pop(items)?;
@@ -97,5 +114,17 @@ mod tests {
         assert_eq!(idle.take(20), None);
         assert_eq!(idle.shrink(0), ['c']);
         assert_eq!((idle.bytes(), idle.evict()), (0, None));
+    }
+
+    #[test]
+    fn what_was_idle_for_long_expires() {
+        let mut idle = Idle::default();
+        for (class, item) in [(10, 'a'), (20, 'b')] {
+            idle.put(class, item);
+        }
+        assert!(idle.expire(Duration::from_secs(3600)).is_empty());
+        assert_eq!(idle.bytes(), 30);
+        assert_eq!(idle.expire(Duration::ZERO), ['a', 'b']);
+        assert_eq!(idle.bytes(), 0);
     }
 }

@@ -9,6 +9,7 @@
 
 mod error;
 mod fork;
+mod heap;
 mod idle;
 mod limit;
 #[cfg(target_os = "linux")]
@@ -24,6 +25,7 @@ mod segments;
 mod size_class;
 
 pub use error::MemoryError;
+pub use heap::trim_heap;
 pub use limit::memory_limit;
 #[cfg(target_os = "linux")]
 pub use mapping::Mapping;

@@ -11,13 +11,15 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Has the alignment of buffers.
 #[repr(align(64))]
 struct Aligned;
 
-/// Smaller buffers come from the allocator, which is quick about them.
-const LARGE: usize = 1 << 20;
+/// Smaller buffers come from the allocator, which is quick about them. Those beyond would leave
+/// holes there that are too small for others, and it would keep them.
+const LARGE: usize = 128 << 10;
 
 /// Hands out [`Buffer`]s and keeps the memory of those that were dropped.
 ///
@@ -98,6 +100,12 @@ impl Pool {
     pub fn trim(&self) {
         let given_up = self.idle().map(|mut idle| idle.shrink(0));
         drop(given_up);
+    }
+
+    /// Gives what nobody has used for `age` back to the system.
+    pub fn expire(&self, age: Duration) {
+        let expired = self.idle().map(|mut idle| idle.expire(age));
+        drop(expired);
     }
 
     /// How much is kept for reuse now, in bytes.

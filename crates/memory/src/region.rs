@@ -107,6 +107,10 @@ impl Region {
 
     #[cfg(target_os = "linux")]
     pub(crate) fn prefer_huge_pages(&self) {
+        if self.len < PAGE_TABLE {
+            // There is room for none.
+            return;
+        }
         // SAFETY: the advice does not change what the memory contains. Without huge pages it is
         // refused, and nothing is lost.
         let _ = unsafe {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// No segment is smaller: descriptors are few, and a page of a small array would be mostly empty.
 const SMALLEST: usize = 64 << 10;
@@ -305,6 +306,12 @@ impl Segments {
     pub fn trim(&self) {
         let mut doomed = Doomed::default();
         self.state().shrink(0, &mut doomed);
+    }
+
+    /// Gives idle memory that nobody has used for `age` back to the system.
+    pub fn expire(&self, age: Duration) {
+        let expired = self.state().idle.expire(age);
+        drop(expired);
     }
 
     /// How much there is now.

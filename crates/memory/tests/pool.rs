@@ -5,11 +5,25 @@ use std::sync::Arc;
 use treadle_memory::{Buffer, MemoryError, Pool};
 
 const MIB: usize = 1 << 20;
+/// The longest buffer that comes from the allocator.
+const SMALL: usize = (128 << 10) - 1;
 
 #[test]
 fn a_buffer_has_the_length_that_was_asked_for() {
     let pool = Pool::new(64 * MIB);
-    for len in [0, 1, 63, 64, 65, 4096, MIB - 1, MIB, MIB + 1, 3 * MIB + 17] {
+    for len in [
+        0,
+        1,
+        63,
+        64,
+        65,
+        4096,
+        SMALL,
+        SMALL + 1,
+        MIB,
+        MIB + 1,
+        3 * MIB + 17,
+    ] {
         let mut buffer = pool.buffer(len).unwrap();
         assert_eq!((buffer.len(), buffer.is_empty()), (len, len == 0));
         assert_eq!(buffer.as_ptr().addr() % 64, 0, "{len}");
@@ -22,7 +36,7 @@ fn a_buffer_has_the_length_that_was_asked_for() {
 #[test]
 fn large_memory_is_used_again_and_small_memory_is_not_kept() {
     let pool = Pool::new(64 * MIB);
-    drop(pool.buffer(MIB - 1).unwrap());
+    drop(pool.buffer(SMALL).unwrap());
     assert_eq!(pool.idle_bytes(), 0);
 
     let first = pool.buffer(8 * MIB).unwrap();

@@ -13,6 +13,7 @@
 mod health;
 mod inner;
 mod peers;
+mod reclaim;
 mod runs;
 mod serving;
 mod tracing;

@@ -8,7 +8,7 @@ use treadle_types::{Attempt, Command, Failure, ObjectId, TaskId, WorkerId};
 
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Phase, QueueId};
+use crate::task::{Flags, Holder, Phase, QueueId};
 use crate::worker::WorkerStatus;
 use crate::{Effect, Effects, SchedulerError};
 
@@ -127,7 +127,8 @@ impl Scheduler {
             if !self.is_copyable(id) {
                 continue;
             }
-            let task = &self.tasks[id];
+            let task = &mut self.tasks[id];
+            task.flags.put(Flags::REPLICATED, copies > 1);
             let holders = task.holders.iter().map(|holder| holder.worker);
             let holders: Vec<_> = holders.filter(|&worker| counts(worker)).collect();
             let coming = self.copies.of(id).filter(|&(worker, _)| counts(worker));
@@ -164,6 +165,35 @@ impl Scheduler {
         let object = self.tasks.object(id);
         Self::tell(effects, worker, Command::Release(object));
         true
+    }
+
+    /// Drops the copies of a value that were made for tasks that read it, when the last of these is
+    /// done: somebody still wants the value, and one is enough for that. The oldest one stays.
+    ///
+    /// What is read again later is copied again, and then the copies stay, so that whoever submits
+    /// reader after reader does not move the value each time. So do all copies of what a client
+    /// brought.
+    pub(crate) fn drop_read_copies(&mut self, id: TaskId, effects: &mut Effects) {
+        let task = &self.tasks[id];
+        let stays = Flags::REPLICATED | Flags::UNCOPIED | Flags::PUT | Flags::MORE_UNSENT;
+        // A worker that leaves counts on the copies that there are.
+        let leaves = |holder: &Holder| {
+            let at = self.workers.get(holder.worker);
+            at.is_none_or(|at| at.status() == WorkerStatus::Draining)
+        };
+        if task.readers + task.unsent > 0
+            || task.holders.len() < 2
+            || task.flags.has(stays)
+            || task.holders.iter().any(leaves)
+        {
+            return;
+        }
+        let object = self.tasks.object(id);
+        while let &[_, .., Holder { worker, .. }] = &self.tasks[id].holders[..] {
+            self.remove_holder(id, worker);
+            Self::tell(effects, worker, Command::Release(object));
+        }
+        self.tasks[id].flags.set(Flags::UNCOPIED);
     }
 
     pub(crate) fn move_value(
@@ -214,6 +244,10 @@ impl Scheduler {
         match task.phase {
             Phase::Memory { .. } if current => {
                 self.add_holder(id, worker);
+                if self.tasks[id].readers == 0 {
+                    // Who was to read it has been cancelled.
+                    self.work.unneeded.push(id);
+                }
             }
             // It was lost while this copy was on its way, and is not being computed yet.
             Phase::Waiting { .. } | Phase::Ready(_) if current && task.flags.has(Flags::LOST) => {

@@ -127,6 +127,12 @@ impl Flags {
     /// The worker that has the value cannot serialise it.
     pub(crate) const IMMOVABLE: Self = Self(1 << 10);
 
+    /// A client asked for several copies: they stay.
+    pub(crate) const REPLICATED: Self = Self(1 << 11);
+
+    /// Copies went with their last reader once, and stay if they are made again.
+    pub(crate) const UNCOPIED: Self = Self(1 << 12);
+
     /// What belongs to a stay at a worker.
     pub(crate) const OF_RUN: Self =
         Self(Self::KEEP.0 | Self::AHEAD.0 | Self::SECEDED.0 | Self::STARTED.0);

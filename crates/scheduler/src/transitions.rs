@@ -369,7 +369,7 @@ impl Scheduler {
             return;
         };
         if task.is_needed() {
-            return;
+            return self.drop_read_copies(id, effects);
         }
         let known = !task.dependents.is_empty();
         match task.phase {

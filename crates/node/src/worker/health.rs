@@ -6,6 +6,7 @@ use treadle_types::Report;
 use treadle_worker::Event;
 
 use super::Inner;
+use super::reclaim::Reclaim;
 use crate::lock;
 use crate::message::FromWorker;
 
@@ -42,6 +43,11 @@ impl Health {
             spilled: stats.spilled.nbytes,
         }
     }
+
+    /// Bytes of memory that the process takes beside its values.
+    fn others(&self) -> u64 {
+        self.process.saturating_sub(self.managed)
+    }
 }
 
 /// Bytes of memory of this process that are in use: those that it shares with files count once for
@@ -62,15 +68,16 @@ pub(super) struct Watch {
     idle: u32,
 }
 
-/// Leaves values as much memory as the rest of the process does not take, and says so where that
-/// alone is too much.
-pub(super) fn look(inner: &Inner) {
+/// Gives back what is not used, leaves values as much memory as the rest of the process does not
+/// take, and says so where that alone is too much.
+pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
+    let others = || Health::of(inner).others();
+    reclaim.reclaim(others);
     let limit = inner.options.memory as f64;
     if limit == 0.0 {
         return;
     }
-    let health = Health::of(inner);
-    let others = health.process.saturating_sub(health.managed);
+    let others = others();
     let left = (limit * SPILL) as u64;
     inner.values.store().set_target(left.saturating_sub(others));
     let most = inner.options.terminate * limit;

@@ -15,6 +15,7 @@ use treadle_types::{ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::peers::{Request, Requests};
+use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
 use super::serving::Visitors;
 use super::tracing::{self, Tracing};
@@ -384,6 +385,7 @@ pub(super) fn control(inner: &Weak<Inner>) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
     let mut watch = health::Watch::default();
+    let mut reclaim = Reclaim::default();
     loop {
         let Some(inner) = inner.upgrade() else {
             return;
@@ -404,7 +406,7 @@ pub(super) fn control(inner: &Weak<Inner>) {
         }
         if looked.elapsed() > health::LOOK {
             looked = Instant::now();
-            health::look(&inner);
+            health::look(&inner, &mut reclaim);
         }
         inner.flush();
         drop(inner);

@@ -31,6 +31,7 @@ mod wait;
 
 pub(crate) use decode::{decode, decode_parts};
 pub(crate) use encode::{Encoded, encode};
+pub(crate) use held::release_all;
 pub(crate) use listener::parse;
 pub(crate) use options::Settings;
 pub(crate) use origin::{Own, enter};

@@ -71,6 +71,8 @@ fn work(py: Python<'_>, shared: &Arc<Shared>, context: &Context) {
     let mut pulse = Pulse::new();
     let mut next = py.detach(|| shared.node.next(true));
     while let Some(task) = next {
+        // Before the task allocates: its memory may be what others have let go of.
+        shared.keeper.collect(py);
         let flush = run(py, shared, context, task);
         shared.keeper.collect(py);
         if let Err(error) = pulse.beat(py) {

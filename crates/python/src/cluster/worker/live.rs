@@ -1,7 +1,7 @@
 //! Values of tasks, as the store holds them.
 
 use crate::recipe;
-use crate::transfer::{decode_parts, encode};
+use crate::transfer::{decode_parts, encode, release_all};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use std::any::Any;
@@ -40,8 +40,9 @@ impl Keeper {
         self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops what was let go of.
-    pub(crate) fn collect(&self, _py: Python<'_>) {
+    /// Drops what was let go of, by the store and by those who sent it.
+    pub(crate) fn collect(&self, py: Python<'_>) {
+        release_all(py);
         let objects = {
             let mut garbage = self.garbage();
             if garbage.is_empty() {

@@ -121,19 +121,36 @@ fn malformed() -> PyErr {
 /// The frames of an array; `None` for one that has to be pickled.
 pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Option<Encoded>> {
     let py = array.py();
-    let numpy = numpy(py)?;
-    let dtype = array.getattr(intern!(py, "dtype"))?;
-    let name = numpy.name_of.bind(py).call1((dtype,))?;
-    let Ok(name) = name.cast::<PyBytes>() else {
+    let Some(name) = name_of(array)? else {
         return Ok(None);
     };
-    let name = name.as_bytes();
-    if name.len() > LONGEST_HEADER {
-        return Ok(None);
-    }
     // An array without contiguous memory is copied.
-    let held = Held::new(array, false)
-        .or_else(|_| Held::new(&numpy.ascontiguousarray.bind(py).call1((array,))?, false))?;
+    let contiguous = numpy(py)?.ascontiguousarray.bind(py);
+    let held =
+        Held::new(array, false).or_else(|_| Held::new(&contiguous.call1((array,))?, false))?;
+    Ok(Some(encode_held(held, name.as_bytes(), began)))
+}
+
+/// The frames of an array that view its memory; `None` where they would be a copy.
+pub(crate) fn encode_view(array: &Bound<'_, PyAny>) -> PyResult<Option<Encoded>> {
+    let began = Instant::now();
+    let Ok(held) = Held::new(array, false) else {
+        return Ok(None);
+    };
+    let name = name_of(array)?;
+    Ok(name.map(|name| encode_held(held, name.as_bytes(), began)))
+}
+
+/// What the type of an array's elements is called; `None` for one that has to be pickled.
+fn name_of<'py>(array: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let py = array.py();
+    let dtype = array.getattr(intern!(py, "dtype"))?;
+    let name = numpy(py)?.name_of.bind(py).call1((dtype,))?;
+    let name = name.cast_into::<PyBytes>().ok();
+    Ok(name.filter(|name| name.as_bytes().len() <= LONGEST_HEADER))
+}
+
+fn encode_held(held: Held, name: &[u8], began: Instant) -> Encoded {
     let header = Header::encode(&held, name);
     let length = held.len();
     let elements = if length < SMALL && header.len() + length > SMALL {
@@ -146,12 +163,12 @@ pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Optio
     } else {
         held.into_bytes()
     };
-    Ok(Some(Encoded {
+    Encoded {
         kind: ARRAY,
         frames: vec![Bytes::from(header), elements],
         prepare: began.elapsed(),
         serialise: std::time::Duration::ZERO,
-    }))
+    }
 }
 
 /// An array of received frames, which views their memory.

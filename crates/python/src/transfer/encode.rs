@@ -62,6 +62,18 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     general(object)
 }
 
+/// The frames of an object whose memory they view as it is: an array. `None`: it takes more than
+/// that to serialise it.
+///
+/// # Errors
+/// When NumPy cannot be asked.
+pub(crate) fn encode_view(object: &Bound<'_, PyAny>) -> PyResult<Option<Encoded>> {
+    match array::is_array(object)? {
+        true => array::encode_view(object),
+        false => Ok(None),
+    }
+}
+
 /// What `treadle.transfer._serialise` makes of an object.
 fn general(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -30,7 +30,7 @@ mod timeline;
 mod wait;
 
 pub(crate) use decode::{decode, decode_parts};
-pub(crate) use encode::{Encoded, encode};
+pub(crate) use encode::{Encoded, encode, encode_view};
 pub(crate) use held::release_all;
 pub(crate) use listener::parse;
 pub(crate) use options::Settings;

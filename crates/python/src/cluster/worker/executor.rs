@@ -233,7 +233,7 @@ fn keep(
     }
     let nbytes = size_of(value.bind(py))?;
     let class = shared.class_of(&actor.unwrap_or_else(|| value.bind(py).get_type()));
-    let live = LiveObject::new(value, nbytes, key.clone(), &shared.keeper);
+    let live = LiveObject::computed(value.into_bound(py), nbytes, key.clone(), &shared.keeper)?;
     py.detach(|| shared.node.keep(task.object, live, ROOM))
         .map_err(|error| pyo3::exceptions::PyMemoryError::new_err(error.to_string()))?;
     shared.keys().insert(task.object, key.clone());

@@ -1,7 +1,7 @@
 //! Values of tasks, as the store holds them.
 
 use crate::recipe;
-use crate::transfer::{decode_parts, encode, release_all};
+use crate::transfer::{Encoded, decode_parts, encode, encode_view, release_all};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use std::any::Any;
@@ -17,8 +17,14 @@ pub(crate) struct LiveObject {
     nbytes: u64,
     /// The encoded key, for messages; empty where the value came from another worker.
     key: Bytes,
+    /// The frames of an array, which view it.
+    view: Option<Frames>,
     keeper: Arc<Keeper>,
 }
+
+/// From so many bytes on, what an array needs to be sent is prepared while the interpreter is at
+/// hand: whoever serves it need not wait for it then, which tasks may hold for long.
+const PREPARED: u64 = 64 << 10;
 
 /// What live objects need of their worker.
 pub(crate) struct Keeper {
@@ -75,19 +81,47 @@ impl Keeper {
 }
 
 impl LiveObject {
-    pub(crate) fn new(
+    /// The value of a task.
+    pub(crate) fn computed(
+        object: Bound<'_, PyAny>,
+        nbytes: u64,
+        key: Bytes,
+        keeper: &Arc<Keeper>,
+    ) -> PyResult<Arc<Self>> {
+        let view = match nbytes {
+            PREPARED.. => encode_view(&object)?.map(frames_of),
+            _ => None,
+        };
+        Ok(Self::new(object.unbind(), nbytes, key, view, keeper))
+    }
+
+    /// A value that was made of frames.
+    fn received(object: Py<PyAny>, nbytes: u64, keeper: &Arc<Keeper>) -> Arc<Self> {
+        Self::new(object, nbytes, Bytes::new(), None, keeper)
+    }
+
+    fn new(
         object: Py<PyAny>,
         nbytes: u64,
         key: Bytes,
+        view: Option<Frames>,
         keeper: &Arc<Keeper>,
     ) -> Arc<Self> {
         Arc::new(Self {
             object: ManuallyDrop::new(object),
             nbytes,
             key,
+            view,
             keeper: Arc::clone(keeper),
         })
     }
+}
+
+fn frames_of(encoded: Encoded) -> Frames {
+    // The first part is the header or the stream of the pickle; the others are buffers of the
+    // object's own.
+    let own = encoded.frames.first().map_or(0, |part| part.len() as u64);
+    Frames::new(encoded.kind, encoded.frames).viewing_live(own)
 }
 
 impl Drop for LiveObject {
@@ -108,13 +142,13 @@ impl Live for LiveObject {
     }
 
     fn frames(&self) -> Result<Frames, Box<dyn Error + Send + Sync>> {
+        if let Some(view) = &self.view {
+            return Ok(view.clone());
+        }
         Python::try_attach(|py| {
             let encoded = encode(self.object.bind(py))
                 .map_err(|error| self.keeper.unserialisable(py, self, &error))?;
-            // The first part is the header or the stream of the pickle; the others are buffers of
-            // the object's own.
-            let own = encoded.frames.first().map_or(0, |part| part.len() as u64);
-            Ok::<_, Unserialisable>(Frames::new(encoded.kind, encoded.frames).viewing_live(own))
+            Ok::<_, Unserialisable>(frames_of(encoded))
         })
         .ok_or("the interpreter is ending")?
         .map_err(Into::into)
@@ -138,7 +172,7 @@ pub(crate) fn object_of(
         .map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))?;
     let (frames, mut pinned) = frames;
     let object = decode_parts(py, frames.kind(), frames.parts())?.unbind();
-    let live: Arc<dyn Live> = LiveObject::new(object, frames.nbytes(), Bytes::new(), keeper);
+    let live: Arc<dyn Live> = LiveObject::received(object, frames.nbytes(), keeper);
     // If another thread was faster, its object is the value's.
     let (live, pinned) = py.detach(|| (pinned.attach_live(live, Overlap::Frames), pinned));
     let object = clone_live(py, live.as_any());

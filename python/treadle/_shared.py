@@ -56,11 +56,16 @@ def shared_arrays(threshold: int = 1 << 20) -> Iterator[None]:
     >>> with treadle.shared_arrays():  # doctest: +SKIP
     ...     x = np.random.random(10_000_000) * 2
     """
-    previous = _core.set_memory_handler(_handler(threshold))
+    previous = share_arrays(threshold)
     try:
         yield
     finally:
         _core.set_memory_handler(previous)
+
+
+def share_arrays(threshold: int = 1 << 20) -> object:
+    """Do what :func:`shared_arrays` does from now on; returns NumPy's memory handler until now."""
+    return _core.set_memory_handler(_handler(threshold))
 
 
 def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:

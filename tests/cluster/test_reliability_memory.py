@@ -49,6 +49,15 @@ def hog_at_once() -> int:
     return len(b"x" * (5 * LIMIT))
 
 
+def hog_of_arrays() -> int:
+    """The same in arrays, which are in shared memory."""
+    taken = []
+    for _ in range(50):
+        taken.append(np.ones(LIMIT // 80))
+        time.sleep(0.02)
+    return len(taken)
+
+
 BALLAST = []
 
 
@@ -76,7 +85,7 @@ def test_an_interpreter_that_takes_much_leaves_values_less(new_client, share):
     assert client.gather(sums) == [5e6 * number for number in range(10)]
 
 
-@pytest.mark.parametrize("take", [hog, hog_at_once])
+@pytest.mark.parametrize("take", [hog, hog_at_once, hog_of_arrays])
 def test_a_task_that_takes_too_much_is_named(new_client, take):
     client = new_client(workers=2, memory_limit=LIMIT)
     taking = client.submit(take, key="the-hog", retries=0)

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from distributed.core import Status
@@ -18,6 +19,7 @@ from distributed.worker import run as run_function
 from treadle._calls import pack, pack_answer, unpack, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
+from treadle._shared import share_arrays
 from treadle.worker import errors
 from treadle.worker._actors import Actors
 from treadle.worker._native import Native
@@ -157,6 +159,11 @@ class Service:
     def enter_thread(self) -> None:
         """Prepare the calling thread for tasks."""
         enter_thread(self._native, self.worker)
+        if self._own_process:
+            # Arrays move to other workers of the host without a copy, and large ones are made in
+            # memory that was used before: the pages of fresh memory take as long as the arithmetic.
+            with suppress(ImportError):
+                share_arrays()
 
     def leave_thread(self) -> None:
         """The calling thread will run no more tasks."""

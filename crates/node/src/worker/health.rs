@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use treadle_memory::Segments;
 use treadle_types::Report;
 use treadle_worker::Event;
 
@@ -39,7 +40,7 @@ impl Health {
         let stats = inner.values.store().stats();
         Self {
             managed: stats.managed,
-            process: resident().unwrap_or(0),
+            process: resident().unwrap_or(0) + own_shared(),
             spilled: stats.spilled.nbytes,
         }
     }
@@ -50,8 +51,8 @@ impl Health {
     }
 }
 
-/// Bytes of memory of this process that are in use: those that it shares with files count once for
-/// every process that maps them, so they do not count here.
+/// Bytes of private memory of this process that are in use: what it shares with files and other
+/// processes counts once for every process that maps it, so it does not count here.
 fn resident() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split_ascii_whitespace().skip(1);
@@ -59,6 +60,12 @@ fn resident() -> Option<u64> {
     let shared: u64 = pages.next()?.parse().ok()?;
     let page = rustix::param::page_size() as u64;
     Some(resident.saturating_sub(shared) * page)
+}
+
+/// Bytes of shared memory that this process made, and uses or keeps.
+fn own_shared() -> u64 {
+    let stats = Segments::global().stats();
+    (stats.live_bytes + stats.idle_bytes) as u64
 }
 
 /// What is known of a worker's memory from earlier.

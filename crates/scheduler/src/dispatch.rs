@@ -12,6 +12,14 @@ use crate::worker::Load;
 /// reduction to find their inputs at one worker, and little compared to what a worker holds anyway.
 const RUN: u64 = 32;
 
+/// Where there are [`MANY`] tasks, a run takes so long at least, in microseconds, as far as that is
+/// known: about what a message to a worker and its answer cost. To spread less takes longer than to
+/// run it.
+const GRAIN: u32 = 50;
+
+/// Fewer tasks than these are spread, however short they are said to be.
+const MANY: usize = 64;
+
 /// How many holders of a value a reader is told about.
 const HOLDERS: usize = 4;
 
@@ -28,15 +36,18 @@ fn alive(tasks: &Tasks, queue: QueueId) -> impl Fn(&Entry) -> bool + '_ {
 
 impl Scheduler {
     /// Recomputes how many tasks in a row a slot gets, so that the tasks that are there now spread
-    /// evenly.
+    /// evenly, and in messages that are worth it.
     pub(crate) fn share_out(&mut self) {
         let slots = self.workers.threads.max(1);
-        self.share = (self.common.creators.len() as u64 * 256 / slots).min(RUN * 256);
+        let tasks = self.common.creators.len();
+        self.share = (tasks as u64 * 256 / slots).min(RUN * 256);
+        self.grain = if tasks < MANY { 0 } else { GRAIN };
     }
 
     /// Gives the worker that has least to do something from the common queue; whether there was
     /// such a worker, and something for it.
     pub(crate) fn dispatch(&mut self, effects: &mut Effects) -> bool {
+        self.refresh_levels();
         let worker = if !self.common.readers.is_empty() {
             self.workers.open.lowest()
         } else if !self.common.creators.is_empty() {
@@ -51,27 +62,7 @@ impl Scheduler {
             debug_assert!(false, "{worker:?} has room and takes nothing");
             return false;
         }
-        // The rest of the run that it may just have taken, and nothing that is for others, too.
-        while self.workers.get(worker).is_some_and(|at| {
-            !at.own.creators.is_empty()
-                && at.has_room(&self.config)
-                && !(self.config.guards.budget && at.is_full())
-        }) {
-            let tasks = &self.tasks;
-            let Some(at) = self.workers.get_mut(worker) else {
-                break;
-            };
-            let own = QueueId::Own(worker);
-            let Some(entry) = at.own.creators.peek(alive(tasks, own)) else {
-                break;
-            };
-            let class = self.classes.get(tasks[entry.task].class);
-            if class.is_some_and(|class| !at.has_free(&class.constraint.resources)) {
-                break;
-            }
-            at.own.creators.pop(alive(tasks, own));
-            self.assign(entry.task, worker, effects);
-        }
+        self.feed_run(worker, effects);
         true
     }
 
@@ -140,7 +131,9 @@ impl Scheduler {
             .get(worker)
             .is_some_and(|at| at.has_room(&self.config))
         {
-            if !self.feed_once(worker, effects) && !self.steal_queued(worker) {
+            if self.feed_once(worker, effects) {
+                self.feed_run(worker, effects);
+            } else if !self.steal_queued(worker) {
                 self.steal_sent(worker, effects);
                 break;
             }
@@ -202,12 +195,18 @@ impl Scheduler {
         if queue == QueueId::Common && of_creators {
             let slots = u64::from(at.profile.threads);
             let run = (self.share * slots / 256).clamp(1, RUN * slots.max(1));
-            for _ in 1..run {
+            let mut micros = self.learnt.estimate(self.tasks[entry.task].function);
+            for count in 1..RUN * slots {
+                if count >= run && micros >= self.grain {
+                    break;
+                }
                 let next = self.common.creators.pop(alive(&self.tasks, queue));
                 let Some(entry) = next else {
                     break;
                 };
-                self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
+                let task = &mut self.tasks[entry.task];
+                task.phase = Phase::Ready(QueueId::Own(worker));
+                micros = micros.saturating_add(self.learnt.estimate(task.function));
                 at.own.creators.push(entry);
             }
         }
@@ -220,6 +219,47 @@ impl Scheduler {
         }
         self.assign(entry.task, worker, effects);
         true
+    }
+
+    /// Sends a worker more of the run that it has taken, as long as it has room, and nothing that it
+    /// may run is more urgent.
+    fn feed_run(&mut self, worker: WorkerId, effects: &mut Effects) {
+        let own = QueueId::Own(worker);
+        let Some(at) = self.workers.get_mut(worker) else {
+            return;
+        };
+        if at.own.creators.is_empty() {
+            return;
+        }
+        let reader = at.own.readers.peek(alive(&self.tasks, own));
+        let common = self
+            .common
+            .head(true, alive(&self.tasks, QueueId::Common))
+            .map(|(entry, _)| entry);
+        let mut other = reader.into_iter().chain(common).min();
+        for &id in &at.classes {
+            if let Some(class) = self.classes.get_mut(id)
+                && !class.queue.is_empty()
+            {
+                let head = class
+                    .queue
+                    .head(true, alive(&self.tasks, QueueId::Class(id)));
+                other = other.into_iter().chain(head.map(|(entry, _)| entry)).min();
+            }
+        }
+        while let Some(at) = self.workers.get_mut(worker)
+            && at.has_room(&self.config)
+            && !(self.config.guards.budget && at.is_full())
+            && let Some(entry) = at.own.creators.peek(alive(&self.tasks, own))
+            && other.is_none_or(|other| entry < other)
+        {
+            let class = self.classes.get(self.tasks[entry.task].class);
+            if class.is_some_and(|class| !at.has_free(&class.constraint.resources)) {
+                break;
+            }
+            at.own.creators.pop(alive(&self.tasks, own));
+            self.assign(entry.task, worker, effects);
+        }
     }
 
     /// Sends a task to a worker. Its entry is out of its queue.

@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! | --- | --- |
-//! | `task` | the table of tasks and their edges |
+//! | `task`, `few` | the table of tasks and their edges; short lists |
 //! | `worker`, `levels` | the table of workers, with indices by load |
 //! | `queue`, `class` | queues of ready tasks; classes of equal constraints |
 //! | `client`, `wants`, `submit` | clients: submissions, what is wanted, cancelled, tried again |
@@ -30,6 +30,7 @@ mod dispatch;
 mod effect;
 mod error;
 mod event;
+mod few;
 mod learnt;
 mod levels;
 mod loss;

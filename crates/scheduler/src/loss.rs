@@ -50,6 +50,7 @@ impl Scheduler {
     /// Finds out anew who satisfies which constraints, after a worker came or went: others may have to
     /// stand in for a name that is gone.
     fn recount_classes(&mut self) {
+        self.refresh_levels();
         for id in self.classes.ids() {
             self.recount_class(id);
         }

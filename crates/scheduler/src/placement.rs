@@ -175,6 +175,7 @@ impl Scheduler {
 
     /// The worker where what is weighed can be read first.
     fn choose(&mut self, id: TaskId) -> Choice {
+        self.refresh_levels();
         let task = &self.tasks[id];
         if let Some(worker) = self.anchor(task) {
             return match self.reaches(id, worker) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_types::{ClientId, Command, Failure, Loss, TaskId, WorkerId};
+use treadle_types::{ClientId, Command, Failure, Loss, Report, TaskId, WorkerId};
 
 use crate::class::Classes;
 use crate::client::{Clients, TaskSet};
@@ -63,6 +63,8 @@ pub struct Scheduler {
     pub(crate) common: Queues,
     /// How many tasks that only create data a slot gets in a row, in 1/256.
     pub(crate) share: u64,
+    /// How long a worker takes for those that it gets in a row, at least, in microseconds.
+    pub(crate) grain: u32,
     /// Tasks with an input that no worker can get at the moment.
     pub(crate) parked: Vec<TaskId>,
     pub(crate) learnt: Learnt,
@@ -99,6 +101,7 @@ impl Scheduler {
             clients: Clients::default(),
             common: Queues::default(),
             share: 0,
+            grain: 0,
             parked: Vec::new(),
             learnt: Learnt::default(),
             trouble: BTreeMap::new(),
@@ -190,15 +193,44 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Works off what an event has led to. The order matters little for the outcome: failures and
-    /// releases come first, so that nothing is sent that is not needed.
-    fn settle(&mut self, effects: &mut Effects) {
+    /// Takes in what a worker reported in one go: as [`Event::Report`] one after the other, except
+    /// that tasks are sent to workers only when all of them are counted.
+    pub fn handle_reports(
+        &mut self,
+        worker: WorkerId,
+        reports: impl Iterator<Item = Report>,
+        now: Duration,
+        effects: &mut Effects,
+    ) {
+        self.now = self.now.max(now);
+        for report in reports {
+            self.cause += 1;
+            self.report(worker, report, effects);
+            self.settle_values(effects);
+        }
+        self.settle(effects);
+    }
+
+    /// Works off which tasks will not get a value, and what nobody needs any more.
+    #[inline]
+    fn settle_values(&mut self, effects: &mut Effects) {
         loop {
             if let Some((task, failure)) = self.work.failing.pop() {
                 self.fail(task, failure, effects);
             } else if let Some(task) = self.work.unneeded.pop() {
                 self.reconsider(task, effects);
-            } else if !self.work.ready.is_empty() {
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Works off what an event has led to. The order matters little for the outcome: failures and
+    /// releases come first, so that nothing is sent that is not needed.
+    fn settle(&mut self, effects: &mut Effects) {
+        loop {
+            self.settle_values(effects);
+            if !self.work.ready.is_empty() {
                 self.place_ready(effects);
             } else if let Some(task) = self.work.ahead.pop() {
                 self.send_ahead(task, effects);
@@ -228,9 +260,22 @@ impl Scheduler {
         effects.0.push(Effect::Command { worker, command });
     }
 
-    /// Brings the indices of workers up to date with one of them.
+    /// A worker may be at other levels now. Many tasks come and go in a row, so the indices are
+    /// brought up to date when somebody is about to look: see [`Scheduler::refresh_levels`].
     #[inline]
     pub(crate) fn relevel(&mut self, id: WorkerId) {
+        self.workers.set_stale(id);
+    }
+
+    /// Brings the indices of workers up to date; called before they are read.
+    #[inline]
+    pub(crate) fn refresh_levels(&mut self) {
+        while let Some(id) = self.workers.next_stale() {
+            self.refresh_levels_of(id);
+        }
+    }
+
+    fn refresh_levels_of(&mut self, id: WorkerId) {
         let Some(worker) = self.workers.get(id) else {
             return;
         };

@@ -28,6 +28,7 @@ impl Scheduler {
     /// Moves half of the longest queue of a worker to that of a worker without work; whether there
     /// was something to move.
     pub(crate) fn steal_queued(&mut self, thief: WorkerId) -> bool {
+        self.refresh_levels();
         let Some(victim) = self.workers.queued.highest() else {
             return false;
         };
@@ -87,6 +88,7 @@ impl Scheduler {
     /// Asks the worker with most beyond its slots to give some of it back, for a worker with free
     /// slots.
     pub(crate) fn steal_sent(&mut self, thief: WorkerId, effects: &mut Effects) {
+        self.refresh_levels();
         let Some(victim) = self.workers.loaded.highest() else {
             return;
         };

@@ -240,6 +240,7 @@ impl Scheduler {
 
     /// Finds out who may run the tasks of a class.
     pub(crate) fn recount_class(&mut self, id: ClassId) {
+        self.refresh_levels();
         let Some(class) = self.classes.get_mut(id) else {
             return;
         };
@@ -416,7 +417,7 @@ impl Scheduler {
                 Some(bytes) => task.payload = bytes,
                 None => {
                     task.payload = Bytes::new();
-                    task.outcome = Outcome::Class(Box::new(class));
+                    task.outcome = Some(Box::new(Outcome::Class(class)));
                 }
             }
         }
@@ -465,6 +466,6 @@ impl Scheduler {
                 self.work.unneeded.push(input);
             }
         }
-        self.tasks[id].outcome = Outcome::None;
+        self.tasks[id].outcome = None;
     }
 }

@@ -9,6 +9,7 @@ use treadle_types::{Attempt, ClientId, Failure, ObjectId, Priority, Symbol, Task
 
 use crate::class::ClassId;
 use crate::client::OpenId;
+use crate::few::Few;
 use crate::worker::Load;
 
 /// One end of an edge between a task and an input of it: the task at the other end, and the position
@@ -167,18 +168,20 @@ impl BitOr for Flags {
 }
 
 /// What came of a task, beyond what its phase says.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    #[default]
-    None,
     /// The type of a value that is not inline.
-    Class(Box<Bytes>),
+    Class(Bytes),
     /// Why it failed.
     Failure(Arc<Failure>),
 }
 
 /// A task.
+///
+/// Three cache lines: how it stands, what it runs, its neighbours. Whoever adds a field makes each
+/// step of every task slower.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Task {
     pub(crate) phase: Phase,
     /// The latest attempt. When the task is in memory, the one that the value is named by.
@@ -186,11 +189,6 @@ pub(crate) struct Task {
     pub(crate) flags: Flags,
     /// How often it may still raise.
     pub(crate) retries: u16,
-    pub(crate) priority: Priority,
-    /// Whose definitions the recipe refers to.
-    pub(crate) client: ClientId,
-    pub(crate) function: Symbol,
-    pub(crate) class: ClassId,
     /// Inputs without a value. Meaningful while the task is active.
     pub(crate) missing: u32,
     /// Edges to dependents that are active.
@@ -200,13 +198,20 @@ pub(crate) struct Task {
     pub(crate) open: OpenId,
     /// The recipe; in a task that has an inline value, that.
     pub(crate) payload: Bytes,
+    pub(crate) priority: Priority,
+    /// Whose definitions the recipe refers to.
+    pub(crate) client: ClientId,
+    pub(crate) function: Symbol,
+    pub(crate) class: ClassId,
+    pub(crate) outcome: Option<Box<Outcome>>,
     pub(crate) inputs: SmallVec<[Edge; 2]>,
     pub(crate) dependents: SmallVec<[Edge; 2]>,
-    pub(crate) holders: SmallVec<[Holder; 2]>,
     /// Clients that want it, in the order in which they did.
-    pub(crate) wanted: SmallVec<[ClientId; 4]>,
-    pub(crate) outcome: Outcome,
+    pub(crate) wanted: Few<ClientId>,
+    pub(crate) holders: Few<Holder>,
 }
+
+const _: () = assert!(size_of::<Task>() <= 192);
 
 impl Task {
     fn vacant() -> Self {
@@ -224,11 +229,11 @@ impl Task {
             unsent: 0,
             open: OpenId::NONE,
             payload: Bytes::new(),
+            outcome: None,
             inputs: SmallVec::new(),
             dependents: SmallVec::new(),
-            holders: SmallVec::new(),
-            wanted: SmallVec::new(),
-            outcome: Outcome::None,
+            wanted: Few::None,
+            holders: Few::None,
         }
     }
 
@@ -275,16 +280,16 @@ impl Task {
 
     /// Why it failed.
     pub(crate) fn failure(&self) -> Option<&Arc<Failure>> {
-        match &self.outcome {
-            Outcome::Failure(failure) => Some(failure),
+        match self.outcome.as_deref() {
+            Some(Outcome::Failure(failure)) => Some(failure),
             _ => None,
         }
     }
 
     /// The type of a value that is not inline.
     pub(crate) fn value_class(&self) -> Bytes {
-        match &self.outcome {
-            Outcome::Class(class) => (**class).clone(),
+        match self.outcome.as_deref() {
+            Some(Outcome::Class(class)) => class.clone(),
             _ => Bytes::new(),
         }
     }
@@ -344,14 +349,14 @@ impl Tasks {
         debug_assert!(task.holders.is_empty() && task.wanted.is_empty());
         task.phase = Phase::Vacant;
         task.payload = Bytes::new();
-        task.outcome = Outcome::None;
+        task.outcome = None;
         task.flags = Flags::NONE;
         task.class = ClassId::NONE;
         // What grew on the heap goes; a next task rarely needs it.
         task.inputs = SmallVec::new();
         task.dependents = SmallVec::new();
-        task.holders = SmallVec::new();
-        task.wanted = SmallVec::new();
+        task.holders = Few::None;
+        task.wanted = Few::None;
         self.vacant.push(id);
     }
 
@@ -420,8 +425,8 @@ impl Tasks {
             let spilled = |spilled: bool, bytes: usize| if spilled { bytes } else { 0 };
             spilled(task.inputs.spilled(), task.inputs.capacity() * 8)
                 + spilled(task.dependents.spilled(), task.dependents.capacity() * 8)
-                + spilled(task.holders.spilled(), task.holders.capacity() * 8)
-                + spilled(task.wanted.spilled(), task.wanted.capacity() * 4)
+                + task.holders.memory()
+                + task.wanted.memory()
         };
         self.tasks.capacity() * size_of::<Task>()
             + self.vacant.capacity() * size_of::<TaskId>()

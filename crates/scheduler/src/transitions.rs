@@ -115,9 +115,9 @@ impl Scheduler {
         match value.inline {
             Some(bytes) => {
                 task.payload = bytes;
-                task.outcome = Outcome::None;
+                task.outcome = None;
             }
-            None => task.outcome = Outcome::Class(Box::new(value.class)),
+            None => task.outcome = Some(Box::new(Outcome::Class(value.class))),
         }
         if value.kept {
             self.add_holder(id, worker);
@@ -357,7 +357,7 @@ impl Scheduler {
         }
         self.notify(id, Notice::Failed(failure.clone()), effects);
         let task = &mut self.tasks[id];
-        task.outcome = Outcome::Failure(failure);
+        task.outcome = Some(Box::new(Outcome::Failure(failure)));
         if !task.is_needed() {
             self.work.unneeded.push(id);
         }
@@ -381,7 +381,7 @@ impl Scheduler {
             // A value that cannot be computed again stays as long as one could be computed from it.
             Phase::Memory { inline: false, .. } if !(known && task.flags.has(Flags::PUT)) => {
                 self.drop_holders(id, effects);
-                self.tasks[id].outcome = Outcome::None;
+                self.tasks[id].outcome = None;
                 if known {
                     self.enter(id, Phase::Released);
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use treadle_types::{ClientId, TaskId};
 
 use crate::scheduler::Scheduler;
-use crate::task::{Outcome, Phase};
+use crate::task::Phase;
 use crate::{Effects, Notice, SchedulerError};
 
 impl Scheduler {
@@ -174,7 +174,7 @@ impl Scheduler {
         }
         for &id in &again {
             self.trouble.remove(&id);
-            self.tasks[id].outcome = Outcome::None;
+            self.tasks[id].outcome = None;
             self.enter(id, Phase::Released);
         }
         for &id in &again {

@@ -31,6 +31,7 @@ impl Scheduler {
 
     /// Workers without work take some, and those without memory give some back.
     fn rebalance(&mut self, effects: &mut Effects) {
+        self.refresh_levels();
         let idle: Vec<_> = self
             .workers
             .open

@@ -106,6 +106,8 @@ pub(crate) struct Worker {
     pub(crate) classes: Vec<ClassId>,
     /// How much of each resource of the profile is in use.
     used: SmallVec<[f64; 2]>,
+    /// Whether it is among those that are stale.
+    stale: bool,
 }
 
 impl Worker {
@@ -131,6 +133,7 @@ impl Worker {
             expected: 0,
             own: Queues::default(),
             classes: Vec::new(),
+            stale: false,
         }
     }
 
@@ -344,6 +347,8 @@ pub(crate) struct Workers {
     pub(crate) queued: Levels,
     /// Runnable tasks of all workers.
     pub(crate) runnable: u64,
+    /// Workers whose levels may have changed since the indices were brought up to date.
+    stale: Vec<WorkerId>,
 }
 
 /// Ids may skip so many: they are indices of a column.
@@ -429,6 +434,26 @@ impl Workers {
             Slot::Live(worker) => Some(worker),
             _ => None,
         }
+    }
+
+    /// The levels of a worker may have changed.
+    #[inline]
+    pub(crate) fn set_stale(&mut self, id: WorkerId) {
+        if let Some(worker) = self.get_mut(id)
+            && !std::mem::replace(&mut worker.stale, true)
+        {
+            self.stale.push(id);
+        }
+    }
+
+    /// A worker whose levels may have changed, which the caller brings up to date.
+    #[inline]
+    pub(crate) fn next_stale(&mut self) -> Option<WorkerId> {
+        let id = self.stale.pop()?;
+        if let Some(worker) = self.get_mut(id) {
+            worker.stale = false;
+        }
+        Some(id)
     }
 
     /// The name of a worker that is there or was.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_scheduler::{Effect, Effects, Event, Scheduler, TICK, WorkerProfile};
-use treadle_types::{Cause, ClientId, ObjectId, TaskId, WorkerId};
+use treadle_types::{Cause, ClientId, ObjectId, Report, TaskId, WorkerId};
 
 use crate::network::Message;
 use crate::plan::{Plan, RESOURCE, TIMEOUT};
@@ -47,7 +47,13 @@ pub(crate) struct Server {
     pub(crate) unplaced: Vec<(ClientId, Key)>,
     /// The last reason why nothing moved.
     pub(crate) stuck: Option<String>,
+    /// Reports of one worker that the core takes in one go, before anything else happens to it.
+    together: Option<(WorkerId, Vec<Report>)>,
 }
+
+/// How many reports the core takes in one go, at most, and how likely another one joins them.
+const TOGETHER: usize = 8;
+const JOINS: u64 = 50;
 
 impl Server {
     pub(crate) fn new(plan: &Plan) -> Self {
@@ -63,6 +69,7 @@ impl Server {
             next_client: 0,
             unplaced: Vec::new(),
             stuck: None,
+            together: None,
         }
     }
 
@@ -236,7 +243,7 @@ impl World {
             // Also what a worker says that was lost: it is the core's to ignore it.
             Message::Report(report) => {
                 self.oracle.heard(worker, &report);
-                self.core_event(Event::Report { worker, report })
+                self.reported(worker, report)
             }
             Message::Closed => {
                 let cause = match registration.is_leaving {
@@ -249,12 +256,46 @@ impl World {
         }
     }
 
+    /// A report goes to the core by itself, or with those that follow.
+    fn reported(&mut self, worker: WorkerId, report: Report) -> Result<(), String> {
+        if !matches!(&self.server.together, Some((other, _)) if *other == worker) {
+            self.hand_in_reports()?;
+        }
+        let (_, reports) = self
+            .server
+            .together
+            .get_or_insert_with(|| (worker, Vec::new()));
+        reports.push(report);
+        if reports.len() < TOGETHER && self.random.chance(JOINS) {
+            return Ok(());
+        }
+        self.hand_in_reports()
+    }
+
+    fn hand_in_reports(&mut self) -> Result<(), String> {
+        let Some((worker, reports)) = self.server.together.take() else {
+            return Ok(());
+        };
+        self.tell(|| format!("scheduler hears {worker:?} report {reports:?}"));
+        let mut effects = Effects::default();
+        let core = &mut self.server.core;
+        core.handle_reports(worker, reports.into_iter(), self.now, &mut effects);
+        self.follow(effects)
+    }
+
     pub(crate) fn core_event(&mut self, event: Event) -> Result<(), String> {
+        self.hand_in_reports()?;
         if !matches!(event, Event::Tick) {
             self.tell(|| format!("scheduler hears {event:?}"));
         }
         let mut effects = Effects::default();
         let handled = self.server.core.handle(event, self.now, &mut effects);
+        handled.map_err(|error| format!("the scheduler says: {error}"))?;
+        self.follow(effects)
+    }
+
+    /// Checks the core, and does what it has said.
+    fn follow(&mut self, effects: Effects) -> Result<(), String> {
         for effect in &effects.0 {
             self.tell(|| format!("scheduler: {effect:?}"));
         }
@@ -262,7 +303,6 @@ impl World {
             let checked = self.server.core.check();
             checked.map_err(|error| format!("the scheduler is broken: {error}"))?;
         }
-        handled.map_err(|error| format!("the scheduler says: {error}"))?;
         for effect in effects.0 {
             self.perform(effect)?;
         }

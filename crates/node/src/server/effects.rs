@@ -23,14 +23,14 @@ impl Hub {
     /// When the event cannot be; nothing has changed then.
     #[inline]
     pub(super) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
-        self.feed_one(event)?;
+        self.core.handle(event, self.now, &mut self.effects)?;
+        self.act_on_effects();
         self.forget();
         Ok(())
     }
 
-    /// As [`Hub::feed`]; the caller has tasks forgotten, before anybody looks at keys.
-    pub(super) fn feed_one(&mut self, event: Event) -> Result<(), SchedulerError> {
-        self.core.handle(event, self.now, &mut self.effects)?;
+    /// Does what the core has said; the caller has tasks forgotten, before anybody looks at keys.
+    pub(super) fn act_on_effects(&mut self) {
         loop {
             let mut effects = std::mem::take(&mut self.effects.0);
             for effect in &effects {
@@ -40,7 +40,7 @@ impl Hub {
             // Its memory is used again.
             self.effects.0 = effects;
             let Some(event) = self.later.pop_front() else {
-                return Ok(());
+                return;
             };
             if let Err(error) = self.core.handle(event, self.now, &mut self.effects) {
                 self.refused(&error);

@@ -25,6 +25,9 @@ use crate::wire::{HELLO, Link, Packet};
 
 /// Packets taken from one node in a turn, before the others have theirs.
 const TURN: usize = 16;
+/// Reports that the core takes at a time: what follows from them shall fit into the processor's
+/// caches.
+const TOGETHER: usize = 64;
 /// Bytes that may wait to be sent to one node.
 const MOST_WAITING: usize = 256 << 20;
 /// How long a node may take for its first words.
@@ -309,9 +312,17 @@ impl Hub {
             let objects = reports.iter().filter_map(Report::object);
             self.core.touch(objects.map(|object| object.task));
         }
-        for report in reports.drain(..) {
-            self.report(worker, report);
+        for report in &reports {
+            self.note(worker, report);
         }
+        let mut rest = reports.drain(..);
+        while rest.len() > 0 {
+            let some = rest.by_ref().take(TOGETHER);
+            self.core
+                .handle_reports(worker, some, self.now, &mut self.effects);
+            self.act_on_effects();
+        }
+        drop(rest);
         self.reports = reports;
         self.forget();
     }
@@ -340,23 +351,22 @@ impl Hub {
         maker.or_else(any).into_iter().collect()
     }
 
-    fn report(&mut self, worker: WorkerId, report: Report) {
-        if let Report::Finished { object, value, .. } = &report
+    /// Keeps what a report says that the core does not.
+    #[inline]
+    fn note(&mut self, worker: WorkerId, report: &Report) {
+        if let Report::Finished { object, value, .. } = report
             && value.inline.is_some()
         {
             self.keys.set_maker(object.task, worker);
         }
         self.counters.reports += 1;
         if self.stream.is_on() {
-            self.stream_report(worker, &report);
+            self.stream_report(worker, report);
         }
         if let Report::Health { .. } = report
             && let Some(node) = self.workers.get_mut(worker)
         {
             node.promised = 0;
-        }
-        if let Err(error) = self.feed_one(Event::Report { worker, report }) {
-            self.refused(&error);
         }
     }
 

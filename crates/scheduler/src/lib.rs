@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! | --- | --- |
-//! | `task`, `few` | the table of tasks and their edges; short lists |
+//! | `task`, `few`, `vacant` | the table of tasks and their edges; short lists; ids to hand out again |
 //! | `worker`, `levels` | the table of workers, with indices by load |
 //! | `queue`, `class` | queues of ready tasks; classes of equal constraints |
 //! | `client`, `wants`, `submit` | clients: submissions, what is wanted, cancelled, tried again |
@@ -44,6 +44,7 @@ mod story;
 mod submit;
 mod task;
 mod transitions;
+mod vacant;
 mod view;
 mod wants;
 mod watchdog;

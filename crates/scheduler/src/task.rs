@@ -10,6 +10,7 @@ use treadle_types::{Attempt, ClientId, Failure, ObjectId, Priority, Symbol, Task
 use crate::class::ClassId;
 use crate::client::OpenId;
 use crate::few::Few;
+use crate::vacant::Vacant;
 use crate::worker::Load;
 
 /// One end of an edge between a task and an input of it: the task at the other end, and the position
@@ -300,13 +301,13 @@ impl Task {
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     tasks: Vec<Task>,
-    vacant: Vec<TaskId>,
+    vacant: Vacant,
 }
 
 impl Tasks {
     /// An id for a new task.
     pub(crate) fn allocate(&mut self) -> TaskId {
-        if let Some(id) = self.vacant.pop() {
+        if let Some(id) = self.vacant.take() {
             self[id].phase = Phase::Allocated;
             return id;
         }
@@ -357,7 +358,7 @@ impl Tasks {
         task.dependents = SmallVec::new();
         task.holders = Few::None;
         task.wanted = Few::None;
-        self.vacant.push(id);
+        self.vacant.add(id);
     }
 
     /// The task, if it exists.
@@ -429,7 +430,7 @@ impl Tasks {
                 + task.wanted.memory()
         };
         self.tasks.capacity() * size_of::<Task>()
-            + self.vacant.capacity() * size_of::<TaskId>()
+            + self.vacant.memory()
             + self.tasks.iter().map(heap).sum::<usize>()
     }
 }

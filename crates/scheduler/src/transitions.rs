@@ -250,7 +250,10 @@ impl Scheduler {
             worker.take(&class.constraint.resources, -1.0);
         }
         self.relevel(worker);
-        self.work.hungry.push(worker);
+        // Many tasks of a worker end in a row.
+        if self.work.hungry.last() != Some(&worker) {
+            self.work.hungry.push(worker);
+        }
     }
 
     /// A stay at a worker ends without a value: the worker has said so (`over`), or is told to stop.

@@ -50,12 +50,15 @@ pub struct Assignment {
     /// What to call with which arguments; opaque to all but the code that runs it.
     pub recipe: Bytes,
     /// The values that the task reads, in the order in which the recipe refers to them.
-    pub inputs: Vec<Input>,
+    pub inputs: Inputs,
     /// Whether to keep the value here even if it travels inline: somebody will read it here.
     pub keep: bool,
     /// Whether the value is an actor, which never travels.
     pub actor: bool,
 }
+
+/// The values that a task reads: most read no more than two.
+pub type Inputs = SmallVec<[Input; 2]>;
 
 /// A value that a task reads.
 #[derive(Clone, PartialEq, Debug)]

@@ -13,7 +13,7 @@ mod options;
 mod report;
 pub mod value;
 
-pub use command::{Assignment, Command, Holders, Input, Place};
+pub use command::{Assignment, Command, Holders, Input, Inputs, Place};
 pub use failure::{Cause, Failure, Loss};
 pub use ids::{Attempt, ClientId, ObjectId, Symbol, TaskId, WorkerId};
 pub use options::{Constraint, Options, Priority};

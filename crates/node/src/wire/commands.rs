@@ -1,8 +1,8 @@
 //! Commands to a worker, in columns.
 
 use treadle_types::{
-    Assignment, Attempt, ClientId, Command, Holders, Input, ObjectId, Place, Priority, TaskId,
-    WorkerId,
+    Assignment, Attempt, ClientId, Command, Holders, Input, Inputs, ObjectId, Place, Priority,
+    TaskId, WorkerId,
 };
 
 use super::WireError;
@@ -243,7 +243,7 @@ impl CommandRows {
         let recipe_length = self.recipe_lengths.get()?;
         let recipe = self.recipes.slice(recipe_length)?;
         let count = self.input_counts.get_count(&self.places)?;
-        let mut inputs = Vec::with_capacity(count);
+        let mut inputs = Inputs::with_capacity(count);
         for _ in 0..count {
             inputs.push(self.input()?);
         }

@@ -39,6 +39,9 @@ SIDECAR = frozenset(
     ]
 )
 
+# Arguments that somebody gets back: data of queues and variables, metadata, events.
+_CARRIED = frozenset(["data", "value", "msg"])
+
 
 class Opaque:
     """The pickle of an object that is only passed on."""
@@ -92,6 +95,16 @@ def _is_plain(value: Any, depth: int = 8) -> bool:
     return False
 
 
+def _as_carried(value: Any) -> Any:
+    """Return plain data as distributed's wire leaves it, where lists become tuples."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return tuple(map(_as_carried, value))
+    if kind is dict:
+        return {key: _as_carried(item) for key, item in value.items()}
+    return value
+
+
 def pack(kwargs: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the argument of a call.
 
@@ -103,6 +116,8 @@ def pack(kwargs: Mapping[str, Any]) -> dict[str, bytes]:
     if "data" in kwargs and not _is_plain(kwargs["data"]):
         # Of a queue or a variable.
         kwargs = {**kwargs, "data": Serialize(kwargs["data"])}
+    for name in _CARRIED & kwargs.keys():
+        kwargs = {**kwargs, name: _as_carried(kwargs[name])}
     return {"kwargs": _pack(dict(kwargs))}
 
 

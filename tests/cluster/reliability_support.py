@@ -10,8 +10,10 @@ import time
 from typing import Any
 
 import dask.array as da
+import dask.dataframe as dd
 import distributed
 import numpy as np
+import pandas as pd
 
 from client_support import SOON
 from treadle.client import DataLost
@@ -60,6 +62,7 @@ class Workload:
 
     def submit(self) -> None:
         parts = [self.chain, self.tree, self.blocks, self.scattered, self.cancelled, self.array]
+        parts.append(self.frame)
         self.random.shuffle(parts)
         for part in parts:
             part()
@@ -128,6 +131,18 @@ class Workload:
         y = ((x + x.T) % 1009).sum(axis=0).max()
         whole = np.arange(n * n).reshape((n, n))
         self.expect(self.client.compute(y), ((whole + whole.T) % 1009).sum(axis=0).max())
+
+    def frame(self) -> None:
+        """A merge by tasks, and a groupby of what it gives."""
+        n = 400 + self.random.randrange(200)
+        left = pd.DataFrame({"id": np.arange(n) % 97, "x": np.arange(n)})
+        right = pd.DataFrame({"id": np.arange(97), "group": np.arange(97) % 7})
+        parts = dd.from_pandas(left, npartitions=4)
+        others = dd.from_pandas(right, npartitions=3)
+        merged = parts.merge(others, on="id", shuffle_method="tasks")
+        sums = self.client.compute(merged.groupby("group").x.sum())
+        whole = left.merge(right, on="id").groupby("group").x.sum()
+        self.expect(self.client.submit(dict, sums, key=self.key("frame")), dict(whole))
 
     def check(self) -> int:
         """Compare everything with what it must be; how many values were lost with their worker."""

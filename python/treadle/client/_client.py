@@ -543,9 +543,7 @@ class Client(Managing):
         if connection is None or not connection.is_inline(key):
             return None
         value = connection.value(key)
-        if isinstance(value, Actor):
-            return value._cls
-        return None if value is None else type(value)
+        return value._cls if isinstance(value, Actor) else type(value)
 
     async def _scatter(
         self,

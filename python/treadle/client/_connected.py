@@ -88,7 +88,7 @@ class Connected(Counting):
             certificates = certificates or _addresses.of_security(security)
             address = _addresses.complete(address, certificates)
         self._credentials = _addresses.Credentials(secret, certificates, insecure)
-        self._connection = Early()
+        self._connection = Early(address if isinstance(address, str) else "")
         self._asyncio_loop = None
         self._observed = False
         self._released = deque()
@@ -110,6 +110,11 @@ class Connected(Counting):
             name,
             **kwargs,
         )
+
+    def start_early(self) -> None:
+        """Have what is asked of the scheduler wait for the connection that is being made."""
+        if self.scheduler is None and isinstance(self._connection, Early):
+            self.scheduler = Scheduler(self, self._connection)
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
@@ -403,10 +408,12 @@ class Connected(Counting):
             return super().sync(
                 func, *args, asynchronous=True, callback_timeout=callback_timeout, **kwargs
             )
+        call = partial(super().sync, func, *args, asynchronous=False, **kwargs)
+        if getattr(func, "__self__", None) is not self:
+            # A lock, a queue, an event: a task that waits for one keeps its thread.
+            return call(callback_timeout=callback_timeout)
         with blocking():
-            return super().sync(
-                func, *args, asynchronous=False, callback_timeout=callback_timeout, **kwargs
-            )
+            return call(callback_timeout=callback_timeout)
 
     def _wait_now(
         self, fs: Any, timeout: float | None = None, return_when: str = "ALL_COMPLETED"

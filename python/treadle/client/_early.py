@@ -18,11 +18,17 @@ class Early:
     """Takes the place of a connection until there is one, which then does what was asked of this.
 
     ``client = Client(…, asynchronous=True)`` may be used before it is awaited.
+
+    Parameters
+    ----------
+    address
+        Of the scheduler, where that is known already.
     """
 
     closed: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.address = address
         self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -50,8 +56,11 @@ class Early:
         return False
 
     def close(self, _timeout: float = 0.0) -> None:
-        """Forget everything."""
-        self._calls.clear()
+        """Forget everything, and tell those who wait for an answer."""
+        calls, self._calls = self._calls, []
+        for name, args, _ in calls:
+            if name == "call":
+                _report(name, args, OSError("the client was closed before it was connected"))
 
     def replay(self, connection: Any) -> None:
         """Have the connection do what was asked, in order."""
@@ -64,7 +73,10 @@ class Early:
 
 
 def _report(name: str, args: tuple[Any, ...], error: Exception) -> None:
-    """Let the futures of a submission say what is wrong with it: nobody else can be told."""
+    """Tell who waits for an answer, or have the futures of a submission say what is wrong."""
+    if name == "call":
+        args[3](None, error)
+        return
     position = {"submit_call": 1, "submit_calls": 1, "submit": 2, "put": 1}.get(name)
     if position is None:
         logger.error("What was asked before the connection was there cannot be done: %s", error)

@@ -257,6 +257,10 @@ class LocalCluster:
 
         return Client(self)
 
+    def is_thread(self, name: str) -> bool:
+        """Whether a worker is threads of this process, which cannot be started anew."""
+        return isinstance(self.workers.get(name), ThreadWorker)
+
     def restart(self, names: list[str] | None = None) -> bool:
         """Have worker processes replaced: all, or some by name; returns whether there are any."""
         restarted = False

@@ -71,7 +71,6 @@ class Managing(Connected):
         """Drop all tasks and values, and start the workers anew."""
         before = await self._workers()
         await ask(self._connection, "", "restart", {})
-        self._handle_restart()
         await self._replace(before, timeout, wait_for_workers)
 
     async def _restart_workers(
@@ -87,7 +86,17 @@ class Managing(Connected):
         known = await self._workers()
         by_name = {name: address for address, name in known.items()}
         addresses = [by_name.get(str(worker), str(worker)) for worker in workers]
-        there = {address: known[address] for address in addresses if address in known}
+        assert self.scheduler is not None
+        cluster = cluster_at(self.scheduler.address)
+        for address in addresses:
+            if address not in known:
+                raise KeyError(address)
+            if cluster is not None and cluster.is_thread(known[address]):
+                raise ValueError(
+                    f"Restarting workers requires a nanny to be used. Worker {address} has type "
+                    "Worker: it is threads of this process."
+                )
+        there = {address: known[address] for address in addresses}
         outcome = "OK"
         try:
             await self._replace(there, timeout, True)
@@ -95,10 +104,7 @@ class Managing(Connected):
             if on_error == "raise":
                 raise
             outcome = "timed out"
-        return {
-            worker: outcome if address in there else "removed"
-            for worker, address in zip(workers, addresses, strict=True)
-        }
+        return dict.fromkeys(workers, outcome)
 
     async def _workers(self) -> dict[str, str]:
         """Return the names of the workers by address."""

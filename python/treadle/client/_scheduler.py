@@ -8,8 +8,12 @@ Python sidecar, or to workers, and what nobody serves is named in a ``NotImpleme
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from dask.sizeof import sizeof
+from dask.utils import key_split
 
 from treadle import _calls
 from treadle._names import name_of
@@ -30,7 +34,7 @@ _OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
 NATIVE = frozenset(
     [
         *("identity", "ncores", "ncores_running", "who_has", "has_what", "nbytes", "processing"),
-        *("rebalance", "retire_workers", "terminate"),
+        *("retire_workers", "terminate"),
     ]
 )
 
@@ -179,6 +183,43 @@ class Scheduler(Diagnostics):
         for worker in answer["workers"].values():
             worker["name"] = worker["id"] = name_of(worker["name"])
         return answer
+
+    async def retire_workers(self, **kwargs: Any) -> dict[str, Any]:
+        """Have workers leave; returns what was known of them."""
+        gone: dict[str, Any] = await self._native("retire_workers")(**kwargs)
+        for worker in gone.values():
+            worker["name"] = worker["id"] = name_of(worker["name"])
+        return gone
+
+    async def rebalance(self, **kwargs: Any) -> dict[str, Any]:
+        """Move values to workers with fewer bytes."""
+        answer: dict[str, Any] = await self._native("rebalance")(**kwargs)
+        if "keys" in answer:
+            answer["keys"] = tuple(answer["keys"])
+        return answer
+
+    async def nbytes(
+        self, keys: Sequence[Any] | None = None, summary: bool = True, **_kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the sizes of values: those of small ones, which are here, in memory.
+
+        Raises
+        ------
+        KeyError
+            There is no such value.
+        """
+        sizes: dict[Any, int] = await self._native("nbytes")(keys=keys, summary=False)
+        if keys is not None:
+            sizes = {key: sizes[key] for key in keys}
+        for key in sizes:
+            if self._connection.is_inline(key):
+                sizes[key] = sizeof(self._connection.value(key))
+        if not summary:
+            return sizes
+        by_name: defaultdict[str, int] = defaultdict(int)
+        for key, size in sizes.items():
+            by_name[key_split(key)] += size
+        return dict(by_name)
 
     async def has_what(
         self, workers: Sequence[str] | None = None, **_kwargs: Any

@@ -207,10 +207,10 @@ class Expected(State):
 
 
 def call_all(wakers: list[Waker], state: State) -> None:
-    """Call each waker once, whoever else is doing the same with this list."""
+    """Call each waker once, the oldest first, whoever else is doing the same with this list."""
     while wakers:
         try:
-            waker = wakers.pop()
+            waker = wakers.pop(0)
         except IndexError:
             break
         waker(state)

@@ -277,6 +277,8 @@ class WorkerStandIn:
             timeout=parse_timedelta(timeout, "s"),
             **self._connection,
         )
+        # A coroutine uses it before it is connected.
+        client.start_early()
         return client
 
     def _is_usable(self, client: Client) -> bool:

@@ -150,11 +150,15 @@ impl Hub {
         let Some(node) = self.workers.get(worker) else {
             return;
         };
-        let names = [&node.name, &node.address, &node.host];
+        // As in distributed, the address without its scheme and its host alone name it as well.
+        let place = node.address.split_once("://").map_or("", |(_, place)| place);
+        let ip = place.rsplit_once(':').map_or("", |(host, _)| host);
+        let names: [&str; 5] = [&node.name, &node.address, &node.host, place, ip];
+        let names = names.into_iter().filter(|name| !name.is_empty());
         let profile = WorkerProfile {
             name: node.symbol,
             host: self.symbols.intern(&node.host),
-            aliases: names.map(|name| self.symbols.intern(name)).to_vec(),
+            aliases: names.map(|name| self.symbols.intern(name)).collect(),
             threads: node.threads,
             memory: node.memory,
             resources: node

@@ -179,17 +179,15 @@ fn host_name() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// `pickle.dumps` of a class, or its name as a string's bytes.
+/// The pickle of a class, by value where nobody can import it; its name as a string's bytes where
+/// it cannot be pickled.
 fn class_bytes(class: &Bound<'_, PyAny>) -> Bytes {
-    let py = class.py();
-    let pickled = py
-        .import("pickle")
-        .and_then(|pickle| pickle.call_method1("dumps", (class, 5)))
-        .and_then(|pickle| pickle.extract::<Vec<u8>>());
-    match pickled {
-        Ok(bytes) => bytes.into(),
-        Err(_) => class.to_string().into_bytes().into(),
-    }
+    let dumps = |module: &str| -> PyResult<Vec<u8>> {
+        let module = class.py().import(module)?;
+        module.call_method1("dumps", (class, 5))?.extract()
+    };
+    let pickled = dumps("pickle").or_else(|_| dumps("cloudpickle"));
+    pickled.map_or_else(|_| class.to_string().into_bytes().into(), Bytes::from)
 }
 
 /// What the native side calls.

@@ -113,6 +113,7 @@ impl Server {
 
 impl World {
     pub(crate) fn server_tick(&mut self) -> Result<(), String> {
+        self.hand_in_reports()?;
         let silent = |entry: &Registration| !entry.is_lost && self.now > entry.heard + TIMEOUT;
         let workers = self.server.workers.iter();
         let silent: Vec<_> = workers
@@ -132,6 +133,14 @@ impl World {
         connection: usize,
         message: Message,
     ) -> Result<(), String> {
+        let sender = self.server.worker_at.get(&connection);
+        let joins = match (&self.server.together, &message) {
+            (Some((worker, _)), Message::Report(_)) => sender == Some(worker),
+            _ => false,
+        };
+        if !joins {
+            self.hand_in_reports()?;
+        }
         if let Message::Register(machine) = message {
             return self.register(connection, machine);
         }
@@ -212,6 +221,7 @@ impl World {
 
     /// A machine's worker is asked to leave.
     pub(crate) fn drain(&mut self, machine: usize) -> Result<(), String> {
+        self.hand_in_reports()?;
         match self.server.worker_of(machine) {
             Some(worker) => {
                 self.oracle.drains(worker);
@@ -223,6 +233,7 @@ impl World {
 
     /// A plane says that the values of some tasks are gone.
     pub(crate) fn invalidate(&mut self) -> Result<(), String> {
+        self.hand_in_reports()?;
         self.oracle.has_invalidated = true;
         let tasks: Vec<_> = self.server.tasks.values().copied().collect();
         let tasks = self.random.some(&tasks, 20);
@@ -230,6 +241,7 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self) -> Result<(), String> {
+        self.hand_in_reports()?;
         self.oracle.has_restarted = true;
         self.core_event(Event::Restart)
     }
@@ -258,9 +270,6 @@ impl World {
 
     /// A report goes to the core by itself, or with those that follow.
     fn reported(&mut self, worker: WorkerId, report: Report) -> Result<(), String> {
-        if !matches!(&self.server.together, Some((other, _)) if *other == worker) {
-            self.hand_in_reports()?;
-        }
         let (_, reports) = self
             .server
             .together
@@ -272,6 +281,8 @@ impl World {
         self.hand_in_reports()
     }
 
+    /// The core takes the reports that wait for others. Called before anything else happens at the
+    /// server, which may be about what they lead to.
     fn hand_in_reports(&mut self) -> Result<(), String> {
         let Some((worker, reports)) = self.server.together.take() else {
             return Ok(());
@@ -284,7 +295,6 @@ impl World {
     }
 
     pub(crate) fn core_event(&mut self, event: Event) -> Result<(), String> {
-        self.hand_in_reports()?;
         if !matches!(event, Event::Tick) {
             self.tell(|| format!("scheduler hears {event:?}"));
         }

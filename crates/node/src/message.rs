@@ -219,7 +219,13 @@ pub enum FromClient {
         workers: Vec<String>,
         /// How many workers shall have it; at most as many as there are.
         copies: u32,
+        /// Whether the client keeps it under this id, also when the id is released, to put it again
+        /// on [`ToClient::Bring`]; until [`ToClient::Unkeep`] or [`FromClient::Unkept`].
+        kept: bool,
     },
+    /// The client does not keep these any more, or cannot bring them again: ids of its last
+    /// [`FromClient::Put`] of each.
+    Unkept(Vec<u32>),
     /// The client has futures of keys that others made.
     Want {
         /// The local id of the first of `keys`, all new; the others follow.
@@ -331,6 +337,11 @@ pub enum ToClient {
         /// To whom. Empty: the value is there already, or no worker is; a notice says which.
         workers: Vec<WorkerId>,
     },
+    /// Values that were [kept](FromClient::Put) under these ids are lost: the client puts them again,
+    /// or says that it [cannot](FromClient::Unkept).
+    Bring(Vec<u32>),
+    /// Nobody needs what was kept under these ids.
+    Unkeep(Vec<u32>),
     /// Where a worker is, before the first notice that names it.
     Peer {
         /// The worker.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use treadle_types::{TaskId, WorkerId};
+use treadle_types::{ClientId, TaskId, WorkerId};
 
 use crate::State;
 use crate::client::OpenId;
@@ -34,6 +34,7 @@ impl Scheduler {
         ensure!(
             work.failing.is_empty()
                 && work.unneeded.is_empty()
+                && work.absent.is_empty()
                 && work.ready.is_empty()
                 && work.ahead.is_empty()
                 && work.hungry.is_empty(),
@@ -50,23 +51,47 @@ impl Scheduler {
                 "{id:?} is forgotten, its trouble is not"
             );
         }
-        for (&id, bringers) in &self.bringers {
-            let want = bringers.iter().all(|c| self.tasks[id].wanted.contains(c));
-            ensure!(
-                self.is_coming(id) && !bringers.is_empty() && want,
-                "{bringers:?} are to bring {id:?}, and do not want it or it is there"
-            );
-        }
-        for (id, _) in self.tasks.iter().filter(|(id, _)| self.is_coming(*id)) {
-            ensure!(
-                self.bringers.contains_key(&id),
-                "{id:?} is to come, and nobody brings it"
-            );
-        }
+        self.check_brought()?;
         for &(id, to) in self.copies.pending.keys() {
             ensure!(
                 self.workers.get(to).is_some(),
                 "a copy of {id:?} is awaited at {to:?}, which is gone"
+            );
+        }
+        Ok(())
+    }
+
+    fn check_brought(&self) -> Checked {
+        let keepers = |id: TaskId| self.brought.kept.get(&id).map(|kept| &kept.clients);
+        for (&id, coming) in &self.brought.coming {
+            let bringers = &coming.clients;
+            let bound = bringers.iter().all(|client| {
+                let keeps = keepers(id).is_some_and(|keepers| keepers.contains(client));
+                keeps || self.tasks[id].wanted.contains(client)
+            });
+            ensure!(
+                self.is_coming(id) && !bringers.is_empty() && bound,
+                "{bringers:?} are to bring {id:?}, and do not want it, nor keep it, or it is there"
+            );
+        }
+        for (id, _) in self.tasks.iter().filter(|(id, _)| self.is_coming(*id)) {
+            ensure!(
+                self.brought.coming.contains_key(&id),
+                "{id:?} is to come, and nobody brings it"
+            );
+        }
+        for (&id, kept) in &self.brought.kept {
+            let is_put = self.tasks.get(id).map(|task| task.flags.has(Flags::PUT));
+            let there = |client: &ClientId| self.clients.get(*client).is_some();
+            ensure!(
+                is_put == Some(true) && !kept.clients.is_empty() && kept.clients.iter().all(there),
+                "{:?} are said to keep {id:?}, which is forgotten or computed, or have left",
+                kept.clients
+            );
+            ensure!(
+                self.tasks[id].phase != Phase::Failed || !self.config.guards.keeping,
+                "{id:?} has failed, and {:?} keep it",
+                kept.clients
             );
         }
         Ok(())

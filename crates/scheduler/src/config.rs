@@ -39,6 +39,8 @@ pub struct Guards {
     pub cancellation: bool,
     /// Tasks that only create data wait while a worker is over its budget of bytes.
     pub budget: bool,
+    /// A value that is lost is asked for at the clients that keep it.
+    pub keeping: bool,
 }
 
 impl Config {
@@ -57,6 +59,7 @@ impl Default for Guards {
             retraction: true,
             cancellation: true,
             budget: true,
+            keeping: true,
         }
     }
 }

@@ -24,6 +24,22 @@ pub enum Effect {
         /// How it stands.
         notice: Notice,
     },
+    /// Ask a client for a value that it keeps: it [puts](crate::Event::Put) it again, or says that it
+    /// [cannot](crate::Event::Unkept).
+    Bring {
+        /// The client.
+        client: ClientId,
+        /// The task whose value is meant.
+        task: TaskId,
+    },
+    /// A client need not keep a value any more: nobody can refer to it, or it was cancelled. Comes
+    /// before [`Effect::Forgotten`].
+    Unkeep {
+        /// The client.
+        client: ClientId,
+        /// The task whose value is meant.
+        task: TaskId,
+    },
     /// Nobody can refer to a task any more: its id may be allocated anew.
     Forgotten(TaskId),
     /// A worker that was told to leave has nothing left that is needed.

@@ -48,6 +48,17 @@ pub enum Event {
         /// [`Stored`](treadle_types::Report::Stored) makes it a value; tasks that read it wait. They
         /// fail if no client that was to bring it wants it any more.
         holders: Vec<WorkerId>,
+        /// Whether the client keeps a value that is not inline, even when it does not want it any
+        /// more: until [`Effect::Unkeep`](crate::Effect::Unkeep) or [`Event::Unkept`]. If it is
+        /// lost and needed, [`Effect::Bring`](crate::Effect::Bring) asks for it.
+        kept: bool,
+    },
+    /// A client does not keep values any more, or cannot bring what it was asked for.
+    Unkept {
+        /// The client.
+        client: ClientId,
+        /// The tasks whose values are meant.
+        tasks: Vec<TaskId>,
     },
     /// A client has futures of these tasks.
     Want {

@@ -13,6 +13,7 @@
 //! | `transitions` | how tasks come to need inputs, get a value, lose it, fail, are forgotten |
 //! | `placement`, `dispatch`, `steal` | where tasks run, what is sent when, what is taken back |
 //! | `report`, `loss` | what workers report, and what follows when one is lost |
+//! | `bring` | values that clients bring to workers, and keep to bring them again |
 //! | `copies`, `cuts` | replicas, moves, drains, and ways around a cut between two workers |
 //! | `watchdog` | ticks: what time alone brings about |
 //! | `view`, `story`, `learnt` | what can be asked |
@@ -20,6 +21,7 @@
 //!
 //! The crate is pure: no IO, no clock, no threads, no randomness.
 
+mod bring;
 mod check;
 mod class;
 mod client;

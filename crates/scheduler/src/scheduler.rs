@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_types::{ClientId, Command, Failure, Loss, Report, TaskId, WorkerId};
+use treadle_types::{Command, Failure, Loss, Report, TaskId, WorkerId};
 
+use crate::bring::Brought;
 use crate::class::Classes;
 use crate::client::{Clients, TaskSet};
 use crate::copies::Copies;
@@ -40,6 +41,8 @@ pub(crate) struct Work {
     pub(crate) failing: Vec<(TaskId, Arc<Failure>)>,
     /// Tasks that may have lost their last reader or dependent.
     pub(crate) unneeded: Vec<TaskId>,
+    /// Values that a client is to bring, and perhaps none does.
+    pub(crate) absent: Vec<TaskId>,
     /// Tasks that wait for nothing any more.
     pub(crate) ready: Vec<Entry>,
     /// Tasks whose missing inputs are all on their way at one worker.
@@ -71,8 +74,7 @@ pub struct Scheduler {
     pub(crate) trouble: BTreeMap<TaskId, Trouble>,
     pub(crate) cuts: Cuts,
     pub(crate) copies: Copies,
-    /// Clients that have a value to bring, by value, until it is there.
-    pub(crate) bringers: BTreeMap<TaskId, Vec<ClientId>>,
+    pub(crate) brought: Brought,
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
@@ -107,7 +109,7 @@ impl Scheduler {
             trouble: BTreeMap::new(),
             cuts: Cuts::default(),
             copies: Copies::default(),
-            bringers: BTreeMap::new(),
+            brought: Brought::default(),
             counts: [0; State::ALL.len()],
             now: Duration::ZERO,
             cause: 0,
@@ -172,7 +174,14 @@ impl Scheduler {
                 inline,
                 class,
                 holders,
-            } => self.put(client, task, nbytes, inline, class, &holders, effects)?,
+                kept,
+            } => {
+                self.put(client, task, nbytes, inline, class, &holders, effects)?;
+                if kept {
+                    self.keep(task, client);
+                }
+            }
+            Event::Unkept { client, tasks } => self.unkeep_all(client, &tasks)?,
             Event::Cancel {
                 client,
                 tasks,
@@ -230,7 +239,9 @@ impl Scheduler {
     fn settle(&mut self, effects: &mut Effects) {
         loop {
             self.settle_values(effects);
-            if !self.work.ready.is_empty() {
+            if let Some(task) = self.work.absent.pop() {
+                self.ask(task, effects);
+            } else if !self.work.ready.is_empty() {
                 self.place_ready(effects);
             } else if let Some(task) = self.work.ahead.pop() {
                 self.send_ahead(task, effects);

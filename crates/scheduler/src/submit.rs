@@ -390,12 +390,9 @@ impl Scheduler {
         let coming = !known && inline.is_none() && holders.is_empty();
         let expected = coming && self.is_coming(id);
         if coming {
-            let bringers = self.bringers.entry(id).or_default();
-            if !bringers.contains(&client) {
-                bringers.push(client);
-            }
+            self.comes_from(id, client);
         } else {
-            self.bringers.remove(&id);
+            self.brought.coming.remove(&id);
         }
         if !known && !expected {
             self.take_over(id, effects);

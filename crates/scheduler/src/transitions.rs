@@ -21,7 +21,9 @@ impl Scheduler {
             if self.tasks[id].phase == Phase::Released {
                 self.enter(id, Phase::WAITING);
                 if self.tasks[id].flags.has(Flags::PUT) {
-                    self.never_came(id);
+                    self.await_bringing(id);
+                    next = more.pop();
+                    continue;
                 }
                 for index in 0..self.tasks[id].inputs.len() {
                     let input = self.tasks[id].inputs[index].task;
@@ -380,6 +382,7 @@ impl Scheduler {
                 self.leave(id, effects);
                 self.enter(id, Phase::Released);
                 self.let_go_of_inputs(id);
+                self.brought.coming.remove(&id);
             }
             // A value that cannot be computed again stays as long as one could be computed from it.
             Phase::Memory { inline: false, .. } if !(known && task.flags.has(Flags::PUT)) => {
@@ -408,6 +411,7 @@ impl Scheduler {
         if !self.trouble.is_empty() {
             self.trouble.remove(&id);
         }
+        self.forget_kept(id, effects);
         self.enter(id, Phase::Vacant);
         self.tasks.vacate(id);
         effects.0.push(Effect::Forgotten(id));
@@ -467,15 +471,18 @@ impl Scheduler {
         }
     }
 
-    /// The value of a task is gone; `worker` was the last to have it. It is computed again if it is
-    /// needed and can be.
+    /// The value of a task is gone; `worker` was the last to have it. It is computed, or brought,
+    /// again if it is needed and can be.
     pub(crate) fn lose_value(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
         let task = &self.tasks[id];
         debug_assert!(task.holders.is_empty());
         if !matches!(task.phase, Phase::Memory { inline: false, .. }) {
             return;
         }
-        let gone = task.flags.has(Flags::PUT) || task.flags.has(Flags::ACTOR);
+        let is_put = task.flags.has(Flags::PUT);
+        let gone = (is_put && !self.is_kept(id)) || task.flags.has(Flags::ACTOR);
+        let name = self.workers.name(worker);
+        let name = name.unwrap_or(treadle_types::Symbol(0));
         for index in 0..self.tasks[id].dependents.len() {
             let dependent = self.tasks[id].dependents[index].task;
             if self.tasks[dependent].phase.is_active() {
@@ -486,15 +493,13 @@ impl Scheduler {
         if gone {
             let failure = Failure::DataLost {
                 task: id,
-                worker: self
-                    .workers
-                    .name(worker)
-                    .unwrap_or(treadle_types::Symbol(0)),
+                worker: name,
                 actor: self.tasks[id].flags.has(Flags::ACTOR),
             };
             self.work.failing.push((id, Arc::new(failure)));
             return;
         }
+        self.note_loss(id, name);
         self.enter(id, Phase::Released);
         self.tasks[id].flags.set(Flags::LOST);
         if self.tasks[id].is_needed() {
@@ -503,22 +508,6 @@ impl Scheduler {
         } else {
             self.work.unneeded.push(id);
         }
-    }
-
-    /// Whether a client is to bring the value to a worker.
-    pub(crate) fn is_coming(&self, id: TaskId) -> bool {
-        let task = &self.tasks[id];
-        matches!(task.phase, Phase::Waiting { .. }) && task.flags.has(Flags::PUT)
-    }
-
-    /// A value that clients were to bring will not come.
-    pub(crate) fn never_came(&mut self, id: TaskId) {
-        let failure = Failure::DataLost {
-            task: id,
-            worker: treadle_types::Symbol(0),
-            actor: false,
-        };
-        self.work.failing.push((id, Arc::new(failure)));
     }
 
     /// A copy of a lost value has turned up, before another attempt began.
@@ -530,7 +519,7 @@ impl Scheduler {
         effects: &mut Effects,
     ) {
         self.leave(id, effects);
-        self.bringers.remove(&id);
+        self.brought.coming.remove(&id);
         let inline = false;
         self.enter(id, Phase::Memory { nbytes, inline });
         self.tasks[id].flags.clear(Flags::LOST);

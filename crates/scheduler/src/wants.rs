@@ -72,14 +72,7 @@ impl Scheduler {
     }
 
     fn no_longer_wanted_by(&mut self, client: ClientId, id: TaskId) {
-        // Whoever brings a value wants it until it is there.
-        if let Some(bringers) = self.bringers.get_mut(&id) {
-            bringers.retain(|bringer| *bringer != client);
-            if bringers.is_empty() {
-                self.bringers.remove(&id);
-                self.never_came(id);
-            }
-        }
+        self.unwanted_by_bringer(id, client);
         let task = &mut self.tasks[id];
         task.wanted.retain(|wanting| *wanting != client);
         if !task.is_needed() {
@@ -94,6 +87,7 @@ impl Scheduler {
         for &open in left.submissions.values() {
             self.close_submission(open);
         }
+        self.unkeep_everything(client);
         for id in left.wants.iter() {
             self.no_longer_wanted_by(client, id);
         }
@@ -129,7 +123,13 @@ impl Scheduler {
                 false => vec![client],
             };
             for client in whose {
-                if self.unwant(client, id) {
+                let wants = self
+                    .clients
+                    .get(client)
+                    .is_some_and(|c| c.wants.contains(id));
+                if wants {
+                    self.revoke(id, client, effects);
+                    self.unwant(client, id);
                     effects.0.push(crate::Effect::Notify {
                         client,
                         task: id,
@@ -217,6 +217,7 @@ impl Scheduler {
             entry.submissions.clear();
             let wants = std::mem::take(&mut entry.wants);
             for id in wants.iter() {
+                self.revoke(id, client, effects);
                 self.no_longer_wanted_by(client, id);
                 effects.0.push(crate::Effect::Notify {
                     client,

@@ -16,6 +16,9 @@ const IDLE: usize = 64;
 impl Scheduler {
     pub(crate) fn tick(&mut self, effects: &mut Effects) {
         self.expire_cuts();
+        if !self.brought.coming.is_empty() {
+            self.ask_others();
+        }
         if self.workers.stopped > 0 {
             for worker in self.draining() {
                 self.advance_drain(worker, effects);

@@ -51,6 +51,8 @@ struct Bringing {
     attempt: u64,
     /// Attempts that came to nothing.
     failed: u32,
+    /// The scheduler asked for it.
+    is_asked: bool,
 }
 
 pub(crate) struct Client {
@@ -66,6 +68,8 @@ pub(crate) struct Client {
     /// Submissions that are being sent: the batches that are left, and the futures that they use.
     submissions: Vec<(VecDeque<Batch>, Vec<u32>)>,
     bringing: BTreeMap<Key, Bringing>,
+    /// Values that the client brings again when it is asked, with the number of the last put.
+    pub(crate) kept: BTreeMap<Key, u32>,
     next_attempt: u64,
     /// Where values were, by all that the client has ever heard.
     heard: Vec<(Key, WorkerId, ObjectId)>,
@@ -85,6 +89,7 @@ impl Client {
             next_submission: 0,
             submissions: Vec::new(),
             bringing: BTreeMap::new(),
+            kept: BTreeMap::new(),
             next_attempt: 0,
             heard: Vec::new(),
             requests: BTreeMap::new(),
@@ -309,13 +314,47 @@ impl World {
     }
 
     fn put(&mut self, client: usize, key: Key) {
-        let number = self.clients[client].another_future(key);
-        if !self.plan.universe.spec(key).is_small() {
-            self.clients[client]
-                .bringing
-                .insert(key, Bringing::default());
+        if self.plan.universe.spec(key).is_small() {
+            let number = self.clients[client].another_future(key);
+            self.say(client, Message::Put(number, key, false));
+            return;
         }
-        self.say(client, Message::Put(number, key));
+        let keeps = self.random.chance(self.plan.habits.keeps);
+        let state = &mut self.clients[client];
+        state.bringing.insert(key, Bringing::default());
+        if keeps {
+            state.kept.insert(key, 0);
+        }
+        self.put_large(client, key);
+    }
+
+    /// Says under a new number that the client is about to bring a value.
+    fn put_large(&mut self, client: usize, key: Key) {
+        let state = &mut self.clients[client];
+        let number = state.another_future(key);
+        let kept = state.kept.get_mut(&key).map(|kept| *kept = number);
+        self.say(client, Message::Put(number, key, kept.is_some()));
+    }
+
+    /// The scheduler asks for a value that was put under a number and is lost.
+    fn bring_again(&mut self, client: usize, number: u32) {
+        let cannot = self.random.chance(10);
+        let state = &mut self.clients[client];
+        let mut kept = state.kept.iter();
+        let Some(key) = kept.find_map(|(&key, &put)| (put == number).then_some(key)) else {
+            return;
+        };
+        if cannot {
+            state.kept.remove(&key);
+            return self.say(client, Message::Unkept(number));
+        }
+        let bringing = Bringing {
+            is_asked: true,
+            ..Bringing::default()
+        };
+        state.bringing.insert(key, bringing);
+        self.summary.again += 1;
+        self.put_large(client, key);
     }
 
     fn cancel_some(&mut self, client: usize) {
@@ -454,6 +493,16 @@ impl World {
                 self.bring_to(client, key, object, &workers);
                 Ok(())
             }
+            Message::Bring(number) => {
+                if !self.clients[client].has_left {
+                    self.bring_again(client, number);
+                }
+                Ok(())
+            }
+            Message::Unkeep(number) => {
+                state.kept.retain(|_, put| *put != number);
+                Ok(())
+            }
             Message::Closed => Ok(()),
             _ => Err("a client was told what only the scheduler or a worker hears".into()),
         }
@@ -501,8 +550,12 @@ impl World {
         {
             bringing.failed += 1;
             if bringing.failed < ATTEMPTS {
-                let number = state.another_future(key);
-                self.say(client, Message::Put(number, key));
+                self.put_large(client, key);
+            } else if bringing.is_asked {
+                state.bringing.remove(&key);
+                if let Some(number) = state.kept.remove(&key) {
+                    self.say(client, Message::Unkept(number));
+                }
             } else {
                 let number = state.numbers[&key];
                 self.oracle.cancelled.insert(key);

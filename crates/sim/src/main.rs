@@ -9,7 +9,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --seeds N [--start SEED] [--without GUARD]
        treadle-sim --minutes M [--start SEED]  the soak
        treadle-sim --scaling                   weak scaling to 512 workers
-GUARD: incarnation, attempt, retraction, cancellation, budget, peer-attempt, pin, early-stop";
+GUARD: incarnation, attempt, retraction, cancellation, budget, keeping, peer-attempt, pin, early-stop";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;

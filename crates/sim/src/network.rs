@@ -53,7 +53,10 @@ pub(crate) enum Message {
     // From clients. Futures have numbers of the client's own.
     Hello,
     Submit(Batch),
-    Put(u32, Key),
+    /// A value; whether the client keeps it.
+    Put(u32, Key, bool),
+    /// The client does not keep what it put under this number.
+    Unkept(u32),
     Want(u32, Key),
     Unwant(Vec<u32>),
     Cancel(Vec<u32>, bool),
@@ -63,6 +66,9 @@ pub(crate) enum Message {
     // To clients.
     News(u32, News),
     Place(Key, ObjectId, Vec<WorkerId>),
+    /// The client is to put again, or need not keep, what it put under this number.
+    Bring(u32),
+    Unkeep(u32),
     // Both ways.
     Closed,
 }

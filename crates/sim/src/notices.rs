@@ -1,6 +1,6 @@
 //! What the scheduler tells clients: whether it is true.
 
-use treadle_scheduler::Notice;
+use treadle_scheduler::{Notice, State};
 use treadle_types::{ClientId, Failure, TaskId};
 
 use crate::network::{Message, News};
@@ -76,6 +76,17 @@ impl World {
         })
     }
 
+    /// A client that keeps a value that has failed.
+    fn keeper_of_failed(&self, key: Key) -> Option<ClientId> {
+        let &task = self.server.tasks.get(&key)?;
+        if self.server.core.task(task)?.state() != State::Failed {
+            return None;
+        }
+        let mut sessions = self.server.clients.iter();
+        let keeper = sessions.find(|(_, session)| session.kept.contains_key(&task));
+        keeper.map(|(&client, _)| client)
+    }
+
     /// Whether there is a reason for a failure.
     fn check_failure(&self, key: Key, failure: &Failure) -> Result<(), String> {
         let spec = self.plan.universe.spec(key);
@@ -114,7 +125,13 @@ impl World {
                 };
                 let is_lost =
                     self.oracle.losses > 0 || self.summary.gone > 0 || self.oracle.has_invalidated;
-                let is_not_brought = culprit.is_none_or(|key| self.oracle.cancelled.contains(&key))
+                if let Some(keeper) = culprit.and_then(|culprit| self.keeper_of_failed(culprit)) {
+                    return Err(format!("{culprit:?} is lost, and {keeper:?} keeps it"));
+                }
+                let excused = |key: &Key| {
+                    self.oracle.cancelled.contains(key) || self.oracle.unkept.contains(key)
+                };
+                let is_not_brought = culprit.as_ref().is_none_or(excused)
                     || self.clients.iter().any(|client| client.has_left);
                 culprit.is_none_or(is_unique) && (is_lost || is_not_brought)
             }

@@ -28,6 +28,8 @@ pub(crate) struct Oracle {
     runs: BTreeMap<Key, u32>,
     /// Keys that clients have cancelled.
     pub(crate) cancelled: BTreeSet<Key>,
+    /// Keys that clients kept, and could not bring again.
+    pub(crate) unkept: BTreeSet<Key>,
     attempts: BTreeMap<ObjectId, Attempted>,
     latest: BTreeMap<TaskId, Attempt>,
     /// What each worker that is there holds, as far as the scheduler can know.

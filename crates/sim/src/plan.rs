@@ -32,6 +32,8 @@ pub enum Mutation {
     Cancellation,
     /// The scheduler does not look at the bytes that a worker holds.
     Budget,
+    /// The scheduler does not ask clients for values that they keep.
+    Keeping,
     /// A worker answers a request for a value with what any attempt of the task returned.
     PeerAttempt,
     /// A running task reads its inputs when it ends, not when it begins.
@@ -42,12 +44,13 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every guard that can be switched off.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Incarnation,
         Self::Attempt,
         Self::Retraction,
         Self::Cancellation,
         Self::Budget,
+        Self::Keeping,
         Self::PeerAttempt,
         Self::Pin,
         Self::EarlyStop,
@@ -62,6 +65,7 @@ impl Mutation {
             Self::Retraction => "retraction",
             Self::Cancellation => "cancellation",
             Self::Budget => "budget",
+            Self::Keeping => "keeping",
             Self::PeerAttempt => "peer-attempt",
             Self::Pin => "pin",
             Self::EarlyStop => "early-stop",
@@ -75,6 +79,7 @@ impl Mutation {
             retraction: self != Self::Retraction,
             cancellation: self != Self::Cancellation,
             budget: self != Self::Budget,
+            keeping: self != Self::Keeping,
         }
     }
 }
@@ -136,6 +141,8 @@ pub(crate) struct Habits {
     pub(crate) cancels: u64,
     pub(crate) releases: u64,
     pub(crate) moves: u64,
+    /// Percentage of values that clients keep when they put them.
+    pub(crate) keeps: u64,
     /// Percentage of clients that leave in the middle.
     pub(crate) leaves: u64,
 }
@@ -243,6 +250,7 @@ impl Plan {
                 },
                 releases: random.pick(&[0, 10, 30]),
                 moves: random.pick(&[0, 0, 15]),
+                keeps: random.pick(&[0, 50, 100]),
                 leaves: random.pick(&[0, 0, 30]),
             },
             universe,

@@ -27,6 +27,8 @@ pub(crate) struct Session {
     /// Tasks by the numbers of the client's futures, and the other way round.
     pub(crate) tasks: BTreeMap<u32, TaskId>,
     pub(crate) futures: BTreeMap<TaskId, u32>,
+    /// Values that the client keeps, with the number under which it put them last.
+    pub(crate) kept: BTreeMap<TaskId, u32>,
     /// Submissions of which a batch was refused.
     pub(crate) refused: BTreeSet<u32>,
 }
@@ -152,6 +154,7 @@ impl World {
                 connection,
                 tasks: BTreeMap::new(),
                 futures: BTreeMap::new(),
+                kept: BTreeMap::new(),
                 refused: BTreeSet::new(),
             };
             self.server.clients.insert(client, session);
@@ -331,7 +334,22 @@ impl World {
                 task,
                 notice,
             } => self.notify(client, task, notice)?,
+            Effect::Bring { client, task } => {
+                let (connection, number) = self.keeping(client, task)?;
+                self.send_from_server(connection, Message::Bring(number));
+            }
+            Effect::Unkeep { client, task } => {
+                let (connection, number) = self.keeping(client, task)?;
+                if let Some(session) = self.server.clients.get_mut(&client) {
+                    session.kept.remove(&task);
+                }
+                self.send_from_server(connection, Message::Unkeep(number));
+            }
             Effect::Forgotten(task) => {
+                let mut sessions = self.server.clients.values();
+                if sessions.any(|session| session.kept.contains_key(&task)) {
+                    return Err(format!("{task:?} is forgotten, and a client keeps it"));
+                }
                 self.oracle.forgotten(task);
                 if let Some(key) = self.server.keys.remove(&task) {
                     self.server.tasks.remove(&key);
@@ -357,6 +375,15 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+impl World {
+    /// The connection of a client, and the number under which it put a value that it keeps.
+    fn keeping(&self, client: ClientId, task: TaskId) -> Result<(usize, u32), String> {
+        let session = self.server.clients.get(&client);
+        let kept = session.and_then(|s| Some((s.connection, *s.kept.get(&task)?)));
+        kept.ok_or_else(|| format!("{client:?} does not keep {task:?}, and hears of it"))
     }
 }
 

@@ -24,7 +24,17 @@ impl World {
         };
         match message {
             Message::Submit(batch) => self.submitted(client, batch),
-            Message::Put(future, key) => self.put_by(client, future, key),
+            Message::Put(future, key, kept) => self.put_by(client, future, key, kept),
+            Message::Unkept(number) => {
+                let mut kept = session.kept.iter();
+                let kept = kept.find_map(|(&task, &put)| (put == number).then_some(task));
+                if let Some(task) = kept {
+                    session.kept.remove(&task);
+                    self.oracle.unkept.insert(self.server.keys[&task]);
+                }
+                let tasks = kept.into_iter().collect();
+                self.core_event(Event::Unkept { client, tasks })
+            }
             Message::Want(future, key) => {
                 let Some(&task) = self.server.tasks.get(&key) else {
                     let connection = session.connection;
@@ -194,9 +204,20 @@ impl World {
         }
     }
 
-    fn put_by(&mut self, client: ClientId, future: u32, key: Key) -> Result<(), String> {
+    fn put_by(
+        &mut self,
+        client: ClientId,
+        future: u32,
+        key: Key,
+        kept: bool,
+    ) -> Result<(), String> {
         let (task, _) = self.server.task(key);
         self.bind(client, future, task);
+        if let Some(session) = self.server.clients.get_mut(&client)
+            && kept
+        {
+            session.kept.insert(task, future);
+        }
         let spec = self.plan.universe.spec(key);
         let is_small = spec.is_small();
         let put = Event::Put {
@@ -206,6 +227,7 @@ impl World {
             inline: is_small.then(|| encode(spec.value)),
             class: bytes::Bytes::new(),
             holders: Vec::new(),
+            kept,
         };
         self.core_event(put)?;
         if !is_small {

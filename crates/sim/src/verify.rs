@@ -1,9 +1,12 @@
 //! What must hold when nothing moves any more.
 
+use std::collections::BTreeMap;
+
 use treadle_types::WorkerId;
 
 use crate::client::Standing;
 use crate::process::Process;
+use crate::universe::Key;
 use crate::world::World;
 
 impl World {
@@ -97,7 +100,24 @@ impl World {
                 }
             }
         }
+        self.verify_kept()?;
         self.verify_values()
+    }
+
+    /// Clients keep what the scheduler believes that they keep, and nothing else.
+    fn verify_kept(&self) -> Result<(), String> {
+        for (client, session) in &self.server.clients {
+            let mut clients = self.clients.iter();
+            let state = clients.find(|state| state.connection == Some(session.connection));
+            let believed = session.kept.iter();
+            let believed = believed.map(|(task, &number)| (self.server.keys[task], number));
+            let believed: BTreeMap<Key, u32> = believed.collect();
+            if state.is_some_and(|state| !state.has_left && state.kept != believed) {
+                let kept = state.map(|state| &state.kept);
+                return Err(format!("{client:?} keeps {kept:?}, not {believed:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// What is in the stores is what the scheduler believes, and right.

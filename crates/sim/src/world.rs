@@ -117,6 +117,8 @@ pub struct Summary {
     pub retracted: u64,
     /// Tasks that were cancelled while they ran.
     pub interrupted: u64,
+    /// Values that clients were asked to bring again, and did.
+    pub again: u64,
     /// Values that could not be read any more.
     pub gone: u64,
 }

@@ -26,6 +26,7 @@ fn without_a_guard_an_invariant_breaks() {
         (Mutation::Retraction, 50, &["is assigned before"]),
         (Mutation::Cancellation, 200, &["runs tasks that need"]),
         (Mutation::Budget, 200, &["creates more"]),
+        (Mutation::Keeping, 100, &["is lost, and"]),
         (Mutation::PeerAttempt, 500, &["and gets Copied"]),
         (Mutation::Pin, 20, &["ends without its input"]),
         (Mutation::EarlyStop, 200, &["runs tasks that need"]),

@@ -16,6 +16,7 @@ fn add(sum: &mut Summary, one: &Summary) {
     sum.unfetched += one.unfetched;
     sum.retracted += one.retracted;
     sum.interrupted += one.interrupted;
+    sum.again += one.again;
     sum.gone += one.gone;
     sum.given_back += one.given_back;
     sum.immovable += one.immovable;
@@ -48,6 +49,7 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.unfetched, 200),
         (sum.retracted, 200),
         (sum.interrupted, 200),
+        (sum.again, 50),
         (sum.gone, 20),
         (sum.given_back, 500),
         (sum.immovable, 50),

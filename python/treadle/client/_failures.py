@@ -97,9 +97,10 @@ class WorkerLost(KilledWorker):  # type: ignore[misc]
 
 
 class DataLost(FutureCancelledError):  # type: ignore[misc]
-    """Scattered data is gone with its worker, and no task can compute it again.
+    """Data of a client is gone with its worker, and no task can compute it again.
 
-    As in distributed, the future of the data is cancelled then, and so are those that depend on it.
+    As in distributed, the future of scattered data is cancelled then, and so are those that depend
+    on it. Large constants of graphs are lost only if no client can bring them again.
 
     Attributes
     ----------
@@ -111,10 +112,17 @@ class DataLost(FutureCancelledError):  # type: ignore[misc]
 
     def __init__(self, key: Hashable, worker: LostWorker) -> None:
         gone = "with the worker that held it" if worker.name else "with the client that brought it"
-        message = (
-            f"It is gone {gone}, and nothing can compute it again: scatter it anew, or with "
-            f"broadcast= to several workers"
-        )
+        if str(key).startswith("treadle-constant-"):
+            way = (
+                "no client can bring it again: it was written to after it was submitted, or gave "
+                "way to later constants. Submit what reads it again"
+            )
+        else:
+            way = (
+                "nothing can compute it again: scatter it anew, or with broadcast= to several "
+                "workers"
+            )
+        message = f"It is gone {gone}, and {way}"
         if worker.name:
             message += f"\n  {worker}"
         super().__init__(key, "lost data", message + _last_words(worker))

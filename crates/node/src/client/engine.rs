@@ -5,6 +5,7 @@ use std::time::Instant;
 use treadle_net::Turn;
 
 use super::fetch::Fetches;
+use super::kept::Kept;
 use super::put::Puts;
 use super::workers::{News, Workers};
 use super::{CONTROL, Change, Client, Item};
@@ -23,6 +24,7 @@ pub(super) struct Engine {
     pub(super) workers: Workers,
     pub(super) fetches: Fetches,
     pub(super) puts: Puts,
+    pub(super) kept: Kept,
     /// When unused connections are looked for next.
     pub(super) sweep: Option<Instant>,
     /// What the bell's timer was set to.
@@ -128,6 +130,18 @@ impl<T> Client<T> {
                 self.place(engine, id, object, &workers);
                 return;
             }
+            ToClient::Bring(ids) => {
+                for id in ids {
+                    self.bring_again(engine, id);
+                }
+                return;
+            }
+            ToClient::Unkeep(ids) => {
+                for id in ids {
+                    engine.kept.remove(id);
+                }
+                return;
+            }
             ToClient::Peer { worker, address } => {
                 engine.workers.met(worker, address);
                 return;
@@ -183,6 +197,7 @@ impl<T> Client<T> {
         let mut news = News::default();
         engine.workers.close(&mut news);
         engine.puts.clear();
+        engine.kept.clear();
         self.abandon_fetches(engine, news, reason);
         self.bell.ring();
         self.signal.set();

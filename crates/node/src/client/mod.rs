@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `keys` | the keys that the application has futures of, by encoding and by local id |
 //! | `submission`, `put` | tasks and values for the scheduler |
+//! | `kept` | constants that it may ask for again |
 //! | `sender` | what goes to the scheduler, in order |
 //! | `role`, `lead` | which thread takes what comes |
 //! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
@@ -22,6 +23,7 @@ mod bell;
 mod engine;
 mod error;
 mod fetch;
+mod kept;
 mod keys;
 mod lead;
 mod link;
@@ -33,6 +35,7 @@ mod workers;
 
 pub use error::ClientError;
 pub use fetch::Fetched;
+pub use kept::IsIntact;
 pub use lead::Lead;
 pub use put::{Contained, Content, Whither};
 pub use submission::{Input, NewTask, Submission};
@@ -49,6 +52,7 @@ use treadle_net::{Address, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use self::bell::Bell;
 use self::engine::Engine;
 use self::fetch::Fetches;
+use self::kept::Kept;
 use self::keys::{Keys, Known};
 use self::put::Puts;
 use self::role::Role;
@@ -65,6 +69,8 @@ const CONTROL: usize = 0;
 const SIGNAL: usize = usize::MAX;
 /// The largest message that is taken from the scheduler, in bytes.
 const MOST: u64 = 1 << 30;
+/// Constants are kept up to this part of the memory that this process may use.
+const KEPT: u64 = 4;
 /// Bytes of messages that wait to be sent, above which submitters wait.
 const WAITING: usize = 1 << 20;
 
@@ -205,6 +211,7 @@ impl<T> Client<T> {
                 workers,
                 fetches: Fetches::default(),
                 puts: Puts::default(),
+                kept: Kept::new(treadle_memory::memory_limit() / KEPT),
                 sweep: None,
                 timer: None,
             }),
@@ -381,6 +388,12 @@ impl<T> Client<T> {
     /// The keys that the client needs, futures or not.
     pub fn key_count(&self) -> usize {
         lock(&self.keys).len()
+    }
+
+    /// How many constants are kept, in case that the scheduler asks for them again, and how many
+    /// bytes they are.
+    pub fn kept(&self) -> (usize, u64) {
+        lock(&self.engine).kept.totals()
     }
 
     /// The encoded value of a key, if it came from the scheduler.

@@ -8,6 +8,7 @@ use treadle_types::{Value, WorkerId};
 
 use super::engine::Engine;
 use super::error::ClientError;
+use super::kept::{Constant, IsIntact};
 use super::keys::Known;
 use super::workers::{Delivery, Job, Load};
 use super::{Change, Client, Item};
@@ -64,6 +65,8 @@ struct Pending {
     taken: bool,
     /// A notice has said how it stands.
     is_told: bool,
+    /// It was brought before, and the scheduler asks for it again.
+    is_asked: bool,
     attempts: u32,
     /// When to have workers chosen anew.
     again: Option<Instant>,
@@ -105,19 +108,24 @@ impl<T> Client<T> {
         whither: &Whither,
     ) -> Result<Option<T>, ClientError> {
         self.check()?;
-        let (_, before) = self.put_as(key, Some(owner), content, whither)?;
+        let (_, before) = self.put_as(key, Some(owner), content, whither, None)?;
         Ok(before)
     }
 
     /// Puts a value for tasks of a submission; [`Client::let_go`] ends its need for it.
     ///
-    /// Nothing can compute it again, so two workers have it: the death of one loses nothing.
-    pub(super) fn put_constant(&self, key: &[u8], content: Content) -> Result<u32, ClientError> {
+    /// Nothing can compute it again, so it is kept here in case that the worker that has it is lost.
+    pub(super) fn put_constant(
+        &self,
+        key: &[u8],
+        content: Content,
+        is_intact: IsIntact,
+    ) -> Result<u32, ClientError> {
         let whither = Whither {
             workers: Vec::new(),
-            copies: 2,
+            copies: 1,
         };
-        let (id, _) = self.put_as(key, None, content, &whither)?;
+        let (id, _) = self.put_as(key, None, content, &whither, Some(is_intact))?;
         Ok(id)
     }
 
@@ -127,6 +135,7 @@ impl<T> Client<T> {
         owner: Option<T>,
         content: Content,
         whither: &Whither,
+        kept: Option<IsIntact>,
     ) -> Result<(u32, Option<T>), ClientError> {
         let engine = &mut *lock(&self.engine);
         let sender = &mut *lock(&self.sender);
@@ -184,6 +193,25 @@ impl<T> Client<T> {
             Contained::Inline(value) => Some(value.clone()),
             Contained::Frames(..) => None,
         };
+        let mut is_kept = false;
+        if let Contained::Frames(kind, frames) = &content.value
+            && let Some(is_intact) = kept
+        {
+            let constant = Constant {
+                key: Bytes::copy_from_slice(key),
+                nbytes: content.nbytes,
+                class: content.class.clone(),
+                kind: *kind,
+                frames: frames.clone(),
+                is_intact,
+            };
+            let dropped = engine.kept.keep(named, constant);
+            is_kept = dropped.is_some();
+            let dropped = dropped.filter(|ids| !ids.is_empty());
+            if let Some(ids) = dropped {
+                sender.push(&FromClient::Unkept(ids));
+            }
+        }
         let message = FromClient::Put {
             id: named,
             key: Bytes::copy_from_slice(key),
@@ -192,6 +220,7 @@ impl<T> Client<T> {
             class: content.class.clone(),
             workers: whither.workers.clone(),
             copies: whither.copies,
+            kept: is_kept,
         };
         if let Contained::Frames(kind, frames) = content.value {
             let put = Pending {
@@ -207,6 +236,7 @@ impl<T> Client<T> {
                 targets: 0,
                 taken: false,
                 is_told: false,
+                is_asked: false,
                 attempts: 0,
                 again: None,
                 reason: String::new(),
@@ -216,6 +246,83 @@ impl<T> Client<T> {
         sender.push(&message);
         sender.flush();
         Ok((id, before))
+    }
+
+    /// The scheduler asks for a constant that is lost, which was put under this name.
+    pub(super) fn bring_again(&self, engine: &mut Engine, name: u32) {
+        let Some(constant) = engine.kept.get(name).cloned() else {
+            // It was put again, or is not kept any more: the scheduler is about to hear so.
+            return;
+        };
+        let Constant {
+            key,
+            nbytes,
+            class,
+            kind,
+            frames,
+            is_intact,
+        } = constant;
+        if !is_intact(&key, kind, &frames) {
+            engine.kept.remove(name);
+            return self.post([FromClient::Unkept(vec![name])]);
+        }
+        let named = {
+            let mut keys = lock(&self.keys);
+            match keys.find(&key) {
+                Some(id) => {
+                    // Until it is there, as if it were put the first time.
+                    if !engine.puts.pending.contains_key(&id) {
+                        keys.hold(id);
+                    }
+                    keys.name_again(id).map(|named| (id, named))
+                }
+                None => keys.add(&key, None).map(|id| (id, id)),
+            }
+        };
+        let Ok((id, named)) = named else {
+            return;
+        };
+        let put = Pending {
+            load: Load {
+                name: named,
+                object: 0,
+                kind,
+                frames,
+            },
+            nbytes,
+            class,
+            whither: Whither {
+                workers: Vec::new(),
+                copies: 1,
+            },
+            targets: 0,
+            taken: false,
+            is_told: false,
+            is_asked: true,
+            attempts: 0,
+            again: None,
+            reason: String::new(),
+        };
+        engine.puts.pending.insert(id, put);
+        self.say_put(engine, id, named, key);
+    }
+
+    /// Tells the scheduler that a value is put again, under another name.
+    fn say_put(&self, engine: &mut Engine, id: u32, named: u32, key: Bytes) {
+        let Some(put) = engine.puts.pending.get(&id) else {
+            return;
+        };
+        let kept = engine.kept.rename(&key, named);
+        self.post([FromClient::Put {
+            id: named,
+            key,
+            nbytes: put.nbytes,
+            inline: None,
+            class: put.class.clone(),
+            workers: put.whither.workers.clone(),
+            copies: put.whither.copies,
+            kept,
+        }]);
     }
 
     /// The scheduler says where to bring a value that was put under this name.
@@ -279,6 +386,14 @@ impl<T> Client<T> {
         let reason = format!("it could not be brought to any worker: {}", put.reason);
         let reason = Value::Tuple(vec![Value::Str("lost data".into()), Value::Str(reason)]);
         let ids = vec![lock(&self.keys).named(id)];
+        if put.is_asked {
+            // Another client may bring it.
+            for &name in &ids {
+                engine.kept.remove(name);
+            }
+            self.post([FromClient::Unkept(ids)]);
+            return self.is_put(engine, id);
+        }
         self.post([FromClient::Cancel {
             ids,
             force: false,
@@ -324,7 +439,6 @@ impl<T> Client<T> {
                 continue;
             };
             put.again = None;
-            let sender = &mut *lock(&self.sender);
             let (named, key) = {
                 let mut keys = lock(&self.keys);
                 (keys.name_again(id), keys.key(id))
@@ -332,17 +446,7 @@ impl<T> Client<T> {
             let (Ok(named), Some(key)) = (named, key) else {
                 continue;
             };
-            let message = FromClient::Put {
-                id: named,
-                key: Bytes::copy_from_slice(&key),
-                nbytes: put.nbytes,
-                inline: None,
-                class: put.class.clone(),
-                workers: put.whither.workers.clone(),
-                copies: put.whither.copies,
-            };
-            sender.push(&message);
-            sender.flush();
+            self.say_put(engine, id, named, Bytes::copy_from_slice(&key));
         }
     }
 }

@@ -8,6 +8,7 @@ use treadle_types::value::put_varint;
 
 use super::Client;
 use super::error::ClientError;
+use super::kept::IsIntact;
 use super::keys::Known;
 use super::put::Content;
 use crate::lock;
@@ -287,7 +288,8 @@ impl<T> Client<T> {
 
     /// A large constant that the tasks that follow read, under a key made of its content. It is sent
     /// once, and needed until the submission is finished or dropped by
-    /// [`Client::abandon`].
+    /// [`Client::abandon`]. Its frames are kept for as long as tasks may need them, in case that the
+    /// worker that has it is lost; `is_intact` says then whether they are what they were.
     ///
     /// # Errors
     /// When the connection is over.
@@ -296,10 +298,11 @@ impl<T> Client<T> {
         submission: &mut Submission<T>,
         key: &[u8],
         content: Content,
+        is_intact: IsIntact,
     ) -> Result<Input, ClientError> {
-        let id = self.put_constant(key, content)?;
+        let id = self.put_constant(key, content, is_intact)?;
         submission.held.push(id);
-        Ok(Input::Known(id))
+        Ok(Input::Known(lock(&self.keys).named(id)))
     }
 
     /// Sends the batch, without waiting. Returns what the application kept of keys that have new

@@ -126,6 +126,7 @@ impl Hub {
                     is_sidecar,
                     link: Link::new(peer.clone(), most),
                     locals: Locals::new(),
+                    kept: std::collections::HashMap::new(),
                     submissions: std::collections::HashMap::new(),
                     knows: Bits::default(),
                     dirty: false,

@@ -71,6 +71,18 @@ impl Hub {
                 task,
                 notice,
             } => self.notify(*client, *task, notice),
+            Effect::Bring { client, task } => {
+                let node = self.clients.get(*client);
+                if let Some(&id) = node.and_then(|node| node.kept.get(task)) {
+                    self.tell_client(*client, &ToClient::Bring(vec![id]));
+                }
+            }
+            Effect::Unkeep { client, task } => {
+                let node = self.clients.get_mut(*client);
+                if let Some(id) = node.and_then(|node| node.kept.remove(task)) {
+                    self.tell_client(*client, &ToClient::Unkeep(vec![id]));
+                }
+            }
             // Together, and after the others, which may name it.
             Effect::Forgotten(task) => self.forgotten.push(*task),
             Effect::Drained(worker) => self.drained(*worker),

@@ -434,7 +434,12 @@ impl Hub {
                 class,
                 workers,
                 copies,
-            } => self.put(client, id, &key, nbytes, inline, class, &workers, copies)?,
+                kept,
+            } => {
+                let whither = (&workers[..], copies);
+                self.put(client, id, &key, nbytes, inline, class, whither, kept)?;
+            }
+            FromClient::Unkept(ids) => self.unkept(client, &ids)?,
             FromClient::Want { first, keys } => self.want(client, first, &keys)?,
             FromClient::Release(ids) => self.release(client, &ids)?,
             FromClient::Cancel { ids, force, reason } => {

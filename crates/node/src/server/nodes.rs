@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use treadle_types::{Cause, ClientId, Symbol, Value, WorkerId};
+use treadle_types::{Cause, ClientId, Symbol, TaskId, Value, WorkerId};
 
 use super::definitions::Bits;
 use super::locals::Locals;
@@ -185,6 +185,8 @@ pub(super) struct ClientNode {
     pub(super) is_sidecar: bool,
     pub(super) link: Link<FromClient, ToClient>,
     pub(super) locals: Locals,
+    /// Values that it keeps, with the local id of its last put.
+    pub(super) kept: HashMap<TaskId, u32>,
     /// Ranges of new ids of submissions of which more is to come.
     pub(super) submissions: HashMap<u32, Vec<(u32, u32)>>,
     pub(super) knows: Bits,

@@ -431,8 +431,8 @@ impl Hub {
         nbytes: u64,
         inline: Option<Bytes>,
         class: Bytes,
-        allowed: &[String],
-        copies: u32,
+        (allowed, copies): (&[String], u32),
+        kept: bool,
     ) -> Result<(), Broken> {
         let mut fresh = self.name(client, id, std::slice::from_ref(key))?;
         let Meaning::Task(task) = self.meaning(client, id)? else {
@@ -440,6 +440,9 @@ impl Hub {
         };
         if let Some(node) = self.clients.get_mut(client) {
             node.locals.want(task, id);
+            if kept {
+                node.kept.insert(task, id);
+            }
         }
         let is_inline = inline.is_some();
         let is_there = self
@@ -453,6 +456,7 @@ impl Hub {
             inline,
             class,
             holders: Vec::new(),
+            kept,
         });
         if let Err(error) = put {
             self.abandon(&mut fresh);
@@ -488,6 +492,17 @@ impl Hub {
                 workers,
             },
         );
+        Ok(())
+    }
+
+    /// A client does not keep values any more.
+    pub(super) fn unkept(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
+        let kept = node.kept.extract_if(|_, id| ids.contains(id));
+        let tasks = kept.map(|(task, _)| task).collect();
+        self.feed(Event::Unkept { client, tasks })?;
         Ok(())
     }
 

@@ -296,6 +296,7 @@ pub(super) fn put_put(message: &FromClient) -> Section {
         class,
         workers,
         copies,
+        kept,
     } = message
     else {
         unreachable!("another message");
@@ -308,6 +309,7 @@ pub(super) fn put_put(message: &FromClient) -> Section {
         class: class.clone(),
         workers: workers.clone(),
         copies: *copies,
+        kept: *kept,
     })
 }
 
@@ -320,6 +322,7 @@ pub(super) fn get_put(section: proto::Put, keeper: Keeper) -> FromClient {
         class: keeper.keep_field(section.class),
         workers: section.workers,
         copies: section.copies,
+        kept: section.kept,
     }
 }
 
@@ -398,6 +401,9 @@ pub(super) fn name(section: &Section) -> &'static str {
         Section::Want(_) => "want",
         Section::Cancel(_) => "cancel",
         Section::Retry(_) => "retry",
+        Section::Bring(_) => "bring",
+        Section::Unkeep(_) => "unkeep",
+        Section::Unkept(_) => "unkept",
         Section::Define(_) => "define",
         Section::Undefine(_) => "undefine",
         Section::Peer(_) => "peer",

@@ -190,6 +190,7 @@ impl Message for ToClient {
             Self::Place { workers, .. } => cold::cost(&[5 * workers.len()]),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
             Self::PeerLost(_) | Self::Restarted => cold::cost(&[]),
+            Self::Bring(ids) | Self::Unkeep(ids) => cold::cost(&[5 * ids.len()]),
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Stuck { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
@@ -221,6 +222,12 @@ impl Message for ToClient {
             Self::Call(call) => cold::put_call(call),
             Self::Answer(answer) => cold::put_answer(answer),
             Self::Stuck { keys, reason } => cold::put_stuck(keys, *reason),
+            Self::Bring(ids) => Section::Bring(proto::Ids {
+                ids: put_deltas(ids),
+            }),
+            Self::Unkeep(ids) => Section::Unkeep(proto::Ids {
+                ids: put_deltas(ids),
+            }),
             Self::Restarted => Section::Restarted(proto::Nothing {}),
         }
     }
@@ -241,6 +248,8 @@ impl Message for ToClient {
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
             Section::Stuck(section) => cold::get_stuck(section, keeper)?,
+            Section::Bring(section) => Self::Bring(get_deltas("ids", section.ids)?),
+            Section::Unkeep(section) => Self::Unkeep(get_deltas("ids", section.ids)?),
             Section::Restarted(_) => Self::Restarted,
             other => return foreign(&other),
         }))
@@ -275,7 +284,7 @@ impl Message for FromClient {
             Self::Want { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
             Self::Release(ids) => Releases::cost(ids),
             Self::Cancel { ids, reason, .. } => cold::cost(&[5 * ids.len(), reason.len()]),
-            Self::Retry(ids) => cold::cost(&[5 * ids.len()]),
+            Self::Retry(ids) | Self::Unkept(ids) => cold::cost(&[5 * ids.len()]),
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Goodbye => cold::cost(&[]),
@@ -306,6 +315,9 @@ impl Message for FromClient {
             Self::Retry(ids) => Section::Retry(proto::Ids {
                 ids: put_deltas(ids),
             }),
+            Self::Unkept(ids) => Section::Unkept(proto::Ids {
+                ids: put_deltas(ids),
+            }),
             Self::Call(call) => cold::put_call(call),
             Self::Answer(answer) => cold::put_answer(answer),
             Self::Goodbye => Section::Bye(proto::Nothing {}),
@@ -321,6 +333,7 @@ impl Message for FromClient {
             Section::Want(section) => cold::get_want(section)?,
             Section::Cancel(section) => cold::get_cancel(section, keeper)?,
             Section::Retry(section) => Self::Retry(get_deltas("ids", section.ids)?),
+            Section::Unkept(section) => Self::Unkept(get_deltas("ids", section.ids)?),
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
             Section::Bye(_) => Self::Goodbye,

@@ -1,11 +1,13 @@
 //! Values that clients bring.
 
 use bytes::Bytes;
-use treadle_node::client::{Change, Contained, Content, Event, Whither};
+use treadle_node::client::{Change, Contained, Content, Event, Input, Whither};
 use treadle_node::message::{FromClient, Standing, ToClient};
 use treadle_types::WorkerId;
 
-use crate::support::{Scheduler, Worker, finished, inline, next, next_finished, notice, start};
+use crate::support::{
+    Scheduler, TestClient, Worker, eventually, finished, inline, next, next_finished, notice, start,
+};
 
 fn large(bytes: usize) -> Content {
     Content {
@@ -31,6 +33,7 @@ fn put(scheduler: &mut Scheduler) -> u32 {
         class,
         workers,
         copies: 2,
+        kept: false,
     } = scheduler.hear()
     else {
         panic!("not this put");
@@ -203,6 +206,125 @@ fn a_value_that_is_put_again_after_it_was_cancelled_goes_by_its_new_name() {
     client.silence();
     client.try_lead().unwrap().poll();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![second, first]));
+}
+
+/// A constant, for a task that is submitted with it; the id that it was put under.
+fn constant(
+    scheduler: &mut Scheduler,
+    client: &TestClient,
+    is_intact: fn(&[u8], u32, &[Bytes]) -> bool,
+) -> u32 {
+    let mut submission = client.submission();
+    let input = client.constant(&mut submission, b"x", large(1_000_000), is_intact);
+    let id = constant_put(scheduler);
+    assert_eq!(input.unwrap(), Input::Known(id));
+    client.abandon(submission).unwrap();
+    id
+}
+
+fn constant_put(scheduler: &mut Scheduler) -> u32 {
+    match scheduler.hear() {
+        FromClient::Put {
+            id,
+            copies: 1,
+            kept: true,
+            nbytes: 1_000_000,
+            ..
+        } => id,
+        other => panic!("not a constant that is kept: {other:?}"),
+    }
+}
+
+fn place(id: u32, object: u64, worker: &Worker) -> ToClient {
+    ToClient::Place {
+        id,
+        object,
+        workers: vec![worker.id],
+    }
+}
+
+/// Has the client take what has come until something is so.
+fn attend(client: &TestClient, what: &str, mut so: impl FnMut() -> bool) {
+    eventually(what, || {
+        client.silence();
+        client.try_lead().unwrap().poll();
+        client.flush_now();
+        so()
+    });
+}
+
+#[test]
+fn a_constant_is_brought_again_as_long_as_the_scheduler_may_ask_for_it() {
+    let (mut scheduler, client) = start();
+    let (mut first, mut second) = (Worker::new(1), Worker::new(2));
+    let id = constant(&mut scheduler, &client, |key, kind, frames| {
+        (key, kind, frames[0].len()) == (b"x", 1, 1_000_000)
+    });
+    let script = std::thread::spawn(move || {
+        scheduler.say([
+            first.introduction(),
+            second.introduction(),
+            place(id, 77, &first),
+        ]);
+        let (object, ..) = first.brought();
+        first.take(object, "");
+        scheduler.say([notice(id, finished(1, 77))]);
+        // It is kept, and not wanted any more.
+        assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
+        scheduler.say([ToClient::Bring(vec![id])]);
+        let again = constant_put(&mut scheduler);
+        assert_ne!(again, id);
+        scheduler.say([place(again, 78, &second)]);
+        let (object, kind, frames) = second.brought();
+        assert_eq!((object, kind, frames[0].len()), (78, 1, 1_000_000));
+        second.take(object, "");
+        scheduler.say([notice(again, finished(2, 78))]);
+        assert_eq!(scheduler.hear(), FromClient::Release(vec![again]));
+        // By its earlier name it is not meant.
+        scheduler.say([ToClient::Unkeep(vec![id]), ToClient::Bring(vec![id])]);
+        (scheduler, again)
+    });
+    attend(&client, "it was brought twice", || script.is_finished());
+    let (mut scheduler, again) = script.join().unwrap();
+    assert_eq!(client.kept(), (1, 1_000_000));
+    assert_eq!(client.key_count(), 0);
+    scheduler.say([ToClient::Unkeep(vec![again])]);
+    attend(&client, "it is dropped", || client.kept() == (0, 0));
+    assert!(scheduler.has_heard_nothing());
+}
+
+#[test]
+fn a_constant_that_was_written_to_is_not_brought_again() {
+    let (mut scheduler, client) = start();
+    let id = constant(&mut scheduler, &client, |_, _, _| false);
+    scheduler.say([notice(id, finished(1, 77)), ToClient::Bring(vec![id])]);
+    attend(&client, "it is dropped", || client.kept() == (0, 0));
+    let heard = [scheduler.hear(), scheduler.hear()];
+    assert!(heard.contains(&FromClient::Unkept(vec![id])), "{heard:?}");
+}
+
+#[test]
+fn a_constant_that_no_worker_takes_again_is_left_to_others() {
+    let (mut scheduler, client) = start();
+    let mut worker = Worker::new(1);
+    let id = constant(&mut scheduler, &client, |_, _, _| true);
+    let script = std::thread::spawn(move || {
+        scheduler.say([worker.introduction(), notice(id, finished(1, 77))]);
+        assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
+        scheduler.say([ToClient::Bring(vec![id])]);
+        let mut name = id;
+        for _ in 0..5 {
+            name = constant_put(&mut scheduler);
+            scheduler.say([place(name, 78, &worker)]);
+            let (object, ..) = worker.brought();
+            worker.take(object, "no room");
+        }
+        assert_eq!(scheduler.hear(), FromClient::Unkept(vec![name]));
+        assert!(matches!(scheduler.hear(), FromClient::Release(ids) if ids.contains(&name)));
+    });
+    attend(&client, "it has given up", || script.is_finished());
+    script.join().unwrap();
+    assert_eq!((client.kept(), client.key_count()), ((0, 0), 0));
 }
 
 #[test]

@@ -291,7 +291,7 @@ fn a_constant_is_put_before_its_readers_and_released_after_the_last() {
     let mut submission = client.submission();
     submission.options(TaskOptions::default());
     let constant = client
-        .constant(&mut submission, b"content", content())
+        .constant(&mut submission, b"content", content(), |_, _, _| true)
         .unwrap();
     submission.add(&task("x", &[constant]), Some("x"));
     client.flush(&mut submission, Vec::new).unwrap();
@@ -313,7 +313,9 @@ fn a_constant_is_put_before_its_readers_and_released_after_the_last() {
         client.value(b"content").is_some()
     });
     assert_eq!(
-        client.constant(&mut other, b"content", content()).unwrap(),
+        client
+            .constant(&mut other, b"content", content(), |_, _, _| true)
+            .unwrap(),
         constant
     );
     submission.add(&task("y", &[constant]), Some("y"));

@@ -323,6 +323,7 @@ impl Client {
             class: Bytes::new(),
             workers: Vec::new(),
             copies,
+            kept: false,
         });
         id
     }

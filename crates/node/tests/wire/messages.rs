@@ -286,6 +286,8 @@ pub(crate) fn to_client() -> impl Strategy<Value = ToClient> {
         1 => (prop::collection::vec(bytes(), 0..3), stuck()).prop_map(|(keys, reason)| {
             ToClient::Stuck { keys, reason }
         }),
+        1 => ids().prop_map(ToClient::Bring),
+        1 => ids().prop_map(ToClient::Unkeep),
         1 => Just(ToClient::Restarted),
     ]
 }
@@ -376,9 +378,10 @@ fn put() -> impl Strategy<Value = FromClient> {
         class(),
         prop::collection::vec(text(), 0..3),
         number(),
+        any::<bool>(),
     )
         .prop_map(
-            |(id, key, nbytes, inline, class, workers, copies)| FromClient::Put {
+            |(id, key, nbytes, inline, class, workers, copies, kept)| FromClient::Put {
                 id,
                 key,
                 nbytes,
@@ -386,12 +389,16 @@ fn put() -> impl Strategy<Value = FromClient> {
                 class,
                 workers,
                 copies,
+                kept,
             },
         )
 }
 
+fn ids() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(number(), 0..20)
+}
+
 pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
-    let ids = || prop::collection::vec(number(), 0..20);
     prop_oneof![
         1 => definition().prop_map(FromClient::Define),
         3 => batch().prop_map(FromClient::Submit),
@@ -404,6 +411,7 @@ pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
             ids, force, reason
         }),
         1 => ids().prop_map(FromClient::Retry),
+        1 => ids().prop_map(FromClient::Unkept),
         1 => call().prop_map(FromClient::Call),
         1 => answer().prop_map(FromClient::Answer),
         1 => Just(FromClient::Goodbye),

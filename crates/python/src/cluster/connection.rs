@@ -342,6 +342,13 @@ impl Connection {
         Ok(self.client()?.owner(&key, |state| state.clone_ref(py)))
     }
 
+    /// How many large constants are kept, in case that the scheduler asks for them again, and their
+    /// bytes.
+    fn kept(&self, py: Python<'_>) -> PyResult<(usize, u64)> {
+        let client = self.client()?;
+        Ok(py.detach(|| client.kept()))
+    }
+
     /// Cancels keys; with `force`, also where other clients want them.
     fn cancel(
         &self,

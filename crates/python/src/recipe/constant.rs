@@ -2,7 +2,9 @@
 
 use super::encoder::shorten;
 use crate::transfer::{self, Encoded};
+use bytes::Bytes;
 use pyo3::prelude::*;
+use treadle_types::Value;
 
 /// A large constant of a submission.
 pub(crate) struct Constant {
@@ -20,18 +22,25 @@ pub(crate) struct Constant {
 /// When it cannot be pickled.
 pub(super) fn encode(object: &Bound<'_, PyAny>) -> PyResult<(Encoded, u128)> {
     let encoded = transfer::encode(object)?;
-    let frames = &encoded.frames;
-    let kind = encoded.kind;
-    let hash = object.py().detach(|| {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&kind.to_le_bytes());
-        for frame in frames {
-            hasher.update(&(frame.len() as u64).to_le_bytes());
-            hasher.update(frame);
-        }
-        shorten(&hasher.finalize())
-    });
+    let hash = object.py().detach(|| hash(encoded.kind, &encoded.frames));
     Ok((encoded, hash))
+}
+
+fn hash(kind: u32, frames: &[Bytes]) -> u128 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&kind.to_le_bytes());
+    for frame in frames {
+        hasher.update(&(frame.len() as u64).to_le_bytes());
+        hasher.update(frame);
+    }
+    shorten(&hasher.finalize())
+}
+
+/// Whether frames are still those that an encoded key names: somebody may have written to the object
+/// whose memory they view.
+pub(crate) fn is_intact(encoded_key: &[u8], kind: u32, frames: &[Bytes]) -> bool {
+    let is_named = |name: &String| *name == key(hash(kind, frames));
+    matches!(Value::from_bytes(encoded_key), Ok(Value::Str(name)) if is_named(&name))
 }
 
 /// The key of a constant.

@@ -32,7 +32,7 @@ mod token;
 mod value;
 mod write;
 
-pub(crate) use constant::Constant;
+pub(crate) use constant::{Constant, is_intact};
 pub(crate) use definition::Definition;
 pub(crate) use encoder::{Encoder, NewDefinition};
 pub(crate) use inputs::Input;

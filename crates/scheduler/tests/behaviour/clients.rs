@@ -176,6 +176,7 @@ fn values_of_clients_are_values() {
         inline,
         class: Bytes::from_static(b"array"),
         holders,
+        kept: false,
     };
     let small = cluster.scheduler.allocate();
     cluster.event(put(small, Some(Bytes::from_static(b"small")), vec![]));
@@ -203,6 +204,7 @@ fn a_value_of_a_client_is_lost_with_its_last_worker() {
         inline: None,
         class: Bytes::new(),
         holders: vec![WorkerId(0)],
+        kept: false,
     });
     let reader = cluster.one(reads(&[task]).on(&[5]));
     cluster.lose(0);
@@ -227,6 +229,7 @@ fn coming(cluster: &mut Cluster, bringers: &[ClientId]) -> (TaskId, TaskId) {
             inline: None,
             class: Bytes::new(),
             holders: Vec::new(),
+            kept: false,
         });
         names.push(cluster.scheduler.task(task).expect("it").object());
     }
@@ -295,6 +298,7 @@ fn a_value_of_a_client_stays_as_long_as_something_could_be_computed_from_it() {
         inline: None,
         class: Bytes::new(),
         holders: vec![WorkerId(0)],
+        kept: false,
     });
     let object = cluster.scheduler.task(task).expect("it").object();
     let node = cluster.nodes.get_mut(&WorkerId(0)).expect("it");

@@ -119,6 +119,9 @@ pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<WorkerId, Node>,
     pub(crate) notices: BTreeMap<(ClientId, TaskId), Vec<Notice>>,
     pub(crate) forgotten: BTreeSet<TaskId>,
+    /// Clients that were asked for values that they keep, and those that need not keep them.
+    pub(crate) asked: Vec<(ClientId, TaskId)>,
+    pub(crate) unkept: Vec<(ClientId, TaskId)>,
     pub(crate) drained: Vec<WorkerId>,
     pub(crate) dismissed: Vec<WorkerId>,
     pub(crate) stuck: Vec<(Vec<TaskId>, Stuck)>,
@@ -146,6 +149,8 @@ impl Cluster {
             nodes: BTreeMap::new(),
             notices: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            asked: Vec::new(),
+            unkept: Vec::new(),
             drained: Vec::new(),
             dismissed: Vec::new(),
             stuck: Vec::new(),
@@ -205,6 +210,8 @@ impl Cluster {
             Effect::Forgotten(task) => {
                 self.forgotten.insert(task);
             }
+            Effect::Bring { client, task } => self.asked.push((client, task)),
+            Effect::Unkeep { client, task } => self.unkept.push((client, task)),
             Effect::Drained(worker) => self.drained.push(worker),
             Effect::Dismiss { worker, .. } => {
                 self.dismissed.push(worker);

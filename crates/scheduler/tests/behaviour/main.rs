@@ -1,5 +1,6 @@
 //! What the scheduler does, by theme, in a small cluster of workers that answer as workers do.
 
+mod bring;
 mod cancellation;
 mod chains;
 mod clients;

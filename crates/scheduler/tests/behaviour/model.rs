@@ -255,6 +255,7 @@ impl Model {
             Step::Tick(millis) => {
                 let time = std::time::Duration::from_millis(u64::from(millis) * 40);
                 self.cluster.tick_after(time);
+                self.answer();
             }
             Step::LeaveAndCome => {
                 self.cluster.event(Event::ClientLeft(client));
@@ -380,6 +381,7 @@ impl Model {
             inline: None,
             class: bytes::Bytes::new(),
             holders: vec![worker],
+            kept: task.0.is_multiple_of(2),
         });
         if let Some(view) = self.cluster.scheduler.task(task) {
             let object = view.object();
@@ -388,6 +390,36 @@ impl Model {
             }
         }
         self.tasks.push(task);
+    }
+
+    /// Clients that were asked for values bring them, or cannot.
+    fn answer(&mut self) {
+        for (client, task) in std::mem::take(&mut self.cluster.asked) {
+            if client != self.me() || self.cluster.scheduler.task(task).is_none() {
+                continue;
+            }
+            let worker = self.worker(task.0 as u8);
+            let Some(worker) = worker.filter(|_| !task.0.is_multiple_of(3)) else {
+                let tasks = vec![task];
+                self.cluster.event(Event::Unkept { client, tasks });
+                continue;
+            };
+            self.cluster.event(Event::Put {
+                client,
+                task,
+                nbytes: 3_000,
+                inline: None,
+                class: bytes::Bytes::new(),
+                holders: Vec::new(),
+                kept: true,
+            });
+            let object = self.cluster.scheduler.task(task).expect("it").object();
+            let node = self.cluster.nodes.get_mut(&worker).expect("it");
+            node.store.insert(object);
+            let nbytes = 3_000;
+            self.cluster
+                .report(worker.0, Report::Stored { object, nbytes });
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -421,6 +453,7 @@ impl Model {
         for _ in 0..60 {
             self.cluster.run();
             self.leave_drained();
+            self.answer();
             if self.is_done() {
                 break;
             }

@@ -87,7 +87,7 @@ impl<'a, 'py> Sending<'a, 'py> {
         let (client, submission) = (self.client, &mut self.submission);
         let put = self
             .py
-            .detach(|| client.constant(submission, &key, content));
+            .detach(|| client.constant(submission, &key, content, recipe::is_intact));
         let input = put.map_err(self.connection.failed())?;
         self.constants[place] = Some(input);
         Ok(input)

@@ -102,6 +102,13 @@ pub enum ToWorker {
     Define(Definition),
     /// A client is gone, with its definitions.
     Undefine(ClientId),
+    /// Definitions of a client that no task uses any more, nor will.
+    Withdraw {
+        /// The client.
+        client: ClientId,
+        /// Its numbers of them.
+        numbers: Vec<u32>,
+    },
     /// Where a worker is, before the first command that names it.
     Peer {
         /// The worker.
@@ -199,6 +206,8 @@ pub struct TaskOptions {
 pub enum FromClient {
     /// A definition, before the first batch that uses it. Its `client` is set by the scheduler.
     Define(Definition),
+    /// Definitions that no later batch uses: in answer to [`ToClient::Unused`].
+    Undefine(Vec<u32>),
     /// Tasks.
     Submit(Batch),
     /// A value that no task computes. A small one comes with the message. For another the answer is
@@ -351,6 +360,9 @@ pub enum ToClient {
     },
     /// A worker is gone.
     PeerLost(WorkerId),
+    /// Numbers of definitions that no task has used for long. The client shall
+    /// [give them up](FromClient::Undefine), and define anew what it needs again.
+    Unused(Vec<u32>),
     /// A question.
     Call(Call),
     /// An answer.

@@ -96,6 +96,8 @@ pub trait Host: Send + Sync + 'static {
     fn ended(&self, _reason: &str) {}
     /// A client is gone, and its definitions with it.
     fn undefine(&self, client: ClientId);
+    /// No task uses these definitions of a client any more, nor will.
+    fn withdraw(&self, client: ClientId, numbers: &[u32]);
     /// The value of an actor was released.
     fn dropped(&self, object: ObjectId);
     /// What runs in the process takes so many bytes of memory, more than it may. Called again and

@@ -317,6 +317,69 @@ fn definitions_go_once_to_each_worker_and_end_with_their_client() {
 }
 
 #[test]
+fn definitions_that_no_task_uses_go_when_there_are_many() {
+    const MANY: u32 = 1200;
+    let cluster = Cluster::new(2);
+    let mut client = cluster.client("c");
+    let call = |number: u32| Task {
+        definitions: vec![number, 0],
+        ..task(format!("t-{number}"), i64::from(number), &[])
+    };
+    // Clients of these tests have defined 0, and use it all the time.
+    let all: Vec<Task> = (1..=MANY).map(call).collect();
+    let keys: Vec<&str> = all.iter().map(|task| task.key.as_str()).collect();
+    for (number, task) in (1..).zip(&all) {
+        client.define(number, &format!("f-{number}"));
+        client.submit(std::slice::from_ref(task), &[&task.key]);
+    }
+    for key in &keys {
+        client.value(key);
+    }
+    // The last two are used, whatever the client says.
+    let (rest, used) = keys.split_at(keys.len() - 2);
+    client.release(rest);
+    let numbers = client.wait_until("it is asked", |own| {
+        own.others.iter().find_map(|message| match message {
+            ToClient::Unused(numbers) => Some(numbers.clone()),
+            _ => None,
+        })
+    });
+    let mut numbers = numbers.unwrap();
+    assert!(numbers.iter().all(|number| (1..=MANY - 2).contains(number)));
+    assert!(
+        numbers.len() > 100,
+        "{} of {MANY} are too many",
+        numbers.len()
+    );
+    // One is used again before the client is asked, for all that the scheduler knows.
+    let again = numbers[0];
+    let task = call(again);
+    client.submit(std::slice::from_ref(&task), &[&task.key]);
+    client.value(&task.key);
+    numbers.push(MANY);
+    client.say(&FromClient::Undefine(numbers.clone()));
+    let is_withdrawn = |number: u32| {
+        move |seen: &swarm::Seen| seen.withdrawn.iter().any(|(.., other)| *other == number)
+    };
+    cluster.swarm.wait_for("one goes", is_withdrawn(numbers[1]));
+    {
+        let seen = cluster.swarm.seen.lock().unwrap();
+        assert!(!is_withdrawn(again)(&seen) && !is_withdrawn(MANY)(&seen));
+    }
+    client.release(&[&task.key]);
+    client.release(used);
+    cluster.swarm.wait_for("that one goes", is_withdrawn(again));
+    cluster
+        .swarm
+        .wait_for("the last one goes", is_withdrawn(MANY));
+    // Its place is another's, which workers hear of.
+    client.define(MANY + 1, "f-new");
+    let task = call(MANY + 1);
+    client.submit(std::slice::from_ref(&task), &[&task.key]);
+    assert_eq!(client.value(&task.key), i64::from(MANY) + 1);
+}
+
+#[test]
 fn a_large_recipe_travels_like_a_small_one() {
     let cluster = Cluster::new(1);
     let mut client = cluster.client("c");

@@ -158,6 +158,7 @@ impl<T> Client<T> {
                 None => return,
             },
             ToClient::Stuck { keys, reason } => Item::Stuck(keys, reason),
+            ToClient::Unused(numbers) => Item::Unused(numbers),
             ToClient::Restarted => Item::Restarted,
         };
         lock(&self.inbox).push_back(item);

@@ -178,6 +178,7 @@ impl<T> Lead<'_, T> {
                 Item::Call(call) => Event::Call(call),
                 Item::Answer(answer) => Event::Answer(answer),
                 Item::Stuck(keys, reason) => Event::Stuck { keys, reason },
+                Item::Unused(numbers) => Event::Unused(numbers),
                 Item::Restarted => Event::Restarted,
                 Item::Closed(reason) => Event::Closed(reason),
             });

@@ -122,6 +122,9 @@ pub enum Event<R> {
         /// Why.
         reason: Stuck,
     },
+    /// Definitions that no task uses: the application shall define anew what it needs again, and
+    /// [say so](Client::undefine).
+    Unused(Vec<u32>),
     /// Everything was cancelled and dropped.
     Restarted,
     /// The connection is over; why. What was asked for and has not come will not come.
@@ -140,6 +143,7 @@ enum Item {
     Call(Call),
     Answer(Answer),
     Stuck(Vec<Bytes>, Stuck),
+    Unused(Vec<u32>),
     Restarted,
     Closed(String),
 }
@@ -433,6 +437,11 @@ impl<T> Client<T> {
         };
         self.post([FromClient::Cancel { ids, force, reason }]);
         Ok(())
+    }
+
+    /// No batch that is sent from now on uses these definitions.
+    pub fn undefine(&self, numbers: Vec<u32>) {
+        self.post([FromClient::Undefine(numbers)]);
     }
 
     /// Runs failed keys again; those that the client has no futures of are left out.

@@ -1,6 +1,6 @@
 //! Functions and other objects that recipes share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -49,12 +49,45 @@ impl Bits {
     }
 }
 
+/// Definitions that no task uses are kept up to this number: most are used again.
+const IDLE: usize = 1024;
+
+/// How long a definition stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// As long as its client may use it.
+    Known,
+    /// It was found unused, and is in the queue of those.
+    Idle,
+    /// Its client was asked whether it needs it.
+    Asked,
+    /// Until the tasks are gone that use it: its client will not mention it again.
+    Retired,
+}
+
+/// A definition, and who uses it.
+#[derive(Debug)]
+struct Entry {
+    defined: Defined,
+    /// Tasks that use it by itself, and lists with it that tasks use.
+    uses: u32,
+    stage: Stage,
+}
+
+/// Definitions that tasks use together.
+#[derive(Debug, Default)]
+struct Together {
+    places: List,
+    /// Tasks.
+    uses: u32,
+}
+
 /// Set in what a task says about its definitions: they are a list.
 const LIST: u32 = 1 << 31;
 
 type List = SmallVec<[u32; 4]>;
 
-/// The definitions of one client, which stay as long as a task needs them.
+/// The definitions of one client.
 #[derive(Debug, Default)]
 struct Owner {
     by_number: HashMap<u32, u32>,
@@ -64,13 +97,19 @@ struct Owner {
     left: bool,
 }
 
-/// All definitions. Their contents are kept once, whoever defined them.
+/// All definitions. Their contents are kept once, whoever defined them. They go with their client
+/// and its tasks; and before that, the longest unused first, when there are many that no task uses
+/// and their client agrees that it will not mention them again.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
-    all: Vec<Option<Defined>>,
+    all: Vec<Option<Entry>>,
     vacant: Vec<u32>,
-    lists: Vec<List>,
+    lists: Vec<Together>,
     vacant_lists: Vec<u32>,
+    /// Those that were found unused, the longest first. Some are used again by now.
+    idle: VecDeque<u32>,
+    /// Places of those that went, with client and number: workers are to be told.
+    gone: Vec<(u32, ClientId, u32)>,
     /// By client.
     owners: Vec<Option<Box<Owner>>>,
     contents: HashMap<Bytes, usize>,
@@ -111,7 +150,12 @@ impl Definitions {
             None => defined.pickle,
         };
         *self.contents.entry(pickle.clone()).or_default() += 1;
-        let defined = Some(Defined { pickle, ..defined });
+        let defined = Some(Entry {
+            defined: Defined { pickle, ..defined },
+            uses: 0,
+            stage: Stage::Idle,
+        });
+        self.idle.push_back(place);
         if place as usize == self.all.len() {
             self.all.push(defined);
         } else {
@@ -121,7 +165,7 @@ impl Definitions {
     }
 
     pub(super) fn get(&self, place: u32) -> Option<&Defined> {
-        self.all.get(place as usize)?.as_ref()
+        Some(&self.all.get(place as usize)?.as_ref()?.defined)
     }
 
     /// What to note with a task that uses these numbers of its client's. `None`: one is not defined.
@@ -140,10 +184,14 @@ impl Definitions {
                     return Some(list | LIST);
                 }
                 let list = self.vacant_lists.pop().unwrap_or(self.lists.len() as u32);
+                let together = Together {
+                    places: places.clone(),
+                    uses: 0,
+                };
                 if list as usize == self.lists.len() {
-                    self.lists.push(places.clone());
+                    self.lists.push(together);
                 } else {
-                    self.lists[list as usize] = places.clone();
+                    self.lists[list as usize] = together;
                 }
                 owner.lists.insert(places, list);
                 Some(list | LIST)
@@ -160,7 +208,7 @@ impl Definitions {
             Used::One(note)
         } else {
             let list = self.lists.get((note & !LIST) as usize);
-            list.map_or(Used::None, |list| Used::Many(list))
+            list.map_or(Used::None, |list| Used::Many(&list.places))
         }
     }
 
@@ -174,18 +222,43 @@ impl Definitions {
         first.map_or(Symbol(0), |defined| defined.name)
     }
 
-    /// A task with a recipe of this client's is there.
+    /// A task with a recipe of this client's is there, with a note.
     #[inline]
-    pub(super) fn hold(&mut self, client: ClientId) {
+    pub(super) fn hold(&mut self, client: ClientId, note: u32) {
         if let Some(owner) = self.owner(client) {
             owner.tasks += 1;
+        }
+        if note == NO_DEFINITIONS {
+            return;
+        }
+        if note & LIST == 0 {
+            return self.use_one(note);
+        }
+        let list = &mut self.lists[(note & !LIST) as usize];
+        list.uses += 1;
+        if list.uses == 1 {
+            for place in list.places.clone() {
+                self.use_one(place);
+            }
+        }
+    }
+
+    #[inline]
+    fn use_one(&mut self, place: u32) {
+        if let Some(Some(entry)) = self.all.get_mut(place as usize) {
+            entry.uses += 1;
         }
     }
 
     /// One is gone. Returns the places of the definitions that go with the last one of a client
     /// that is gone, too.
     #[inline]
-    pub(super) fn release(&mut self, client: ClientId) -> Option<Vec<u32>> {
+    pub(super) fn release(&mut self, client: ClientId, note: u32) -> Option<Vec<u32>> {
+        if note != NO_DEFINITIONS && note & LIST == 0 {
+            self.unuse_one(note);
+        } else if note != NO_DEFINITIONS {
+            self.unuse_list(client, note & !LIST);
+        }
         let owner = self.owner(client)?;
         owner.tasks -= 1;
         if owner.left {
@@ -201,34 +274,134 @@ impl Definitions {
         self.drop_unused(client)
     }
 
+    fn unuse_list(&mut self, client: ClientId, number: u32) {
+        let list = &mut self.lists[number as usize];
+        list.uses -= 1;
+        if list.uses > 0 {
+            return;
+        }
+        let places = std::mem::take(&mut list.places);
+        self.vacant_lists.push(number);
+        if let Some(owner) = self.owner(client) {
+            owner.lists.remove(&places);
+        }
+        for place in places {
+            self.unuse_one(place);
+        }
+    }
+
+    #[inline]
+    fn unuse_one(&mut self, place: u32) {
+        let Some(Some(entry)) = self.all.get_mut(place as usize) else {
+            return;
+        };
+        entry.uses -= 1;
+        if entry.uses > 0 {
+            return;
+        }
+        match entry.stage {
+            Stage::Known => {
+                entry.stage = Stage::Idle;
+                self.idle.push_back(place);
+            }
+            Stage::Idle | Stage::Asked => {}
+            Stage::Retired => self.retire(place),
+        }
+    }
+
+    /// The unused definitions that are too many, by client: it is to be asked whether it may mention
+    /// them again.
+    pub(super) fn surplus(&mut self) -> BTreeMap<ClientId, Vec<u32>> {
+        let mut surplus: BTreeMap<ClientId, Vec<u32>> = BTreeMap::new();
+        while self.idle.len() > IDLE
+            && let Some(place) = self.idle.pop_front()
+        {
+            // The place may be another definition's by now; that is in the queue, too.
+            let Some(Some(entry)) = self.all.get_mut(place as usize) else {
+                continue;
+            };
+            if entry.stage != Stage::Idle {
+                continue;
+            }
+            if entry.uses > 0 {
+                entry.stage = Stage::Known;
+                continue;
+            }
+            entry.stage = Stage::Asked;
+            let defined = &entry.defined;
+            surplus
+                .entry(defined.client)
+                .or_default()
+                .push(defined.number);
+        }
+        surplus
+    }
+
+    /// A client will not mention these numbers any more.
+    pub(super) fn undefine(&mut self, client: ClientId, numbers: &[u32]) {
+        for number in numbers {
+            let Some(owner) = self.owner(client) else {
+                return;
+            };
+            let Some(place) = owner.by_number.remove(number) else {
+                continue;
+            };
+            let Some(Some(entry)) = self.all.get_mut(place as usize) else {
+                continue;
+            };
+            entry.stage = Stage::Retired;
+            if entry.uses == 0 {
+                self.retire(place);
+            }
+        }
+    }
+
+    /// Nobody uses a definition, and nobody will.
+    fn retire(&mut self, place: u32) {
+        if let Some(defined) = self.take(place) {
+            self.gone.push((place, defined.client, defined.number));
+        }
+    }
+
+    fn take(&mut self, place: u32) -> Option<Defined> {
+        let defined = self.all.get_mut(place as usize)?.take()?.defined;
+        if let Some(uses) = self.contents.get_mut(&defined.pickle) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.contents.remove(&defined.pickle);
+            }
+        }
+        Some(defined)
+    }
+
+    /// Those that went since the last time: place, client and number. The caller has workers forget
+    /// them at once, as the places are used again.
+    pub(super) fn take_gone(&mut self) -> Vec<(u32, ClientId, u32)> {
+        let gone = std::mem::take(&mut self.gone);
+        self.vacant.extend(gone.iter().map(|(place, ..)| *place));
+        gone
+    }
+
     fn drop_unused(&mut self, client: ClientId) -> Option<Vec<u32>> {
         if self.owner(client)?.tasks > 0 {
             return None;
         }
         let owner = self.owners.get_mut(client.0 as usize)?.take()?;
         for list in owner.lists.into_values() {
-            self.lists[list as usize] = List::new();
+            self.lists[list as usize] = Together::default();
             self.vacant_lists.push(list);
         }
         let places: Vec<u32> = owner.by_number.into_values().collect();
         for &place in &places {
             self.vacant.push(place);
-            let Some(defined) = self.all[place as usize].take() else {
-                continue;
-            };
-            if let Some(uses) = self.contents.get_mut(&defined.pickle) {
-                *uses -= 1;
-                if *uses == 0 {
-                    self.contents.remove(&defined.pickle);
-                }
-            }
+            self.take(place);
         }
         Some(places)
     }
 
     /// How many definitions there are, and bytes of their contents.
     pub(super) fn totals(&self) -> (usize, usize) {
-        let count = self.all.len() - self.vacant.len();
+        let count = self.all.len() - self.vacant.len() - self.gone.len();
         (count, self.contents.keys().map(Bytes::len).sum())
     }
 }
@@ -260,12 +433,74 @@ mod tests {
         let note = definitions.note(ClientId(1), &[1, 0]).unwrap();
         assert_eq!(definitions.note(ClientId(1), &[1, 0]), Some(note));
         assert_eq!(definitions.function(note), Symbol(1));
-        definitions.hold(ClientId(1));
+        definitions.hold(ClientId(1), note);
         assert!(definitions.leave(ClientId(1)).is_none());
         assert!(matches!(definitions.used(note), Used::Many([_, _])));
-        assert_eq!(definitions.release(ClientId(1)).unwrap().len(), 2);
+        assert_eq!(definitions.release(ClientId(1), note).unwrap().len(), 2);
         assert_eq!(definitions.totals(), (2, 4));
         assert_eq!(definitions.leave(ClientId(2)).unwrap().len(), 2);
+        assert_eq!(definitions.totals(), (0, 0));
+    }
+
+    /// Names for tests.
+    const A: ClientId = ClientId(1);
+
+    fn many(count: u32) -> Definitions {
+        let mut definitions = Definitions::default();
+        definitions.join(A);
+        for number in 0..count {
+            assert!(definitions.define(Defined {
+                client: A,
+                number,
+                name: Symbol(0),
+                pickle: number.to_le_bytes().to_vec().into(),
+            }));
+        }
+        definitions
+    }
+
+    #[test]
+    fn what_is_unused_for_long_goes_when_its_client_agrees() {
+        let mut definitions = many(IDLE as u32 + 4);
+        let one = definitions.note(A, &[0]).unwrap();
+        let both = definitions.note(A, &[1, 2]).unwrap();
+        definitions.hold(A, one);
+        definitions.hold(A, both);
+        definitions.hold(A, both);
+        // The first three are in use.
+        assert_eq!(definitions.surplus(), BTreeMap::from([(A, vec![3])]));
+        assert!(definitions.surplus().is_empty());
+        definitions.undefine(A, &[3, 3, 77_777]);
+        assert!(definitions.note(A, &[3]).is_none());
+        let gone = definitions.take_gone();
+        assert_eq!(gone, [(3, A, 3)]);
+        assert_eq!(definitions.totals().0, IDLE + 3);
+        // Its place is another's.
+        assert!(definitions.define(defined(1, 5000, "new")));
+        assert_eq!(definitions.get(3).unwrap().number, 5000);
+        // Unused again, they are the last in the queue.
+        assert!(definitions.release(A, both).is_none());
+        assert!(definitions.release(A, both).is_none());
+        assert!(definitions.release(A, one).is_none());
+        assert_eq!(
+            definitions.surplus(),
+            BTreeMap::from([(A, vec![4, 5, 6, 7])])
+        );
+    }
+
+    #[test]
+    fn what_is_used_while_its_client_is_asked_goes_with_the_last_task() {
+        let mut definitions = many(IDLE as u32 + 2);
+        assert_eq!(definitions.surplus(), BTreeMap::from([(A, vec![0, 1])]));
+        let both = definitions.note(A, &[1, 0]).unwrap();
+        definitions.hold(A, both);
+        definitions.undefine(A, &[0, 1]);
+        assert!(definitions.take_gone().is_empty());
+        assert!(matches!(definitions.used(both), Used::Many([1, 0])));
+        assert!(definitions.release(A, both).is_none());
+        assert_eq!(definitions.take_gone(), [(1, A, 1), (0, A, 0)]);
+        assert_eq!(definitions.totals().0, IDLE);
+        assert_eq!(definitions.leave(A).unwrap().len(), IDLE);
         assert_eq!(definitions.totals(), (0, 0));
     }
 

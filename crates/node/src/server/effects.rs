@@ -1,5 +1,7 @@
 //! What the core says, to whom it concerns.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use treadle_scheduler::{Effect, Event, Notice, SchedulerError, Stuck};
 use treadle_types::{
@@ -323,7 +325,7 @@ impl Hub {
                 spread.remove(&task);
             }
             if entry.owner != ClientId(0)
-                && let Some(places) = definitions.release(entry.owner)
+                && let Some(places) = definitions.release(entry.owner, entry.definitions)
             {
                 unused.push((entry.owner, places));
             }
@@ -348,6 +350,32 @@ impl Hub {
             }
             if had_any {
                 self.tell_worker(worker, &ToWorker::Undefine(client));
+            }
+        }
+    }
+
+    /// Has clients give up definitions that nobody uses, and workers forget those that were given up.
+    pub(super) fn trim_definitions(&mut self) {
+        for (client, numbers) in self.definitions.surplus() {
+            self.tell_client(client, &ToClient::Unused(numbers));
+        }
+        let gone = self.definitions.take_gone();
+        if gone.is_empty() {
+            return;
+        }
+        for worker in self.workers.ids() {
+            let Some(node) = self.workers.get_mut(worker) else {
+                continue;
+            };
+            let mut had: BTreeMap<ClientId, Vec<u32>> = BTreeMap::new();
+            for &(place, client, number) in &gone {
+                if node.defined.has(place) {
+                    node.defined.remove(place);
+                    had.entry(client).or_default().push(number);
+                }
+            }
+            for (client, numbers) in had {
+                self.tell_worker(worker, &ToWorker::Withdraw { client, numbers });
             }
         }
     }

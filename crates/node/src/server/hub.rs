@@ -419,6 +419,7 @@ impl Hub {
     fn message_of_client(&mut self, client: ClientId, message: FromClient) -> Result<(), Broken> {
         match message {
             FromClient::Define(definition) => self.define(client, definition)?,
+            FromClient::Undefine(numbers) => self.definitions.undefine(client, &numbers),
             FromClient::Submit(batch) => {
                 let traced = self.trace_clock(&batch);
                 self.submit(client, batch)?;
@@ -528,6 +529,7 @@ impl Hub {
     pub(super) fn tick(&mut self) {
         self.feed_own(Event::Tick);
         self.trace_tick();
+        self.trim_definitions();
         self.look_after_workers();
         self.lose_workers();
         self.look_after_waiting();

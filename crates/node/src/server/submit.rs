@@ -190,7 +190,7 @@ impl Hub {
             {
                 entry.owner = client;
                 entry.definitions = note;
-                self.definitions.hold(client);
+                self.definitions.hold(client, note);
                 taken.push(task);
             }
         }
@@ -238,7 +238,7 @@ impl Hub {
         if let Some(entry) = self.keys.remove(task) {
             self.core.abandon(task);
             if entry.owner != ClientId(0)
-                && let Some(places) = self.definitions.release(entry.owner)
+                && let Some(places) = self.definitions.release(entry.owner, entry.definitions)
             {
                 self.undefine(entry.owner, &places);
             }

@@ -73,6 +73,7 @@ impl Message for ToWorker {
             Self::Define(definition) => cold::definition_cost(definition),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
             Self::Undefine(_) | Self::PeerLost(_) => cold::cost(&[]),
+            Self::Withdraw { numbers, .. } => cold::cost(&[5 * numbers.len()]),
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Leave(reason) => cold::cost(&[reason.len()]),
@@ -93,6 +94,10 @@ impl Message for ToWorker {
             Self::Command(_) => unreachable!("commands are columns"),
             Self::Define(definition) => cold::put_definition(definition),
             Self::Undefine(client) => cold::put_undefine(*client),
+            Self::Withdraw { client, numbers } => Section::Withdraw(proto::Withdrawn {
+                client: client.0,
+                numbers: put_deltas(numbers),
+            }),
             Self::Peer { worker, address } => cold::put_peer(*worker, address),
             Self::PeerLost(worker) => cold::put_peer_lost(*worker),
             Self::Call(call) => cold::put_call(call),
@@ -106,6 +111,10 @@ impl Message for ToWorker {
             Section::Commands(commands) => return Ok(Part::Rows(CommandRows::new(commands))),
             Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
             Section::Undefine(section) => Self::Undefine(ClientId(section.client)),
+            Section::Withdraw(section) => Self::Withdraw {
+                client: ClientId(section.client),
+                numbers: get_deltas("numbers", section.numbers)?,
+            },
             Section::Peer(section) => Self::Peer {
                 worker: WorkerId(section.worker),
                 address: section.address,
@@ -190,7 +199,9 @@ impl Message for ToClient {
             Self::Place { workers, .. } => cold::cost(&[5 * workers.len()]),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
             Self::PeerLost(_) | Self::Restarted => cold::cost(&[]),
-            Self::Bring(ids) | Self::Unkeep(ids) => cold::cost(&[5 * ids.len()]),
+            Self::Bring(ids) | Self::Unkeep(ids) | Self::Unused(ids) => {
+                cold::cost(&[5 * ids.len()])
+            }
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Stuck { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
@@ -228,6 +239,9 @@ impl Message for ToClient {
             Self::Unkeep(ids) => Section::Unkeep(proto::Ids {
                 ids: put_deltas(ids),
             }),
+            Self::Unused(ids) => Section::Unused(proto::Ids {
+                ids: put_deltas(ids),
+            }),
             Self::Restarted => Section::Restarted(proto::Nothing {}),
         }
     }
@@ -250,6 +264,7 @@ impl Message for ToClient {
             Section::Stuck(section) => cold::get_stuck(section, keeper)?,
             Section::Bring(section) => Self::Bring(get_deltas("ids", section.ids)?),
             Section::Unkeep(section) => Self::Unkeep(get_deltas("ids", section.ids)?),
+            Section::Unused(section) => Self::Unused(get_deltas("ids", section.ids)?),
             Section::Restarted(_) => Self::Restarted,
             other => return foreign(&other),
         }))
@@ -284,7 +299,9 @@ impl Message for FromClient {
             Self::Want { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
             Self::Release(ids) => Releases::cost(ids),
             Self::Cancel { ids, reason, .. } => cold::cost(&[5 * ids.len(), reason.len()]),
-            Self::Retry(ids) | Self::Unkept(ids) => cold::cost(&[5 * ids.len()]),
+            Self::Retry(ids) | Self::Unkept(ids) | Self::Undefine(ids) => {
+                cold::cost(&[5 * ids.len()])
+            }
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Goodbye => cold::cost(&[]),
@@ -315,6 +332,9 @@ impl Message for FromClient {
             Self::Retry(ids) => Section::Retry(proto::Ids {
                 ids: put_deltas(ids),
             }),
+            Self::Undefine(ids) => Section::GiveUp(proto::Ids {
+                ids: put_deltas(ids),
+            }),
             Self::Unkept(ids) => Section::Unkept(proto::Ids {
                 ids: put_deltas(ids),
             }),
@@ -333,6 +353,7 @@ impl Message for FromClient {
             Section::Want(section) => cold::get_want(section)?,
             Section::Cancel(section) => cold::get_cancel(section, keeper)?,
             Section::Retry(section) => Self::Retry(get_deltas("ids", section.ids)?),
+            Section::GiveUp(section) => Self::Undefine(get_deltas("ids", section.ids)?),
             Section::Unkept(section) => Self::Unkept(get_deltas("ids", section.ids)?),
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),

@@ -179,6 +179,7 @@ impl Inner {
                 ToWorker::Call(call) => host.call(call),
                 ToWorker::Answer(answer) => host.answer(answer),
                 ToWorker::Undefine(client) => host.undefine(client),
+                ToWorker::Withdraw { client, numbers } => host.withdraw(client, &numbers),
                 ToWorker::Leave(reason) => self.end(&reason),
                 _ => {}
             }
@@ -214,6 +215,17 @@ impl Inner {
             ToWorker::PeerLost(worker) => self.requests.lost(worker),
             ToWorker::Undefine(client) => {
                 lock(&self.definitions).retain(|(whose, _), _| *whose != client);
+                others.push(message);
+            }
+            ToWorker::Withdraw {
+                client,
+                ref numbers,
+            } => {
+                let mut definitions = lock(&self.definitions);
+                for &number in numbers {
+                    definitions.remove(&(client, number));
+                }
+                drop(definitions);
                 others.push(message);
             }
             ToWorker::Answer(answer) if tracing::is_answer(&answer) => {

@@ -72,6 +72,7 @@ pub(crate) struct Seen {
     /// Definitions that came.
     pub(crate) defined: Vec<(WorkerId, ClientId, u32)>,
     pub(crate) undefined: Vec<(WorkerId, ClientId)>,
+    pub(crate) withdrawn: Vec<(WorkerId, ClientId, u32)>,
     pub(crate) peers: Vec<(WorkerId, WorkerId)>,
     pub(crate) lost: Vec<(WorkerId, WorkerId)>,
     pub(crate) left: Vec<(WorkerId, String)>,
@@ -386,6 +387,17 @@ impl Worker {
             ToWorker::Undefine(client) => {
                 self.definitions.retain(|(of, _)| *of != client);
                 seen.undefined.push((self.id, client));
+            }
+            ToWorker::Withdraw { client, numbers } => {
+                for number in numbers {
+                    if !self.definitions.remove(&(client, number)) {
+                        seen.wrong.push(format!(
+                            "{client:?}, {number} was not defined at {:?}",
+                            self.id
+                        ));
+                    }
+                    seen.withdrawn.push((self.id, client, number));
+                }
             }
             ToWorker::Peer { worker, address } => {
                 if address.is_empty() {

@@ -196,6 +196,7 @@ impl Host for Functions {
 
     fn answer(&self, _: Answer) {}
     fn undefine(&self, _: ClientId) {}
+    fn withdraw(&self, _: ClientId, _: &[u32]) {}
     fn dropped(&self, _: ObjectId) {}
 }
 

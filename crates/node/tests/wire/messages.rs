@@ -288,6 +288,7 @@ pub(crate) fn to_client() -> impl Strategy<Value = ToClient> {
         }),
         1 => ids().prop_map(ToClient::Bring),
         1 => ids().prop_map(ToClient::Unkeep),
+        1 => ids().prop_map(ToClient::Unused),
         1 => Just(ToClient::Restarted),
     ]
 }
@@ -412,6 +413,7 @@ pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
         }),
         1 => ids().prop_map(FromClient::Retry),
         1 => ids().prop_map(FromClient::Unkept),
+        1 => ids().prop_map(FromClient::Undefine),
         1 => call().prop_map(FromClient::Call),
         1 => answer().prop_map(FromClient::Answer),
         1 => Just(FromClient::Goodbye),

@@ -230,6 +230,19 @@ impl Host for Embedder {
         }
     }
 
+    fn withdraw(&self, client: ClientId, numbers: &[u32]) {
+        let gone = {
+            let mut definitions = lock(&self.0.definitions);
+            let gone = numbers
+                .iter()
+                .filter_map(|&number| definitions.remove(&(client, number)));
+            gone.collect()
+        };
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::Forget(gone));
+        }
+    }
+
     fn dropped(&self, object: ObjectId) {
         let key = self.0.keys().remove(&object);
         if self.0.actors().remove(&object)

@@ -6,7 +6,7 @@ use super::guard::Guard;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many functions and classes are known by identity, and so many constants are remembered as
@@ -32,6 +32,8 @@ pub(crate) struct Encoder(Mutex<Tables>);
 #[derive(Default)]
 struct Tables {
     by_content: HashMap<u128, u32>,
+    /// Hashes of what is in `by_content`, by number.
+    contents: HashMap<u32, u128>,
     /// Hashes of constants that have occurred once. Most never do again, so they are not defined.
     seen: HashSet<u128>,
     /// Callables by address. The references keep the addresses from being used again.
@@ -40,6 +42,22 @@ struct Tables {
     classes: HashMap<usize, (Class, Py<PyType>)>,
     unsent: Vec<NewDefinition>,
     next: u32,
+    /// Submissions that are being encoded, by the order in which they began.
+    open: BTreeSet<u64>,
+    began: u64,
+    /// Numbers that are not given to new recipes any more; those of submissions that began before
+    /// the number in front may have them.
+    withdrawn: Vec<(u64, Vec<u32>)>,
+}
+
+impl Tables {
+    fn take_withdrawn(&mut self) -> Vec<u32> {
+        let oldest = self.open.first().copied().unwrap_or(u64::MAX);
+        let free = self
+            .withdrawn
+            .extract_if(.., |(before, _)| *before <= oldest);
+        free.flat_map(|(_, numbers)| numbers).collect()
+    }
 }
 
 /// A callable that was defined.
@@ -68,6 +86,42 @@ impl Encoder {
     /// thread's recipes may use them, too.
     pub(crate) fn take_definitions(&self) -> Vec<NewDefinition> {
         std::mem::take(&mut self.lock().unsent)
+    }
+
+    /// A submission begins to be encoded. To be ended with [`Encoder::end`] when its last recipe was
+    /// sent.
+    pub(crate) fn begin(&self) -> u64 {
+        let tables = &mut *self.lock();
+        tables.began += 1;
+        tables.open.insert(tables.began);
+        tables.began
+    }
+
+    /// A submission has ended. Returns withdrawn numbers that no recipe has that is still to be sent.
+    pub(crate) fn end(&self, submission: u64) -> Vec<u32> {
+        let tables = &mut *self.lock();
+        tables.open.remove(&submission);
+        tables.take_withdrawn()
+    }
+
+    /// Forgets definitions: what needs them again is defined anew. Returns withdrawn numbers, now or
+    /// earlier, that no recipe has that is still to be sent.
+    pub(crate) fn withdraw(&self, numbers: Vec<u32>) -> Vec<u32> {
+        let set: HashSet<u32> = numbers.iter().copied().collect();
+        let (free, _forgotten) = {
+            let tables = &mut *self.lock();
+            for number in &numbers {
+                if let Some(hash) = tables.contents.remove(number) {
+                    tables.by_content.remove(&hash);
+                }
+            }
+            let by_identity = &mut tables.by_identity;
+            let known = by_identity.extract_if(|_, known| set.contains(&known.number));
+            let forgotten: Vec<_> = known.collect();
+            tables.withdrawn.push((tables.began + 1, numbers));
+            (tables.take_withdrawn(), forgotten)
+        };
+        free
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -106,6 +160,7 @@ impl Encoder {
             let number = tables.next;
             tables.next += 1;
             let bytes = bytes.into();
+            tables.contents.insert(number, hash);
             tables.unsent.push(NewDefinition {
                 number,
                 name,
@@ -163,6 +218,10 @@ impl Encoder {
         };
         let forgotten = {
             let mut tables = self.lock();
+            if !tables.contents.contains_key(&number) {
+                // Withdrawn meanwhile.
+                return;
+            }
             let forgotten = match tables.by_identity.len() >= REMEMBERED {
                 true => std::mem::take(&mut tables.by_identity),
                 false => HashMap::new(),

@@ -79,6 +79,13 @@ impl Connection {
                     handlers.call_method1(name, arguments).map(drop)
                 })
             }
+            Event::Unused(numbers) => {
+                let free = self.encoder.withdraw(numbers);
+                if !free.is_empty() {
+                    client.undefine(free);
+                }
+                Ok(())
+            }
             Event::Restarted => self.handle(py, |handlers| {
                 handlers.call_method0(intern!(py, "on_restarted")).map(drop)
             }),

@@ -28,6 +28,24 @@ struct Sending<'a, 'py> {
     foreign: HashMap<Vec<u8>, Input>,
     key: Vec<u8>,
     recipe: Vec<u8>,
+    /// After the recipes, which may have definitions that are withdrawn then.
+    _open: Open<'a>,
+}
+
+/// That a submission is being encoded.
+struct Open<'a> {
+    connection: &'a Connection,
+    client: &'a Client,
+    number: u64,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let withdrawn = self.connection.encoder.end(self.number);
+        if !withdrawn.is_empty() {
+            self.client.undefine(withdrawn);
+        }
+    }
 }
 
 /// What a task reads, before it is known how it is called there.
@@ -41,6 +59,12 @@ type Reads<'py> = SmallVec<[Read<'py>; 8]>;
 impl<'a, 'py> Sending<'a, 'py> {
     fn begin(py: Python<'py>, connection: &'a Connection) -> PyResult<Self> {
         let client = connection.client()?;
+        // Before any number is looked up.
+        let open = Open {
+            connection,
+            client,
+            number: connection.encoder.begin(),
+        };
         Ok(Self {
             py,
             connection,
@@ -51,6 +75,7 @@ impl<'a, 'py> Sending<'a, 'py> {
             foreign: HashMap::new(),
             key: Vec::with_capacity(64),
             recipe: Vec::with_capacity(256),
+            _open: open,
         })
     }
 

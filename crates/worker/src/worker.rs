@@ -150,6 +150,12 @@ impl Worker {
         objects.map(|(slot, entry)| (entry.object, self.status_at(slot)))
     }
 
+    /// Whether a task or the scheduler waits for a value that is not here.
+    pub fn wants(&self, object: ObjectId) -> bool {
+        let slot = self.objects.find(object);
+        slot.is_some_and(|slot| self.objects.at(slot).is_wanted())
+    }
+
     /// Number of tasks that have a slot, cancelled ones included.
     pub fn busy(&self) -> u32 {
         self.busy

@@ -301,7 +301,10 @@ impl Fetching {
                     continue;
                 }
                 Arrived::Nothing(reason) => {
-                    inner.log(format_args!("{from:?} has not got {object:?}: {reason}"));
+                    // Whoever read it may have been taken back, and the value released since.
+                    if lock(&inner.machine).core.wants(object) {
+                        inner.log(format_args!("{from:?} has not got {object:?}: {reason}"));
+                    }
                     None
                 }
             };

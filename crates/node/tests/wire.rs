@@ -144,7 +144,7 @@ fn assignment(task: u32, recipe: usize) -> ToWorker {
         priority: Priority::default(),
         client: ClientId(1),
         recipe: vec![7; recipe].into(),
-        inputs: Vec::new(),
+        inputs: Vec::new().into(),
         keep: false,
         actor: false,
     }))

@@ -32,7 +32,7 @@ fn assign(number: u32, inputs: Vec<Input>) -> Event {
         },
         client: ClientId(1),
         recipe: Bytes::from_static(b"recipe"),
-        inputs,
+        inputs: inputs.into(),
         keep: false,
         actor: false,
     }))

@@ -81,7 +81,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 priority,
                 client: ClientId(client),
                 recipe,
-                inputs,
+                inputs: inputs.into(),
                 keep,
                 actor,
             },

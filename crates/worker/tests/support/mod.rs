@@ -60,7 +60,7 @@ pub(crate) fn task(number: u32, inputs: Vec<Input>) -> Assignment {
         },
         client: ClientId(1),
         recipe: Bytes::from_static(b"recipe"),
-        inputs,
+        inputs: inputs.into(),
         keep: false,
         actor: false,
     }

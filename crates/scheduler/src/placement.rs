@@ -216,7 +216,7 @@ impl Scheduler {
             if !self.permits(task, worker) || !self.reaches(id, worker) {
                 continue;
             }
-            let start = at.wait() + self.transfer(worker);
+            let start = at.wait_of(task.priority) + self.transfer(worker);
             let key = (start, std::cmp::Reverse(self.weights.at(worker)), worker);
             if best.as_ref().is_none_or(|best| key < *best) {
                 best = Some(key);

@@ -37,6 +37,16 @@ impl Queue {
         self.live == 0
     }
 
+    /// About how many tasks wait that are more urgent than one of this priority.
+    fn before(&self, priority: Priority) -> usize {
+        let is_before = |entry: &Entry| entry.priority < priority;
+        let heap = match self.heap.peek() {
+            Some(Reverse(entry)) if is_before(entry) => self.heap.len(),
+            _ => 0,
+        };
+        (self.run.partition_point(is_before) + heap).min(self.live)
+    }
+
     fn entries(&self) -> usize {
         self.run.len() + self.heap.len()
     }
@@ -151,6 +161,11 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn len(&self) -> usize {
         self.readers.len() + self.creators.len()
+    }
+
+    /// About how many tasks wait that are more urgent than one of this priority.
+    pub(crate) fn before(&self, priority: Priority) -> usize {
+        self.readers.before(priority) + self.creators.before(priority)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

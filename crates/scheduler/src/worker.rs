@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use treadle_types::{ObjectId, Symbol, TaskId, WorkerId};
+use treadle_types::{ObjectId, Priority, Symbol, TaskId, WorkerId};
 
 use crate::WorkerProfile;
 use crate::class::ClassId;
@@ -248,7 +248,16 @@ impl Worker {
     /// How long a task that comes now waits for a slot, in microseconds: what is queued here at the
     /// scheduler counts like what was sent.
     pub(crate) fn wait(&self) -> u64 {
-        let queued = self.own.len() as u64;
+        self.wait_behind(self.own.len())
+    }
+
+    /// The same of a task that overtakes what is less urgent in the queue here.
+    pub(crate) fn wait_of(&self, priority: Priority) -> u64 {
+        self.wait_behind(self.own.before(priority))
+    }
+
+    fn wait_behind(&self, queued: usize) -> u64 {
+        let queued = queued as u64;
         if self.free() > 0 && queued < u64::from(self.free()) {
             return 0;
         }

@@ -7,7 +7,7 @@ use treadle_types::Report;
 use treadle_worker::Event;
 
 use super::Inner;
-use super::reclaim::Reclaim;
+use super::reclaim::{Reclaim, Taken};
 use crate::lock;
 use crate::message::FromWorker;
 
@@ -15,6 +15,8 @@ use crate::message::FromWorker;
 pub(super) const EVERY: Duration = Duration::from_millis(500);
 /// How often its memory is looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// The same while tasks run, which may take and free much memory in between.
+pub(super) const LOOK_BUSY: Duration = Duration::from_millis(10);
 /// The share of its memory above which its values go to disk.
 const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
@@ -43,11 +45,6 @@ impl Health {
             process: resident().unwrap_or(0) + own_shared(),
             spilled: stats.spilled.nbytes,
         }
-    }
-
-    /// Bytes of memory that the process takes beside its values.
-    fn others(&self) -> u64 {
-        self.process.saturating_sub(self.managed)
     }
 }
 
@@ -78,13 +75,18 @@ pub(super) struct Watch {
 /// Gives back what is not used, leaves values as much memory as the rest of the process does not
 /// take, and says so where that alone is too much.
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
-    let others = || Health::of(inner).others();
-    reclaim.reclaim(others);
+    let measure = || {
+        let health = Health::of(inner);
+        Taken {
+            process: health.process,
+            others: health.process.saturating_sub(health.managed),
+        }
+    };
+    let others = reclaim.reclaim(measure).others;
     let limit = inner.options.memory as f64;
     if limit == 0.0 {
         return;
     }
-    let others = others();
     let left = (limit * SPILL) as u64;
     inner.values.store().set_target(left.saturating_sub(others));
     let most = inner.options.terminate * limit;

@@ -416,7 +416,12 @@ pub(super) fn control(inner: &Weak<Inner>) {
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }
-        if looked.elapsed() > health::LOOK {
+        let look = if busy {
+            health::LOOK_BUSY
+        } else {
+            health::LOOK
+        };
+        if looked.elapsed() > look {
             looked = Instant::now();
             health::look(&inner, &mut reclaim);
         }

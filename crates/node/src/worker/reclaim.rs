@@ -1,48 +1,79 @@
 //! Memory that the process has and does not use goes back to the system.
+//!
+//! Fresh pages cost more than anything that short tasks do with them, so what was freed is kept for a
+//! while; but not while the process grows, or its peak would be that of its values and of what is
+//! free, too.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use treadle_memory::{Pool, Segments, trim_heap};
 
-/// How long buffers are kept for the next value: long enough that a stream of values is received
-/// into the same ones.
-const KEPT: Duration = Duration::from_millis(500);
+/// How long freed memory is kept for what comes next.
+const KEPT: Duration = Duration::from_secs(1);
+/// How long freed buffers are kept while the process grows.
+const KEPT_GROWING: Duration = Duration::from_millis(20);
 /// How much more memory than after the last time the process takes beside its values before the
-/// allocator is asked to give some back.
-const SLACK: u64 = 16 << 20;
+/// allocator is asked to give some back, in bytes.
+const SLACK: u64 = 8 << 20;
 
-/// What is known of the process's memory from earlier.
+/// What a process takes, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) process: u64,
+    /// Beside its values.
+    pub(super) others: u64,
+}
+
+/// What is known of the process's memory from earlier, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Reclaim {
+    /// The most that the process took.
+    most: u64,
     /// The least that it took beside its values since the allocator was last asked.
     least: u64,
-    /// Whether it took more than it may when it was last looked at. What tasks use for a moment
-    /// comes and goes.
-    was_above: bool,
+    /// Since when it takes more than it should.
+    above: Option<Instant>,
 }
 
 impl Reclaim {
-    /// Gives back what is not used; `others` measures how much memory the process takes beside its
-    /// values, in bytes.
-    pub(super) fn reclaim(&mut self, others: impl Fn() -> u64) {
-        Pool::global().expire(KEPT);
-        Segments::global().expire(KEPT);
-        if self.is_due(others()) {
-            trim_heap();
-            self.trimmed(others());
+    /// Gives back what is not used; `measure` says what the process takes, and the answer is what it
+    /// takes then.
+    pub(super) fn reclaim(&mut self, measure: impl Fn() -> Taken) -> Taken {
+        let taken = measure();
+        let grows = self.grows(taken);
+        let kept = if grows { KEPT_GROWING } else { KEPT };
+        Pool::global().expire(kept);
+        Segments::global().expire(kept);
+        if !self.is_due(taken, grows, Instant::now()) {
+            return taken;
         }
+        trim_heap();
+        let taken = measure();
+        self.trimmed(taken);
+        taken
     }
 
-    fn is_due(&mut self, others: u64) -> bool {
-        self.least = self.least.min(others);
-        let is_above = others > self.least + SLACK;
-        let was_above = std::mem::replace(&mut self.was_above, is_above);
-        is_above && was_above
+    /// Whether the process takes more than ever.
+    fn grows(&mut self, taken: Taken) -> bool {
+        let before = self.most;
+        self.most = before.max(taken.process);
+        taken.process > before
     }
 
-    fn trimmed(&mut self, others: u64) {
-        self.least = others;
-        self.was_above = false;
+    /// Whether the allocator has had memory that nobody uses, for long or while the process grows.
+    fn is_due(&mut self, taken: Taken, grows: bool, now: Instant) -> bool {
+        self.least = self.least.min(taken.others);
+        if taken.others <= self.least + SLACK {
+            self.above = None;
+            return false;
+        }
+        let since = *self.above.get_or_insert(now);
+        grows || now.duration_since(since) >= KEPT
+    }
+
+    fn trimmed(&mut self, taken: Taken) {
+        self.least = taken.others;
+        self.above = None;
     }
 }
 
@@ -50,22 +81,45 @@ impl Reclaim {
 mod tests {
     use super::*;
 
+    fn taken(others: u64) -> Taken {
+        Taken {
+            process: 300 << 20,
+            others: others << 20,
+        }
+    }
+
     #[test]
-    fn the_allocator_is_asked_when_memory_stays_in_use_beside_the_values() {
+    fn the_allocator_is_asked_when_memory_is_not_used_for_long() {
+        let start = Instant::now();
         let mut reclaim = Reclaim::default();
-        reclaim.trimmed(100 << 20);
-        assert!(!reclaim.is_due(110 << 20));
-        assert!(!reclaim.is_due(200 << 20), "a task may be using it");
-        assert!(!reclaim.is_due(100 << 20));
-        assert!(!reclaim.is_due(200 << 20));
-        assert!(reclaim.is_due(200 << 20));
+        reclaim.trimmed(taken(100));
+        let mut is_due = |others, after| reclaim.is_due(taken(others), false, start + after);
+        assert!(!is_due(200, Duration::ZERO));
+        assert!(!is_due(200, KEPT / 2), "a task may be using it");
+        assert!(!is_due(105, KEPT / 2), "and has");
+        assert!(!is_due(200, KEPT));
+        assert!(!is_due(200, KEPT + KEPT / 4));
+        assert!(is_due(200, KEPT * 2));
         // It really is in use: there is no point in asking again.
-        reclaim.trimmed(200 << 20);
-        assert!(!reclaim.is_due(210 << 20));
-        assert!(!reclaim.is_due(210 << 20));
+        reclaim.trimmed(taken(200));
+        let mut is_due = |others, after| reclaim.is_due(taken(others), false, start + after);
+        assert!(!is_due(205, KEPT * 2));
+        assert!(!is_due(205, KEPT * 4));
         // What was in use is not any more.
-        assert!(!reclaim.is_due(50 << 20));
-        assert!(!reclaim.is_due(100 << 20));
-        assert!(reclaim.is_due(100 << 20));
+        assert!(!is_due(50, KEPT * 4));
+        assert!(!is_due(100, KEPT * 4));
+        assert!(is_due(100, KEPT * 5));
+    }
+
+    #[test]
+    fn a_process_that_grows_asks_at_once() {
+        let mut reclaim = Reclaim::default();
+        assert!(reclaim.grows(taken(100)));
+        assert!(!reclaim.grows(taken(100)));
+        reclaim.trimmed(taken(100));
+        let now = Instant::now();
+        assert!(!reclaim.is_due(taken(105), true, now));
+        assert!(!reclaim.is_due(taken(150), false, now));
+        assert!(reclaim.is_due(taken(150), true, now));
     }
 }

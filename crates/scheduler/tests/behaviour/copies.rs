@@ -197,7 +197,43 @@ fn a_third_worker_makes_a_copy() {
     cluster.run();
     assert_eq!(cluster.state(reader), State::Memory);
     assert_eq!(cluster.assigned(task).len(), 1, "it was not computed again");
-    assert!(cluster.holders(task).contains(&WorkerId(2)));
+    assert_eq!(cluster.holders(task), [WorkerId(0)], "the copies went");
+}
+
+#[test]
+fn a_copy_that_was_read_goes_with_its_last_reader() {
+    let mut cluster = Cluster::new(2, 1);
+    let value = value_at(&mut cluster, 0);
+    let first = cluster.one(reads(&[value]).on(&[1]));
+    let last = cluster.one(reads(&[value, first]).on(&[1]));
+    cluster.start_all();
+    cluster.deliver();
+    assert_eq!(
+        cluster.holders(value).len(),
+        2,
+        "the last reader still needs it"
+    );
+    cluster.run();
+    assert_eq!(cluster.state(last), State::Memory);
+    assert_eq!(cluster.holders(value), [WorkerId(0)]);
+    // A value that is read again and again does not move each time.
+    for _ in 0..2 {
+        cluster.one(reads(&[value]).on(&[1]));
+        cluster.run();
+        assert_eq!(cluster.holders(value).len(), 2);
+    }
+    cluster.unwant(&[value]);
+    cluster.run();
+}
+
+#[test]
+fn copies_that_were_asked_for_stay_after_their_readers() {
+    let mut cluster = Cluster::new(3, 1);
+    let value = value_at(&mut cluster, 0);
+    replicate(&mut cluster, value, 2, &[]);
+    cluster.one(reads(&[value]).on(&[1]));
+    cluster.run();
+    assert!(cluster.holders(value).len() >= 2);
 }
 
 #[test]

@@ -187,6 +187,9 @@ class Receiving:
     def put_back(self) -> None: ...
 
 def decode_value(encoded: bytes, /) -> Any: ...
+def run_recipe(
+    recipe: bytes, inputs: list[Any], definitions: Mapping[int, bytes]
+) -> Any: ...
 
 class Connection:
     """A client's end of its connection to a scheduler."""

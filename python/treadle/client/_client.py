@@ -439,11 +439,18 @@ class Client(Managing):
         )
         if not sync:
             return pack_data(keys, futures)
+        if self.asynchronous if asynchronous is None else asynchronous:
+            return self._get(futures, keys)
         try:
-            if self.asynchronous if asynchronous is None else asynchronous:
-                return self._gather(pack_data(keys, futures))
             values = self.gather(list(futures.values()), direct=direct, asynchronous=False)
             return pack_data(keys, dict(zip(futures, values, strict=True)))
+        finally:
+            for future in futures.values():
+                future.release()
+
+    async def _get(self, futures: dict[Hashable, Future], keys: Any) -> Any:
+        try:
+            return await self._gather(pack_data(keys, futures))
         finally:
             for future in futures.values():
                 future.release()

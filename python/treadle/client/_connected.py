@@ -59,6 +59,9 @@ _NOBODY = f"(os error {errno.ECONNREFUSED})"
 # What distributed's code sends and a connection does by itself, or does not need.
 _NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "report-key"])
 
+# Those of the client's coroutine functions that wait for other tasks.
+_WAITS_FOR_TASKS = frozenset(["_gather", "_rebalance", "_replicate", "_scatter"])
+
 _USABLE = ("running", "connecting", "newly-created")
 
 
@@ -409,8 +412,8 @@ class Connected(Counting):
                 func, *args, asynchronous=True, callback_timeout=callback_timeout, **kwargs
             )
         call = partial(super().sync, func, *args, asynchronous=False, **kwargs)
-        if getattr(func, "__self__", None) is not self:
-            # A lock, a queue, an event: a task that waits for one keeps its thread.
+        if getattr(func, "__name__", None) not in _WAITS_FOR_TASKS:
+            # A task that waits for a lock, a queue or an event keeps its thread.
             return call(callback_timeout=callback_timeout)
         with blocking():
             return call(callback_timeout=callback_timeout)

@@ -20,6 +20,7 @@ from treadle._names import name_of
 from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
 from treadle.client._distributed import dumps
+from treadle.client._replay import Recipe
 from treadle.client._state import call_in
 
 if TYPE_CHECKING:
@@ -341,6 +342,22 @@ class Scheduler(Diagnostics):
         """Return what the scheduler remembers of keys."""
         keys = list(keys_or_stimuli)
         return told(await ask(self._connection, "", "story", {"keys": keys}))
+
+    async def get_runspec(self, key: Any, **_kwargs: Any) -> Recipe:
+        """Return what a task runs."""
+        told = await ask(self._connection, "", "recipe", {"keys": [key]})
+        if told is None:
+            raise ValueError(
+                f"{key!r} has a value and nothing to compute it from: it was scattered, or it is "
+                "small. Values of up to 1 KiB live at the scheduler, which forgets how they came about"
+            )
+        return Recipe(key, told)
+
+    async def get_error_cause(self, keys: Sequence[Any], **_kwargs: Any) -> Any:
+        """Return the key of the task that raised what futures of keys have failed with."""
+        states = (self._client.futures.get(key) for key in keys)
+        causes = (state.blamed for state in states if state is not None)
+        return next((cause for cause in causes if cause is not None), None)
 
     async def amm_handler(self, method: str) -> Any:
         """Say that there is no active memory manager: Treadle's scheduler moves values itself."""

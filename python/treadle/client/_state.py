@@ -132,6 +132,12 @@ class State(FutureStateOfDistributed):
         raise exception.with_traceback(traceback)
 
     @property
+    def blamed(self) -> Hashable | None:
+        """The key of the task that failed: this one, or one that it is computed from."""
+        failure = self._failure
+        return failure.key if type(failure) is Failure else None
+
+    @property
     def exception(self) -> BaseException | None:
         """Why there is no value."""
         return None if self._failure is None else self.raised()[0]

@@ -152,7 +152,10 @@ impl Hub {
             return;
         };
         // As in distributed, the address without its scheme and its host alone name it as well.
-        let place = node.address.split_once("://").map_or("", |(_, place)| place);
+        let place = node
+            .address
+            .split_once("://")
+            .map_or("", |(_, place)| place);
         let ip = place.rsplit_once(':').map_or("", |(host, _)| host);
         let names: [&str; 5] = [&node.name, &node.address, &node.host, place, ip];
         let names = names.into_iter().filter(|name| !name.is_empty());

@@ -101,6 +101,7 @@ impl Hub {
             "processing" => self.processing(arguments),
             "story" => self.story(arguments),
             "progress" => self.progress(arguments),
+            "recipe" => self.recipe(arguments),
             "trace" => self.trace(asker, arguments),
             "task-events" => self.task_events(asker, arguments),
             "observe" => self.observe(asker, arguments),

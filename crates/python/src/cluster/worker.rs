@@ -5,6 +5,7 @@ mod live;
 mod service;
 mod stages;
 
+pub(super) use executor::split;
 pub(crate) use live::{Keeper, read};
 pub(crate) use service::plain;
 

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use treadle_scheduler::{Event, State};
 use treadle_types::{Symbol, TaskId, Value};
 
+use super::super::definitions::Used;
 use super::super::hub::Hub;
+use super::super::keys::NO_DEFINITIONS;
 use super::super::nodes::Node;
 use super::identity::seconds;
 use super::{Answered, Arguments, dict, int};
@@ -76,6 +78,43 @@ impl Hub {
             (Value::Str(name), Value::Dict(states.collect()))
         });
         Ok(Some(Value::Dict(entries.collect())))
+    }
+
+    /// What a task runs: its recipe, the definitions that this refers to, and its inputs. Nothing of
+    /// a task that has none any more.
+    pub(super) fn recipe(&self, arguments: &Arguments) -> Answered {
+        let key = arguments.keys().and_then(<[Value]>::first);
+        let task = key.and_then(|key| self.task_of(key));
+        let Some((task, view)) = task.and_then(|task| Some((task, self.core.task(task)?))) else {
+            return Err("recipe: there is no task of this key".to_owned());
+        };
+        let recipe = view.recipe();
+        if recipe.is_empty() {
+            return Ok(Some(Value::None));
+        }
+        let entry = self.keys.get(task);
+        let note = entry.map_or(NO_DEFINITIONS, |entry| entry.definitions);
+        let one;
+        let places: &[u32] = match self.definitions.used(note) {
+            Used::None => &[],
+            Used::One(place) => {
+                one = [place];
+                &one
+            }
+            Used::Many(places) => places,
+        };
+        let definitions = places
+            .iter()
+            .filter_map(|place| self.definitions.get(*place));
+        let definitions = definitions.map(|d| (int(d.number), Value::Bytes(d.pickle.to_vec())));
+        Ok(Some(dict([
+            ("recipe", Value::Bytes(recipe.to_vec())),
+            ("definitions", Value::Dict(definitions.collect())),
+            (
+                "inputs",
+                Value::List(view.inputs().map(|input| self.key(input)).collect()),
+            ),
+        ])))
     }
 
     /// The stream of what tasks did; see the stream's module.

@@ -137,7 +137,7 @@ fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> b
 }
 
 /// The key and the recipe proper.
-fn split(recipe: &Bytes) -> Option<(Bytes, Bytes)> {
+pub(in crate::cluster) fn split(recipe: &Bytes) -> Option<(Bytes, Bytes)> {
     let mut reader = Reader::new(recipe);
     let key = reader.blob().ok()?;
     let end = reader.position();

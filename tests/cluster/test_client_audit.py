@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
-import dask
 import pytest
 from dask.sizeof import sizeof
-from distributed import Event, Queue, Variable, wait
+from distributed import Event, Lock, Queue, Variable, wait
 
-from client_support import AGAINST, SOON, connect, identity, inc, note
+from client_support import AGAINST, SOON, connect, distributed_fails, identity, inc, note
 
 
 def test_callbacks_are_called_in_their_order(client):
@@ -93,6 +93,7 @@ def test_sizes_are_those_in_memory(client):
         client.nbytes(["nobody"], summary=False)
 
 
+@distributed_fails("now and then a message of its has lists")
 def test_lists_come_back_as_tuples(client):
     queue = Queue("as-carried")
     queue.put([1, {"a": [2]}])
@@ -107,37 +108,37 @@ def test_lists_come_back_as_tuples(client):
     assert client.get_events("as-carried")[0][1] == (1, (2,))
 
 
-@pytest.mark.parametrize("how", ["submit", "map", "compute", "annotate"])
-def test_a_task_that_waits_for_an_event_keeps_its_thread(client, workers, gate, how):
-    """So what is submitted meanwhile runs in the order of its priority."""
-    place = workers[:1]
-    event = Event()
+@pytest.mark.parametrize("kind", [Event, Lock, Queue, Variable])
+def test_a_task_that_waits_for_others_to_coordinate_keeps_its_thread(client, workers, gate, kind):
+    thing = kind("keeps-its-thread")
+    if kind is Lock:
+        thing.acquire()
 
     def hold() -> None:
         gate.arrive("holder")
-        event.wait(timeout=SOON)
+        if kind is Event:
+            thing.wait(timeout=SOON)
+        elif kind is Lock:
+            thing.acquire(timeout=SOON)
+        else:
+            thing.get(timeout=SOON)
+        gate.arrive("through")
 
-    holder = client.submit(hold, workers=place)
+    holder = client.submit(hold, workers=workers[:1])
     while not gate.arrived():
-        pass
-
-    def submit(name: str, priority: int):
-        if how == "map":
-            return client.map(note, [gate], [name], priority=priority, workers=place)[0]
-        if how == "compute":
-            task = dask.delayed(note)(gate, name)
-            return client.compute(task, priority=priority, workers=place)
-        if how == "annotate":
-            with dask.annotate(priority=priority):
-                return client.submit(note, gate, name, workers=place)
-        return client.submit(note, gate, name, priority=priority, workers=place)
-
-    futures = [submit("low", -10), submit("middle", 0), submit("high", 10)]
-    # The worker has all of them before any may run.
-    client.run(lambda: None)
-    event.set()
-    wait([holder, *futures], timeout=SOON)
-    assert gate.arrivals() == ["holder", "high", "middle", "low"]
+        time.sleep(0.002)
+    other = client.submit(note, gate, "other", workers=workers[:1])
+    # So that it would have time to run.
+    for number in range(20):
+        assert client.submit(inc, number, workers=workers[1:], pure=False).result() == number + 1
+    if kind is Lock:
+        thing.release()
+    elif kind is Queue:
+        thing.put(1)
+    else:
+        thing.set(*([] if kind is Event else [1]))
+    wait([holder, other], timeout=SOON)
+    assert gate.arrivals() == ["holder", "through", "other"]
 
 
 def test_a_coroutine_uses_an_event_before_anything_else(client):

@@ -12,6 +12,8 @@ from distributed.cluster_dump import write_state
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.versions import get_versions
 
+from treadle.client import _report
+
 __all__ = ["Diagnostics", "TaskStream"]
 
 
@@ -120,6 +122,14 @@ class Diagnostics:
     async def get_task_stream_index(self) -> int:
         """Return how many runs there have been since then."""
         return await self._stream.index()
+
+    async def performance_report(
+        self, *, start: float, code: str = "", mode: str | None = None, **_kwargs: Any
+    ) -> str:
+        """Return a page about what ran since a time, in seconds since 1970."""
+        runs = await self._stream.collect(start=start)
+        identity = await self._ask("identity", {"n_workers": -1})
+        return _report.page(runs, identity, start=start, code=code, mode=mode)
 
     async def start_task_metadata(self, name: str) -> None:
         """Begin to note which tasks end, and how."""

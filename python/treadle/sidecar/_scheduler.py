@@ -242,6 +242,11 @@ class SchedulerStandIn:
             for address, info in self.identity()["workers"].items()
         }
 
+    @property
+    def monitor(self) -> SimpleNamespace:
+        """Of what is measured here over time: nothing. ``performance_report`` asks how much."""
+        return SimpleNamespace(count=0)
+
     # events, metadata, logs
 
     def log_event(self, topic: str | Collection[str], msg: Any) -> None:

@@ -267,7 +267,7 @@ class WorkerStandIn:
 
         if timeout is None:
             timeout = dask.config.get("distributed.comm.timeouts.connect")
-        client: Client = treadle.Client(
+        client = treadle.Client(
             self._native.scheduler,
             loop=self.loop,
             asynchronous=in_async_call(self.loop),

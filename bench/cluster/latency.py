@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import statistics
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -20,6 +22,9 @@ from figures import Figure, time_of
 from work import inc
 
 _numbers = iter(range(1 << 60))
+
+# Clients that do nothing.
+CROWD = 1_000
 
 
 def chain(client: Any, steps: int, workers: list[str] | None) -> float:
@@ -101,6 +106,26 @@ def _echo() -> Iterator[Callable[[], None]]:
         here.close()
 
 
+@contextmanager
+def _crowd(client: Any, count: int) -> Iterator[None]:
+    """So many more clients, which do nothing, in another process.
+
+    That process stands still meanwhile, shorter than the scheduler's patience: what it does by itself
+    it would do on other machines.
+    """
+    cluster = client.cluster
+    program = [sys.executable, str(Path(__file__).with_name("crowd.py")), str(count)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(program, **pipes) as crowd:
+        crowd.stdin.write(f"{cluster.scheduler_address} {cluster._secret}\n")
+        crowd.stdin.flush()
+        assert crowd.stdout.readline() == "ready\n"
+        crowd.send_signal(signal.SIGSTOP)
+        yield
+        crowd.send_signal(signal.SIGCONT)
+        crowd.stdin.close()
+
+
 def _nothing(dsk: Any, keys: Any, **_: Any) -> Any:
     dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dict(dsk)
     return [[0] * len(key) if isinstance(key, list) else 0 for key in keys]
@@ -118,6 +143,9 @@ def measure(quick: bool) -> Iterator[Figure]:
             round_trips(client, 10)
             here["round trip"] = round_trips(client, few)
             here |= elements(client, few)
+            if name == "treadle":
+                with _crowd(client, CROWD):
+                    crowded = elements(client, few)
             here["across"] = statistics.median(chain(client, steps, addresses) for _ in range(5))
         with open_engine(1) as client:
             chain(client, 20, None)
@@ -140,3 +168,11 @@ def measure(quick: bool) -> Iterator[Figure]:
             measured <= bar,
             f"two bare echoes: {time_of(ours['echoes'] - ours[less])}" if less else "",
         )
+    alone, among = (times["element"] - times["building"] for times in (ours, crowded))
+    yield Figure(
+        f"the same beside {CROWD:,} idle connections",
+        time_of(among),
+        ratio=f"{among / alone:.2f} ×",
+        bar="≤ 1.2 × (flat)",
+        passed=among <= 1.2 * alone,
+    )

@@ -12,8 +12,15 @@ from distributed import Event, Lock, Queue, Variable, wait
 from client_support import AGAINST, SOON, connect, distributed_fails, identity, inc, note
 
 
+@pytest.fixture
+def current(client):
+    """The client of the module, whichever else of these tests is the default one."""
+    with client.as_current():
+        yield client
+
+
 def test_callbacks_are_called_in_their_order(client):
-    event = Event()
+    event = Event(client=client)
     future = client.submit(event.wait)
     called = []
     done = threading.Event()
@@ -95,10 +102,10 @@ def test_sizes_are_those_in_memory(client):
 
 @distributed_fails("now and then a message of its has lists")
 def test_lists_come_back_as_tuples(client):
-    queue = Queue("as-carried")
+    queue = Queue("as-carried", client=client)
     queue.put([1, {"a": [2]}])
     assert queue.get(timeout=SOON) == (1, {"a": (2,)})
-    variable = Variable("as-carried")
+    variable = Variable("as-carried", client=client)
     variable.set([1, [2]])
     assert variable.get(timeout=SOON) == (1, (2,))
     variable.delete()
@@ -109,7 +116,8 @@ def test_lists_come_back_as_tuples(client):
 
 
 @pytest.mark.parametrize("kind", [Event, Lock, Queue, Variable])
-def test_a_task_that_waits_for_others_to_coordinate_keeps_its_thread(client, workers, gate, kind):
+def test_a_task_that_waits_for_others_to_coordinate_keeps_its_thread(current, workers, gate, kind):
+    client = current
     thing = kind("keeps-its-thread")
     if kind is Lock:
         thing.acquire()

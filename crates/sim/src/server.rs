@@ -257,6 +257,10 @@ impl World {
         match message {
             // Also what a worker says that was lost: it is the core's to ignore it.
             Message::Report(report) => {
+                if let Report::Gone(_) = report {
+                    // What follows from earlier reports may still count on the value.
+                    self.hand_in_reports()?;
+                }
                 self.oracle.heard(worker, &report);
                 self.reported(worker, report)
             }

@@ -254,13 +254,17 @@ impl Scheduler {
         match self.referent(worker, object) {
             Referent::Present => {
                 let task = &mut self.tasks[object.task];
-                let runs = !task.flags.has(Flags::AHEAD);
+                // It may run ahead of an input that is counted as lost: the worker got that before
+                // its last holder went.
+                let runs = seceded || !task.flags.has(Flags::AHEAD);
                 let Some(mut run) = task.phase.run().filter(|_| runs) else {
                     return self.misbehaves(worker, "ran", object, effects);
                 };
                 if task.flags.has(Flags::SECEDED) == seceded {
                     return;
                 }
+                let from = task.load();
+                task.flags.clear(Flags::AHEAD);
                 task.flags.put(Flags::SECEDED, seceded);
                 task.flags.set(Flags::STARTED);
                 self.workers.vacate(worker, from, run.estimate, run.output);

@@ -202,8 +202,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes in what a worker reported in one go: as [`Event::Report`] one after the other, except
-    /// that tasks are sent to workers only when all of them are counted.
+    /// Takes in what a worker reported: as [`Event::Report`] one after the other, except that no
+    /// worker gets anything before [`Scheduler::distribute`].
     pub fn handle_reports(
         &mut self,
         worker: WorkerId,
@@ -217,7 +217,21 @@ impl Scheduler {
             self.report(worker, report, effects);
             self.settle_values(effects);
         }
-        self.settle(effects);
+    }
+
+    /// Sends workers what they can take by now, after the reports of some of them. Returns whether
+    /// there may be more to do, since these were many effects already; the next event does the rest
+    /// at the latest.
+    pub fn distribute(&mut self, effects: &mut Effects) -> bool {
+        /// Effects that fit into the processor's caches.
+        const MANY: usize = 512;
+        let end = effects.0.len() + MANY;
+        while effects.0.len() < end {
+            if !self.settle_once(effects) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Works off which tasks will not get a value, and what nobody needs any more.
@@ -237,20 +251,24 @@ impl Scheduler {
     /// Works off what an event has led to. The order matters little for the outcome: failures and
     /// releases come first, so that nothing is sent that is not needed.
     fn settle(&mut self, effects: &mut Effects) {
-        loop {
-            self.settle_values(effects);
-            if let Some(task) = self.work.absent.pop() {
-                self.ask(task, effects);
-            } else if !self.work.ready.is_empty() {
-                self.place_ready(effects);
-            } else if let Some(task) = self.work.ahead.pop() {
-                self.send_ahead(task, effects);
-            } else if let Some(worker) = self.work.hungry.pop() {
-                self.feed(worker, effects);
-            } else if !self.dispatch(effects) && !self.relax_budget(effects) {
-                break;
-            }
+        while self.settle_once(effects) {}
+    }
+
+    /// Does the next thing; whether there was one.
+    fn settle_once(&mut self, effects: &mut Effects) -> bool {
+        self.settle_values(effects);
+        if let Some(task) = self.work.absent.pop() {
+            self.ask(task, effects);
+        } else if !self.work.ready.is_empty() {
+            self.place_ready(effects);
+        } else if let Some(task) = self.work.ahead.pop() {
+            self.send_ahead(task, effects);
+        } else if let Some(worker) = self.work.hungry.pop() {
+            self.feed(worker, effects);
+        } else {
+            return self.dispatch(effects) || self.relax_budget(effects);
         }
+        true
     }
 
     /// Moves a task to a phase, for the counts and the story, too.

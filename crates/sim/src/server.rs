@@ -49,8 +49,9 @@ pub(crate) struct Server {
     pub(crate) unplaced: Vec<(ClientId, Key)>,
     /// The last reason why nothing moved.
     pub(crate) stuck: Option<String>,
-    /// Reports of one worker that the core takes in one go, before anything else happens to it.
-    together: Option<(WorkerId, Vec<Report>)>,
+    /// Reports that the core takes before it gives workers anything, and before anything else
+    /// happens to it.
+    together: Vec<(WorkerId, Report)>,
 }
 
 /// How many reports the core takes in one go, at most, and how likely another one joins them.
@@ -71,7 +72,7 @@ impl Server {
             next_client: 0,
             unplaced: Vec::new(),
             stuck: None,
-            together: None,
+            together: Vec::new(),
         }
     }
 
@@ -135,12 +136,7 @@ impl World {
         connection: usize,
         message: Message,
     ) -> Result<(), String> {
-        let sender = self.server.worker_at.get(&connection);
-        let joins = match (&self.server.together, &message) {
-            (Some((worker, _)), Message::Report(_)) => sender == Some(worker),
-            _ => false,
-        };
-        if !joins {
+        if !matches!(message, Message::Report(_)) {
             self.hand_in_reports()?;
         }
         if let Message::Register(machine) = message {
@@ -256,14 +252,7 @@ impl World {
         registration.heard = self.now;
         match message {
             // Also what a worker says that was lost: it is the core's to ignore it.
-            Message::Report(report) => {
-                if let Report::Gone(_) = report {
-                    // What follows from earlier reports may still count on the value.
-                    self.hand_in_reports()?;
-                }
-                self.oracle.heard(worker, &report);
-                self.reported(worker, report)
-            }
+            Message::Report(report) => self.reported(worker, report),
             Message::Closed => {
                 let cause = match registration.is_leaving {
                     true => Cause::Drained,
@@ -277,12 +266,8 @@ impl World {
 
     /// A report goes to the core by itself, or with those that follow.
     fn reported(&mut self, worker: WorkerId, report: Report) -> Result<(), String> {
-        let (_, reports) = self
-            .server
-            .together
-            .get_or_insert_with(|| (worker, Vec::new()));
-        reports.push(report);
-        if reports.len() < TOGETHER && self.random.chance(JOINS) {
+        self.server.together.push((worker, report));
+        if self.server.together.len() < TOGETHER && self.random.chance(JOINS) {
             return Ok(());
         }
         self.hand_in_reports()
@@ -291,13 +276,18 @@ impl World {
     /// The core takes the reports that wait for others. Called before anything else happens at the
     /// server, which may be about what they lead to.
     fn hand_in_reports(&mut self) -> Result<(), String> {
-        let Some((worker, reports)) = self.server.together.take() else {
+        if self.server.together.is_empty() {
             return Ok(());
-        };
-        self.tell(|| format!("scheduler hears {worker:?} report {reports:?}"));
+        }
         let mut effects = Effects::default();
-        let core = &mut self.server.core;
-        core.handle_reports(worker, reports.into_iter(), self.now, &mut effects);
+        for (worker, report) in std::mem::take(&mut self.server.together) {
+            self.tell(|| format!("scheduler hears {worker:?} report {report:?}"));
+            self.oracle.heard(worker, &report);
+            let core = &mut self.server.core;
+            core.handle_reports(worker, std::iter::once(report), self.now, &mut effects);
+            self.perform_all(&mut effects)?;
+        }
+        while self.server.core.distribute(&mut effects) {}
         self.follow(effects)
     }
 
@@ -312,15 +302,18 @@ impl World {
     }
 
     /// Checks the core, and does what it has said.
-    fn follow(&mut self, effects: Effects) -> Result<(), String> {
-        for effect in &effects.0 {
+    fn follow(&mut self, mut effects: Effects) -> Result<(), String> {
+        let checked = match self.summary.steps.is_multiple_of(self.plan.check_every) {
+            true => self.server.core.check(),
+            false => Ok(()),
+        };
+        self.perform_all(&mut effects)?;
+        checked.map_err(|error| format!("the scheduler is broken: {error}"))
+    }
+
+    fn perform_all(&mut self, effects: &mut Effects) -> Result<(), String> {
+        for effect in effects.0.drain(..) {
             self.tell(|| format!("scheduler: {effect:?}"));
-        }
-        if self.summary.steps.is_multiple_of(self.plan.check_every) {
-            let checked = self.server.core.check();
-            checked.map_err(|error| format!("the scheduler is broken: {error}"))?;
-        }
-        for effect in effects.0 {
             self.perform(effect)?;
         }
         Ok(())

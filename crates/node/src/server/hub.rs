@@ -487,9 +487,20 @@ impl Hub {
         }
     }
 
-    /// Sends what was pushed.
+    /// Gives workers what they can take after what was reported.
+    fn distribute(&mut self) {
+        let mut more = true;
+        while more {
+            more = self.core.distribute(&mut self.effects);
+            self.act_on_effects();
+        }
+        self.forget();
+    }
+
+    /// Sends what was pushed, and to workers what they can take by now.
     pub(super) fn flush(&mut self) {
         self.lose_workers();
+        self.distribute();
         while let Some(node) = self.dirty.pop() {
             let (flushed, waiting) = match node {
                 Node::Worker(worker) => match self.workers.get_mut(worker) {

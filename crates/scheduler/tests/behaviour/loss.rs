@@ -294,3 +294,26 @@ fn losing_all_workers_waits_for_another() {
     cluster.run();
     assert_eq!(cluster.state(chain[49]), State::Memory);
 }
+
+#[test]
+fn a_task_may_run_although_an_input_was_lost_since() {
+    let mut cluster = Cluster::new(2, 1);
+    let ids: Vec<_> = (0..3).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![reads(&[]), reads(&[]), reads(&ids[..2])];
+    cluster.submit_as(C, &ids, specs, &ids[2..]);
+    let (near, far, reader) = (ids[0], ids[1], ids[2]);
+    cluster.size(far, 1000);
+    cluster.start_all();
+    cluster.end(far);
+    while cluster.deliver() {}
+    let home = cluster.worker_of(near);
+    assert_eq!(cluster.worker_of(reader), home, "sent ahead of `near`");
+    // The worker has its copy of `far` by now, and nobody was told.
+    cluster.lose(1 - home.0);
+    cluster.end(near);
+    while cluster.deliver() {}
+    let object = cluster.scheduler.task(reader).expect("it").object();
+    cluster.report(home.0, Report::Seceded(object));
+    let worker = cluster.scheduler.worker(home).expect("not dismissed");
+    assert_eq!(worker.seceded(), 1);
+}

@@ -1,7 +1,8 @@
 """Peak memory of the workers while arrays move between them, beside distributed.
 
 What counts is the proportional set size of the worker processes, so pages that two of them share
-count once. It is sampled; the peak is that above what the workers have before.
+count once. It is sampled; the peak is that above what the workers have before, when they have done
+the same work once on a small array: the modules that it needs are loaded, by both engines.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import os
 import statistics
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 from dask.distributed import wait
 
 import engines
@@ -23,13 +24,29 @@ from figures import Figure
 
 SIDE = 6_000
 CHUNK = 500
+WARM_SIDE, WARM_CHUNK = 64, 16
 EVERY = 0.02  # seconds
 MB = 1e6
 
 WORK: dict[str, Callable[[Any], Any]] = {
     "x + x.T": lambda x: x + x.T,
-    "rechunk, rows to columns": lambda x: x.rechunk((SIDE, CHUNK // 4), method="tasks"),
+    "rechunk, rows to columns": lambda x: x.rechunk(
+        (x.shape[0], x.chunksize[1] // 4), method="tasks"
+    ),
 }
+
+
+def _do(work: Callable[[Any], Any], side: int, chunk: int) -> None:
+    x = da.random.default_rng(0).random((side, side), chunks=chunk).persist()
+    wait(x)
+    wait(dask.persist(work(x))[0])
+
+
+def _load() -> None:
+    """Load what the work needs, on a worker that none of the small array's tasks may have run on."""
+    import dask.array
+
+    dask.array.random.default_rng(0).random((2, 2), chunks=1).sum().compute(scheduler="sync")
 
 
 def _proportional(pid: int) -> int:
@@ -68,15 +85,10 @@ def on(name: str, rounds: int) -> dict[str, float]:
         for _ in range(rounds):
             with engines.CLIENTS[name]() as client:
                 pids = list(client.run(os.getpid).values())
-                client.run(np.ones, 1)  # NumPy is loaded
+                _do(work, WARM_SIDE, WARM_CHUNK)
+                client.run(_load)
                 before = sum(map(_proportional, pids))
-
-                def run(work: Callable[[Any], Any] = work) -> None:
-                    x = da.random.default_rng(0).random((SIDE, SIDE), chunks=CHUNK).persist()
-                    wait(x)
-                    wait(dask.persist(work(x))[0])
-
-                found[what].append(_peak(pids, run) - before)
+                found[what].append(_peak(pids, partial(_do, work, SIDE, CHUNK)) - before)
     return {what: statistics.median(peaks) for what, peaks in found.items()}
 
 

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::time::Duration;
 use treadle_memory::{Buffer, MemoryError, Pool};
 
 const MIB: usize = 1 << 20;
@@ -64,6 +65,19 @@ fn bytes_return_to_the_pool_with_their_last_clone() {
     assert_eq!(pool.idle_bytes(), 0);
     assert!(part.iter().all(|&byte| byte == 3));
     drop(part);
+    assert_eq!(pool.idle_bytes(), 2 * MIB);
+}
+
+#[test]
+fn what_is_idle_for_long_goes_back_to_the_system() {
+    let pool = Pool::new(64 * MIB);
+    drop(pool.buffer(4 * MIB).unwrap());
+    pool.expire(Duration::from_secs(3600));
+    assert_eq!(pool.idle_bytes(), 4 * MIB);
+    let used = pool.buffer(2 * MIB).unwrap();
+    pool.expire(Duration::ZERO);
+    assert_eq!(pool.idle_bytes(), 0);
+    drop(used);
     assert_eq!(pool.idle_bytes(), 2 * MIB);
 }
 

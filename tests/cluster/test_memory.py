@@ -1,0 +1,78 @@
+"""What workers do not use any more goes back to the system, and copies with their readers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import distributed
+import numpy as np
+
+from conftest import SOON
+
+MB = 10**6
+COUNT = 300
+
+
+def _used(client: distributed.Client) -> int:
+    """The memory of all workers, in bytes; what they share with files does not count."""
+
+    def resident() -> int:
+        pages = Path("/proc/self/statm").read_text().split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGESIZE")
+
+    return sum(client.run(resident).values())
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _ones(index: int, nbytes: int) -> np.ndarray:
+    return np.full(nbytes // 8, index)
+
+
+def _total(*arrays: np.ndarray) -> int:
+    return int(sum(array.sum() for array in arrays))
+
+
+def test_released_values_return_their_memory(fresh_client: distributed.Client) -> None:
+    client = fresh_client
+    distributed.wait(client.map(_ones, range(4), nbytes=1000, pure=False))
+    before = _used(client)
+    for nbytes in (MB, MB // 5):  # the second kind comes from the allocator's heaps
+        futures = client.map(_ones, range(COUNT), nbytes=nbytes, pure=False)
+        distributed.wait(futures)
+        assert _used(client) > before + COUNT * nbytes * 9 // 10
+        del futures
+        assert _until(lambda: _used(client) < before + 50 * MB), _used(client) - before
+
+
+def test_what_was_fetched_returns_its_memory(fresh_client: distributed.Client) -> None:
+    client = fresh_client
+    one, other = (worker["name"] for worker in client.scheduler_info()["workers"].values())
+    distributed.wait(client.map(_total, [np.ones(1)] * 4, workers=[other], pure=False))
+    values = client.map(_ones, range(100), nbytes=MB, workers=[one], pure=False)
+    distributed.wait(values)
+    before = _used(client)
+    total = client.submit(_total, *values, workers=[other])
+    assert total.result() == sum(index * (MB // 8) for index in range(100))
+    assert _until(lambda: _used(client) < before + 50 * MB), _used(client) - before
+
+
+def test_a_copy_goes_with_its_last_reader(fresh_client: distributed.Client) -> None:
+    client = fresh_client
+    one, other = (worker["name"] for worker in client.scheduler_info()["workers"].values())
+    value = client.submit(_ones, 1, MB, workers=[one], pure=False)
+    assert client.submit(_total, value, workers=[other], pure=False).result() == MB // 8
+    assert _until(lambda: len(client.who_has([value])[value.key]) == 1)
+    # A value that is read again stays where it was read, too.
+    assert client.submit(_total, value, workers=[other], pure=False).result() == MB // 8
+    assert len(client.who_has([value])[value.key]) == 2

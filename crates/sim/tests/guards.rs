@@ -19,6 +19,7 @@ fn without_a_guard_an_invariant_breaks() {
         "is finished, and",
         "is dismissed",
         "fails for",
+        "and the scheduler does not know",
     ];
     let guards = [
         (Mutation::Incarnation, 50, &["is not there"][..]),

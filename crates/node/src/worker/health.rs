@@ -42,7 +42,7 @@ impl Health {
         let stats = inner.values.store().stats();
         Self {
             managed: stats.managed,
-            process: resident().unwrap_or(0) + own_shared(),
+            process: resident().unwrap_or(0) + Shared::now().total(),
             spilled: stats.spilled.nbytes,
         }
     }
@@ -59,10 +59,25 @@ fn resident() -> Option<u64> {
     Some(resident.saturating_sub(shared) * page)
 }
 
-/// Bytes of shared memory that this process made, and uses or keeps.
-fn own_shared() -> u64 {
-    let stats = Segments::global().stats();
-    (stats.live_bytes + stats.idle_bytes) as u64
+/// Bytes of shared memory that this process made.
+struct Shared {
+    live: u64,
+    /// Nobody uses it: it goes back soon.
+    idle: u64,
+}
+
+impl Shared {
+    fn now() -> Self {
+        let stats = Segments::global().stats();
+        Self {
+            live: stats.live_bytes as u64,
+            idle: stats.idle_bytes as u64,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.live + self.idle
+    }
 }
 
 /// What is known of a worker's memory from earlier.
@@ -77,9 +92,10 @@ pub(super) struct Watch {
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
     let measure = || {
         let health = Health::of(inner);
+        let unused = Shared::now().idle;
         Taken {
             process: health.process,
-            others: health.process.saturating_sub(health.managed),
+            others: health.process.saturating_sub(health.managed + unused),
         }
     };
     let others = reclaim.reclaim(measure).others;

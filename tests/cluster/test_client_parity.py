@@ -291,6 +291,3 @@ def test_many_clients_start_and_end_in_threads(client: distributed.Client) -> No
 def test_calls_that_are_not_served_are_named(client: distributed.Client) -> None:
     with pytest.raises(NotImplementedError, match="'profile'"):
         client.profile()
-    future = client.submit(inc, 1)
-    with pytest.raises(NotImplementedError, match="'get_runspec'"):
-        client.recreate_task_locally(future)

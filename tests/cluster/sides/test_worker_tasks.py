@@ -231,6 +231,9 @@ class FakeClient:
         self.made.append({"address": address, **kwargs})
         self.closed = threading.Event()
 
+    def start_early(self) -> None:
+        """It is connected from the start."""
+
     async def _close(self, fast: bool = False) -> None:
         self.closed.set()
 

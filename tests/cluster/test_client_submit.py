@@ -254,6 +254,27 @@ def test_tasks_of_high_priority_run_first(client, workers, gate, eventually):
     assert gate.arrivals() == ["blocker", "10", "5", "0", "-5", "-10"]
 
 
+def test_tasks_of_high_priority_pass_those_that_a_worker_has_already(
+    client, workers, gate, eventually
+):
+    (worker, *_) = workers
+    client.submit(pass_gate, gate, name="blocker", workers=[worker])
+    eventually(gate.arrived)
+    futures = []
+    for priority in (-1, 0, 1):
+        key = f"p{priority}"
+        futures.append(
+            client.submit(note, gate, priority, priority=priority, workers=[worker], key=key)
+        )
+        eventually(lambda key=key: key in client.who_has())
+        # Those that are less urgent have been given back, or were not sent.
+        keys = [future.key for future in futures]
+        eventually(lambda keys=keys: all(client.story(key)[-1][3] != "retracting" for key in keys))
+    gate.open()
+    wait(futures, timeout=SOON)
+    assert gate.arrivals() == ["blocker", "1", "0", "-1"]
+
+
 def test_later_tasks_run_later_when_they_do_not_count_as_simultaneous(
     client, workers, gate, eventually
 ):

@@ -37,7 +37,8 @@ impl Scheduler {
                 && work.absent.is_empty()
                 && work.ready.is_empty()
                 && work.ahead.is_empty()
-                && work.hungry.is_empty(),
+                && work.hungry.is_empty()
+                && work.urgent.is_empty(),
             "an event was not carried through"
         );
         self.check_tasks()?;

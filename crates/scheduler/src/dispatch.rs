@@ -281,6 +281,11 @@ impl Scheduler {
                 false => 0,
             },
         };
+        let least = match at.sent.is_empty() {
+            true => i32::MIN,
+            false => at.least_urgent,
+        };
+        at.least_urgent = least.max(task.priority.user);
         at.sent.push_back(ObjectId::new(id, task.attempt.next()));
         if let Some(class) = self.classes.get(task.class) {
             at.take(&class.constraint.resources, 1.0);

@@ -36,6 +36,7 @@ mod few;
 mod learnt;
 mod levels;
 mod loss;
+mod overtake;
 mod placement;
 mod queue;
 mod report;

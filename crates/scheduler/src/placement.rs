@@ -303,6 +303,7 @@ impl Scheduler {
     pub(crate) fn enqueue(&mut self, id: TaskId, queue: QueueId) {
         self.enter(id, Phase::Ready(queue));
         self.put_into_queue(id, queue);
+        self.note_urgent(id);
     }
 
     /// Moves a task whose entry is out of its queue to another.

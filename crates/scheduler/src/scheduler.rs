@@ -49,6 +49,8 @@ pub(crate) struct Work {
     pub(crate) ahead: Vec<TaskId>,
     /// Workers that may take more.
     pub(crate) hungry: Vec<WorkerId>,
+    /// Tasks that wait, while less urgent ones may have been sent.
+    pub(crate) urgent: Vec<TaskId>,
 }
 
 /// The scheduler of a cluster.
@@ -64,6 +66,8 @@ pub struct Scheduler {
     pub(crate) clients: Clients,
     /// Ready tasks for anybody.
     pub(crate) common: Queues,
+    /// The priority that the user of any task so far has wanted least.
+    pub(crate) least_urgent: i32,
     /// How many tasks that only create data a slot gets in a row, in 1/256.
     pub(crate) share: u64,
     /// How long a worker takes for those that it gets in a row, at least, in microseconds.
@@ -102,6 +106,7 @@ impl Scheduler {
             classes: Classes::default(),
             clients: Clients::default(),
             common: Queues::default(),
+            least_urgent: i32::MIN,
             share: 0,
             grain: 0,
             parked: Vec::new(),
@@ -266,7 +271,7 @@ impl Scheduler {
         } else if let Some(worker) = self.work.hungry.pop() {
             self.feed(worker, effects);
         } else {
-            return self.dispatch(effects) || self.relax_budget(effects);
+            return self.dispatch(effects) || self.relax_budget(effects) || self.overtake(effects);
         }
         true
     }

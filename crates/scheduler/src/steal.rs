@@ -8,6 +8,7 @@ use crate::Effects;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase, QueueId};
+use crate::worker::Worker;
 
 /// What a worker has beyond its slots must take so long, in microseconds, to be worth the way back.
 const GAIN: u64 = 1000;
@@ -154,7 +155,8 @@ impl Scheduler {
         }
     }
 
-    /// Asks a worker to give a task back for another one. Until it answers, the task is nobody's.
+    /// Asks a worker to give a task back for another one, or for a task that is more urgent (then it
+    /// is its own thief). Until it answers, the task is nobody's.
     pub(crate) fn retract(&mut self, id: TaskId, thief: WorkerId, effects: &mut Effects) {
         let Phase::Assigned(run) = self.tasks[id].phase else {
             return;
@@ -172,7 +174,7 @@ impl Scheduler {
 
     /// A task that was asked back has come: to the worker that it was asked for, or to a better one.
     pub(crate) fn given_back(&mut self, id: TaskId, effects: &mut Effects) {
-        let Phase::Retracting { thief, .. } = self.tasks[id].phase else {
+        let Phase::Retracting { run, thief } = self.tasks[id].phase else {
             return;
         };
         self.end_stay(id, true, effects);
@@ -181,7 +183,11 @@ impl Scheduler {
         self.tasks[id].flags.put(Flags::CREATOR, creator);
         let task = &self.tasks[id];
         let taker = self.workers.get(thief);
-        if task.missing == 0
+        if task.missing == 0 && thief == run.worker && taker.is_some_and(Worker::is_running) {
+            // Not placed anew: it would go back before the one that it made room for.
+            self.enqueue(id, QueueId::Own(thief));
+            self.work.hungry.push(thief);
+        } else if task.missing == 0
             && taker.is_some_and(|at| at.free() > 0 && at.own.is_empty())
             && self.can_take(id, thief)
             && self.permits(task, thief)

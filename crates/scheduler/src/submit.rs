@@ -41,6 +41,8 @@ impl Scheduler {
                     Some(constraint) => classes[constraint as usize],
                     None => ClassId::NONE,
                 };
+                let user = options.priority.saturating_neg();
+                self.least_urgent = self.least_urgent.max(user);
                 let task = &mut self.tasks[id];
                 task.phase = Phase::Released;
                 task.client = client;
@@ -49,7 +51,7 @@ impl Scheduler {
                 task.flags.put(Flags::ACTOR, options.actor);
                 task.payload = recipe;
                 task.priority = Priority {
-                    user: options.priority.saturating_neg(),
+                    user,
                     submission: order,
                     rank: submission.ranks[index],
                 };

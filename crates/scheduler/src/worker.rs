@@ -92,6 +92,8 @@ pub(crate) struct Worker {
     /// What was sent to it, the oldest first. Attempts that are over stay until they come to the
     /// front, or are half of it.
     pub(crate) sent: VecDeque<ObjectId>,
+    /// No task among them has a priority that its user wants less.
+    pub(crate) least_urgent: i32,
     /// Cancelled attempts.
     pub(crate) stopping: BTreeMap<ObjectId, Stopping>,
     /// The values that it has.
@@ -127,6 +129,7 @@ impl Worker {
             busy_ahead: 0,
             incoming: 0,
             sent: VecDeque::new(),
+            least_urgent: i32::MIN,
             stopping: BTreeMap::new(),
             held: Vec::new(),
             bytes: 0,

@@ -11,6 +11,7 @@ mod hostile;
 mod loss;
 mod memory;
 mod model;
+mod overtaking;
 mod placement;
 mod reruns;
 mod resources;

@@ -1,0 +1,93 @@
+//! Tasks of higher priority, which come when less urgent ones have been sent.
+
+use std::time::Duration;
+
+use crate::cluster::*;
+use treadle_scheduler::State;
+use treadle_types::{Command, TaskId, WorkerId};
+
+/// Starts, reports and delivers until everything is done; the order in which tasks were started.
+fn order(cluster: &mut Cluster, ids: &[TaskId]) -> Vec<TaskId> {
+    let mut order = Vec::new();
+    while order.len() < ids.len() {
+        cluster.deliver();
+        cluster.start_all();
+        let running = |id: &&TaskId| {
+            let mut running = cluster.nodes.values().flat_map(|node| &node.running);
+            running.any(|assignment| assignment.object.task == **id)
+        };
+        let begun: Vec<_> = ids.iter().filter(running).copied().collect();
+        assert!(!begun.is_empty(), "something runs");
+        for id in begun {
+            order.push(id);
+            cluster.end(id);
+        }
+    }
+    order
+}
+
+#[test]
+fn what_was_sent_in_reserve_lets_the_urgent_one_pass() {
+    let mut cluster = Cluster::new(1, 1);
+    // Tasks are long enough that one in reserve is enough.
+    cluster.duration = Duration::from_millis(20);
+    cluster.one(reads(&[]));
+    cluster.run();
+    let runs = cluster.one(reads(&[]));
+    cluster.start_all();
+    let low = cluster.one(reads(&[]).priority(-1));
+    assert_eq!(cluster.state(low), State::Assigned);
+    let high = cluster.one(reads(&[]).priority(1));
+    assert_eq!(cluster.state(low), State::Retracting);
+    assert_eq!(order(&mut cluster, &[runs, low, high]), [runs, high, low],);
+}
+
+#[test]
+fn what_can_run_nowhere_else_lets_it_pass_too() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.duration = Duration::from_millis(20);
+    cluster.one(reads(&[]));
+    cluster.run();
+    let runs = cluster.one(reads(&[]));
+    cluster.start_all();
+    let mut ids = vec![runs];
+    for priority in [-1, 0, 1] {
+        ids.push(cluster.one(reads(&[]).priority(priority).on(&[0])));
+    }
+    let wanted = [ids[0], ids[3], ids[2], ids[1]];
+    assert_eq!(order(&mut cluster, &ids), wanted);
+}
+
+#[test]
+fn several_pass() {
+    let mut cluster = Cluster::new(1, 1);
+    let runs = cluster.one(reads(&[]));
+    cluster.start_all();
+    let low = cluster.submit(vec![reads(&[]); 3]);
+    let high = cluster.submit(vec![reads(&[]).priority(1); 3]);
+    let all = [&[runs][..], &low, &high].concat();
+    let wanted = [&[runs][..], &high, &low].concat();
+    assert_eq!(order(&mut cluster, &all), wanted);
+}
+
+#[test]
+fn one_that_may_not_run_there_takes_nothing_back() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.one(reads(&[]));
+    cluster.start_all();
+    let low = cluster.one(reads(&[]).priority(-1));
+    // Nobody has this name.
+    let high = cluster.one(reads(&[]).priority(1).on(&[99]));
+    assert_eq!(cluster.state(high), State::Ready);
+    assert_eq!(cluster.worker_of(low), WorkerId(0));
+    assert_eq!(cluster.count(|c| matches!(c, Command::Retract(_))), 0);
+}
+
+#[test]
+fn equals_take_nothing_from_each_other() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.submit(vec![reads(&[]).priority(-3); 2]);
+    cluster.start_all();
+    cluster.submit(vec![reads(&[]).priority(-3); 4]);
+    assert_eq!(cluster.count(|c| matches!(c, Command::Retract(_))), 0);
+}

@@ -53,11 +53,13 @@ impl Reclaim {
         taken
     }
 
-    /// Whether the process takes more than ever.
+    /// Whether the process takes more than ever, and not just what differs from one time to the next.
     fn grows(&mut self, taken: Taken) -> bool {
-        let before = self.most;
-        self.most = before.max(taken.process);
-        taken.process > before
+        let grows = taken.process > self.most + (self.most / 32).max(SLACK);
+        if grows {
+            self.most = taken.process;
+        }
+        grows
     }
 
     /// Whether the allocator has had memory that nobody uses, for long or while the process grows.

@@ -87,6 +87,8 @@ class Trace:
         self._recorder.stop()
         with _lock:
             _active.remove(self)
+        # A client that leaves at this moment may be about to add what it recorded.
+        with self._attaching:
             clusters = [cluster for cluster, _ in self._clusters]
         for cluster in clusters:
             self._detach(cluster)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from dask.utils_test import inc
 
 import treadle
 from client_support import AGAINST, SOON, Gate, make_client
+from treadle import _trace
 from treadle.client import _tracing
 
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")
@@ -302,6 +304,28 @@ def test_a_cluster_that_ends_first_is_noted(tmp_path: Path) -> None:
         client._connection.close()
     assert "what happened last is missing" in about(trace)["notes"][0]
     client.close()
+
+
+def test_the_end_waits_for_a_client_that_leaves_at_the_same_moment() -> None:
+    leaving = threading.Event()
+
+    class Leaving:
+        def trace_cluster(self) -> Leaving:
+            return self
+
+        def end(self) -> _tracing.Recording:
+            leaving.set()
+            time.sleep(0.2)
+            return _tracing.Recording("Scheduler-1", "treadle://127.0.0.1:1")
+
+    client = Leaving()
+    _trace.attach(client)
+    with treadle.trace() as trace:
+        thread = threading.Thread(target=_trace.detach, args=(client,))
+        thread.start()
+        assert leaving.wait(SOON)
+    thread.join(SOON)
+    assert list(trace.about) == ["treadle://127.0.0.1:1"]
 
 
 async def test_in_a_coroutine() -> None:

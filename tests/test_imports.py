@@ -58,6 +58,38 @@ def test_a_function_waits_for_the_packages_of_its_module(package):
     assert found == [True]
 
 
+def test_who_imports_the_outer_package_gets_the_inner_one_whole(package, tmp_path):
+    reached, go_on = package
+    outer = tmp_path / "slow_to_import"
+    with (outer / "__init__.py").open("a") as file:
+        file.write("from slow_to_import.inner import thing\n")
+    (outer / "inner").mkdir()
+    (outer / "inner" / "__init__.py").write_text("from slow_to_import import core\nthing = 1\n")
+    (outer / "inner" / "core.py").write_text("def one():\n    return 1\n")
+    failed = []
+
+    def import_outer():
+        try:
+            importlib.import_module("slow_to_import")
+        except ImportError as error:
+            failed.append(error)
+
+    found = []
+    first = threading.Thread(target=import_outer)
+    second = threading.Thread(
+        target=lambda: found.append(loads(b"cslow_to_import.inner.core\none\n.")())
+    )
+    first.start()
+    assert reached.wait(SOON)
+    second.start()
+    second.join(0.1)  # it waits for the outer one, and has not begun the inner one
+    go_on.set()
+    first.join(SOON)
+    second.join(SOON)
+    assert failed == []
+    assert found == [1]
+
+
 def test_what_is_not_there_is_an_import_error():
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         loads(b"cno_such_package.core\nf\n.")

@@ -18,11 +18,12 @@ class _Unpickler(pickle.Unpickler):
         another thread is still importing ``dask.array``, which then registers what functions of
         ``dask.array.core`` need.
         """
-        package = module.rpartition(".")[0]
-        while package:
+        names = module.split(".")
+        # The outermost first: whoever imports ``dask.dataframe`` meanwhile needs its inner packages,
+        # and these need it; Python gives one of two threads half a module then.
+        for depth in range(1, len(names)):
             # Waits for another thread that imports it, unless that would wait for this one.
-            importlib.import_module(package)
-            package = package.rpartition(".")[0]
+            importlib.import_module(".".join(names[:depth]))
         return super().find_class(module, name)
 
 

@@ -71,6 +71,16 @@ def addresses(client: distributed.Client) -> list[str]:
     return list(client.scheduler_info()["workers"])
 
 
+def reach(client: distributed.Client) -> None:
+    """Return when the workers have taken in what the client said before, a cancellation say.
+
+    The scheduler's messages to a worker stay in order, so a call is behind what it follows from.
+    The second one is behind what the scheduler answered to what the workers reported at the first.
+    """
+    for _ in range(2):
+        client.run(int)
+
+
 class Gate:
     """Holds tasks until a test opens it, and tells the test who arrived.
 

@@ -7,7 +7,18 @@ import concurrent.futures as cf
 import pytest
 from distributed import get_worker
 
-from client_support import SOON, add, attempts, double, fail, fail_times, inc, note, pass_gate
+from client_support import (
+    SOON,
+    add,
+    attempts,
+    double,
+    fail,
+    fail_times,
+    inc,
+    note,
+    pass_gate,
+    reach,
+)
 
 
 def here():
@@ -67,12 +78,12 @@ def test_map_takes_no_other_arguments(client):
         executor.map(inc, [1], retries=5)
 
 
-def test_an_abandoned_map_cancels_what_remains(client, workers, gate, eventually):
+def test_an_abandoned_map_cancels_what_remains(client, workers, gate):
     with client.get_executor(workers=workers[:1], pure=False) as executor:
         found = executor.map(lambda x: x if x == 0 else pass_gate(gate, name=x), range(10))
         assert next(found) == 0
         found.close()
-        eventually(lambda: len(client.who_has()) <= 2)
+        reach(client)
         gate.open()
     assert len(gate.arrivals()) <= 1
 

@@ -22,6 +22,7 @@ from client_support import (
     inc,
     note,
     pass_gate,
+    reach,
 )
 
 
@@ -266,10 +267,8 @@ def test_tasks_of_high_priority_pass_those_that_a_worker_has_already(
         futures.append(
             client.submit(note, gate, priority, priority=priority, workers=[worker], key=key)
         )
-        eventually(lambda key=key: key in client.who_has())
         # Those that are less urgent have been given back, or were not sent.
-        keys = [future.key for future in futures]
-        eventually(lambda keys=keys: all(client.story(key)[-1][3] != "retracting" for key in keys))
+        reach(client)
     gate.open()
     wait(futures, timeout=SOON)
     assert gate.arrivals() == ["blocker", "1", "0", "-1"]

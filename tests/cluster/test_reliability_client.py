@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from client_support import AGAINST, SOON, inc
+from client_support import AGAINST, SOON, inc, reach
 from process_support import HERE, until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="it reads Treadle's state")
@@ -65,6 +65,7 @@ def test_what_a_killed_client_had_is_gone(start, join, gate, secret):
     [held] = client.has_what().values()
     assert list(held) == ["shared"]
     # What ran still runs: nobody can stop a Python function. What waited behind it never will.
+    reach(client)
     assert gate.arrivals() == ["running"]
     gate.open()
     until(lambda: client.submit(inc, 1, pure=False).result(timeout=SOON) == 2, "the slot is free")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -74,21 +75,27 @@ def slowly(gate, name):
     return distributed.get_worker().name
 
 
-def hold_the_lock(gate):
-    """A long call into a library that keeps the interpreter's lock."""
-    gate.arrive()
-    ctypes.PyDLL(None).sleep(600)
+def hold_the_lock(pipe):
+    """A call into a library that keeps the interpreter's lock, and does not end.
+
+    Whoever has read something knows that it has begun: nobody reads all that it writes.
+    """
+    size = 1 << 24
+    ctypes.PyDLL(None).write(os.open(pipe, os.O_WRONLY), bytes(size), ctypes.c_size_t(size))
 
 
-def test_a_supervised_worker_goes_also_when_python_is_stuck(start, join, gate):
+def test_a_supervised_worker_goes_also_when_python_is_stuck(start, join, tmp_path):
     scheduler, leaving, _ = two_workers(
         start, "--name", "leaving", "--supervised", stdin=subprocess.PIPE
     )
     client = join(scheduler)
-    future = client.submit(hold_the_lock, gate, workers=["leaving"])
-    until(gate.arrived, "it runs")
-    leaving.process.stdin.close()
-    assert leaving.wait() == -signal.SIGKILL
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    future = client.submit(hold_the_lock, pipe, workers=["leaving"])
+    with open(pipe, "rb", buffering=0) as reader:
+        assert reader.read(1)
+        leaving.process.stdin.close()
+        assert leaving.wait() == -signal.SIGKILL
     until(lambda: len(addresses(client)) == 1, "the scheduler sees it")
     assert future.status == "pending"
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the messages are T
 
 # Each way to wait says what it raised; the process ends without closing anything.
 SCRIPT = """
-    import logging, sys, threading
+    import logging, sys, threading, time
     from pathlib import Path
     import distributed
     from client_support import Gate, pass_gate
@@ -59,8 +59,8 @@ SCRIPT = """
         threads = [threading.Thread(target=attempt, args=way) for way in ways.items()]
         for thread in threads:
             thread.start()
-        while not gate.arrived(4):
-            pass
+        while not gate.arrived(6):  # three futures, a graph's task, a call to each worker
+            time.sleep(0.01)
         say("ready")
         for thread in threads:
             thread.join()

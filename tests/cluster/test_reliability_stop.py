@@ -1,4 +1,7 @@
-"""SIGSTOP of workers: for longer than the timeout they become strangers, for less nothing happens."""
+"""SIGSTOP of workers: for longer than the timeout they become strangers, for less nothing happens.
+
+A scheduler that was stopped takes nobody for lost: it did not listen.
+"""
 
 from __future__ import annotations
 
@@ -102,6 +105,18 @@ def test_a_short_stop_loses_nothing(start, join, gate):
     assert {value[0] for value in client.gather(futures)} <= {"a", "b"}
     assert set(addresses(client)) == before
     assert len(gate.arrivals()) == 20
+
+
+def test_a_scheduler_that_was_stopped_loses_nobody(start, join):
+    scheduler, _workers = start_two(start, TIMEOUT)
+    client = join(scheduler)
+    before = set(addresses(client))
+    scheduler.send(signal.SIGSTOP)
+    time.sleep(TIMEOUT + 1)
+    scheduler.send(signal.SIGCONT)
+    assert client.gather(client.map(inc, range(20), pure=False)) == list(range(1, 21))
+    assert set(addresses(client)) == before
+    assert "lost" not in scheduler.output
 
 
 def test_a_cluster_replaces_a_worker_that_was_stopped_for_too_long(new_client):

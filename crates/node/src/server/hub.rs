@@ -111,6 +111,8 @@ pub(super) struct Hub {
     pub(super) dirty: Vec<Node>,
     /// When to look next for workers that are gone.
     pub(super) look_at: Duration,
+    /// When the last tick was.
+    pub(super) ticked: Duration,
     /// Workers that were found to be gone.
     pub(super) losing: Vec<(WorkerId, Cause, String)>,
     /// Connections that are being closed.
@@ -156,6 +158,7 @@ impl Hub {
             connections: HashMap::default(),
             dirty: Vec::new(),
             look_at: Duration::ZERO,
+            ticked: Duration::ZERO,
             losing: Vec::new(),
             graves: Vec::new(),
             reason: Bytes::new(),

@@ -16,6 +16,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// The same, of one that only said that there is somebody.
 const SHORT_GRACE: Duration = Duration::from_millis(200);
 
+/// A scheduler that has not ticked for so long was itself stopped, by a signal or with its machine.
+const ABSENCE: Duration = Duration::from_secs(1);
+
 /// How a cause reads.
 pub(super) fn words(cause: &Cause) -> String {
     match cause {
@@ -84,6 +87,12 @@ impl Hub {
     /// Looks after those who say nothing.
     pub(super) fn look_after_workers(&mut self) {
         let (now, timeout) = (self.now, self.settings.worker_timeout);
+        if now > std::mem::replace(&mut self.ticked, now) + ABSENCE {
+            // What they said meanwhile is still to be read.
+            for node in self.workers.iter_mut() {
+                node.heard = now;
+            }
+        }
         if now < self.look_at {
             return;
         }

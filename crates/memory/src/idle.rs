@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// An item, and since when it is idle.
-type Kept<T> = (Instant, T);
+/// An item, the bytes that it takes, and since when it is idle.
+struct Kept<T> {
+    since: Instant,
+    bytes: usize,
+    item: T,
+}
 
 /// Items by size class. The one that was used last is reused first, because the caches may still
 /// know it; the one that was idle for longest is given up first.
@@ -34,11 +38,13 @@ impl<T> Idle<T> {
         self.len
     }
 
-    pub(crate) fn put(&mut self, class: usize, item: T) {
-        self.bytes += class;
+    /// Keeps an item of a class that takes `bytes`.
+    pub(crate) fn put(&mut self, class: usize, bytes: usize, item: T) {
+        self.bytes += bytes;
         self.len += 1;
         let items = self.classes.entry(class).or_default();
-        items.push_back((Instant::now(), item));
+        let since = Instant::now();
+        items.push_back(Kept { since, bytes, item });
     }
 
     pub(crate) fn take(&mut self, class: usize) -> Option<T> {
@@ -75,7 +81,7 @@ impl<T> Idle<T> {
     /// The class of the item that is idle for longest, and since when.
     fn oldest(&self) -> Option<(usize, Instant)> {
         let fronts = self.classes.iter();
-        let fronts = fronts.filter_map(|(&class, items)| Some((class, items.front()?.0)));
+        let fronts = fronts.filter_map(|(&class, items)| Some((class, items.front()?.since)));
         fronts.min_by_key(|&(_, since)| since)
     }
 
@@ -85,13 +91,13 @@ impl<T> Idle<T> {
         pop: impl FnOnce(&mut VecDeque<Kept<T>>) -> Option<Kept<T>>,
     ) -> Option<T> {
         let items = self.classes.get_mut(&class)?;
-        let (_, item) = pop(items)?;
+        let kept = pop(items)?;
         if items.is_empty() {
             self.classes.remove(&class);
         }
-        self.bytes -= class;
+        self.bytes -= kept.bytes;
         self.len -= 1;
-        Some(item)
+        Some(kept.item)
     }
 }
 
@@ -103,12 +109,12 @@ mod tests {
     fn the_warmest_is_reused_and_the_coldest_given_up() {
         let mut idle = Idle::default();
         for (class, item) in [(10, 'a'), (20, 'b'), (10, 'c'), (20, 'd')] {
-            idle.put(class, item);
+            idle.put(class, class, item);
         }
         assert_eq!(idle.bytes(), 60);
         assert_eq!(idle.take(10), Some('c'));
         assert_eq!(idle.take(11), None);
-        idle.put(10, 'c');
+        idle.put(10, 10, 'c');
         assert_eq!(idle.shrink(30), ['a', 'b']);
         assert_eq!(idle.take(20), Some('d'));
         assert_eq!(idle.take(20), None);
@@ -120,7 +126,7 @@ mod tests {
     fn what_was_idle_for_long_expires() {
         let mut idle = Idle::default();
         for (class, item) in [(10, 'a'), (20, 'b')] {
-            idle.put(class, item);
+            idle.put(class, class, item);
         }
         assert!(idle.expire(Duration::from_secs(3600)).is_empty());
         assert_eq!(idle.bytes(), 30);

@@ -6,6 +6,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
+use rustix::param::page_size;
+use std::ops::Range;
 
 /// A file of `len` zeros whose length can never change again: who maps it cannot be killed by
 /// somebody who truncates it.
@@ -24,26 +26,36 @@ pub(crate) fn create(len: usize) -> Result<OwnedFd, MemoryError> {
     Ok(file)
 }
 
-/// Maps all of `file` to write into it, with every page in place: a page that cannot be had is an
-/// error here, not a `SIGBUS` later.
+/// Maps all `len` bytes of `file` to write into it. Its pages have to be put in place.
 pub(crate) fn map_to_write(file: BorrowedFd<'_>, len: usize) -> Result<Region, MemoryError> {
     let region = Region::movable(file, len)?;
     region.prefer_huge_pages();
+    Ok(region)
+}
+
+/// Puts the pages of a part of `region` in place, a mapping of all of `file`: a page that cannot be
+/// had is an error here, not a `SIGBUS` later. Begins and ends at pages.
+pub(crate) fn populate(
+    region: &Region,
+    file: BorrowedFd<'_>,
+    part: Range<usize>,
+) -> Result<(), MemoryError> {
+    let len = part.len();
+    assert!(part.end <= region.len() && part.start.is_multiple_of(page_size()));
+    // SAFETY: the part is within the region, as was just seen.
+    let start = unsafe { region.start().add(part.start) };
     // SAFETY: the advice does not change what the memory contains.
-    let populated = unsafe {
-        rustix::mm::madvise(
-            region.start().as_ptr().cast(),
-            len,
-            Advice::LinuxPopulateWrite,
-        )
-    };
+    let populated =
+        unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     match populated {
         // Before Linux 5.14.
-        Err(Errno::INVAL) => rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)
-            .map_err(MemoryError::system("fallocate", len))?,
-        populated => populated.map_err(MemoryError::system("madvise(MADV_POPULATE_WRITE)", len))?,
+        Err(Errno::INVAL) => {
+            let (offset, len) = (part.start as u64, len as u64);
+            rustix::fs::fallocate(file, FallocateFlags::empty(), offset, len)
+                .map_err(MemoryError::system("fallocate", part.len()))
+        }
+        populated => populated.map_err(MemoryError::system("madvise(MADV_POPULATE_WRITE)", len)),
     }
-    Ok(region)
 }
 
 /// From now on what is written to `region`, a mapping of all of `file`, is its own: the file keeps

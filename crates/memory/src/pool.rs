@@ -125,7 +125,7 @@ impl Pool {
     fn keep(&self, region: Region) {
         // Unmapping takes long: the evicted go after the lock.
         let evicted = self.idle().map(|mut idle| {
-            idle.put(region.len(), region);
+            idle.put(region.len(), region.len(), region);
             idle.shrink(self.limit)
         });
         drop(evicted);

@@ -22,7 +22,7 @@ const LARGE: usize = 16 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentId(pub u64);
 
-/// How much there is, in bytes where it is not a count.
+/// How much there is, in bytes whose pages are in place where it is not a count.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Segments that this process has a descriptor of.
@@ -37,8 +37,8 @@ pub struct Stats {
 
 /// An allocator of memory that other processes of this host can map.
 ///
-/// Each allocation is a segment: a memfd with all of its pages in place, aligned to a page. It
-/// costs one descriptor, so that at most a quarter of the limit of open files exist, and one
+/// Each allocation is a segment: a memfd, aligned to a page, with the pages in place that were asked
+/// for; its file is somewhat longer, so that others fit there later. It costs one descriptor, so that at most a quarter of the limit of open files exist, and one
 /// mapping. From 2 MiB on, it has a second one while it is frozen (see below): the kernel counts the
 /// resident shared memory of both, though there is one.
 ///
@@ -87,6 +87,8 @@ struct Live {
     file: Arc<OwnedFd>,
     region: Region,
     len: usize,
+    /// Bytes from the start on whose pages are in place.
+    placed: usize,
     frozen: bool,
     /// If frozen: to write into the file again, once nobody else has it.
     shared: Option<Region>,
@@ -99,6 +101,7 @@ struct Parked {
     file: Arc<OwnedFd>,
     shared: Option<Region>,
     class: usize,
+    placed: usize,
     holds: Holds,
 }
 
@@ -120,6 +123,8 @@ struct Spare {
     file: Arc<OwnedFd>,
     /// Mapped to write into the file, if it still is.
     shared: Option<Region>,
+    /// Bytes from the start on whose pages are in place.
+    placed: usize,
 }
 
 /// Memory to give back, outside of the lock: unmapping takes long.
@@ -188,8 +193,8 @@ impl Segments {
         let Some(live) = state.live.remove(&start.addr().get()) else {
             return false;
         };
-        let class = live.region.len();
-        state.live_bytes -= class;
+        let (class, placed) = (live.region.len(), live.placed);
+        state.live_bytes -= placed;
         state.exported.remove(&live.id);
         if live.retired {
             doomed.live = Some(live);
@@ -202,16 +207,22 @@ impl Segments {
                 Some(live.region)
             };
             if live.holds.any() {
-                state.parked_bytes += class;
+                state.parked_bytes += placed;
                 let parked = Parked {
                     file,
                     shared,
                     class,
+                    placed,
                     holds: live.holds,
                 };
                 state.parked.insert(id, parked);
             } else {
-                state.idle.put(class, Spare { file, shared });
+                let spare = Spare {
+                    file,
+                    shared,
+                    placed,
+                };
+                state.idle.put(class, placed, spare);
             }
         }
         state.shrink(self.limit, &mut doomed);
@@ -233,11 +244,22 @@ impl Segments {
             return false;
         };
         let class = live.region.len();
-        let possible = (class / 2..=class).contains(&len);
-        if possible {
-            live.len = len;
+        if !(class / 2..=class).contains(&len) {
+            return false;
         }
-        possible
+        let before = live.placed;
+        if len > before {
+            // The pages that a frozen segment lacks would not be its file's.
+            let placed = whole_pages(len);
+            let part = before..placed;
+            if live.frozen || memfd::populate(&live.region, live.file.as_fd(), part).is_err() {
+                return false;
+            }
+            live.placed = placed;
+        }
+        live.len = len;
+        state.live_bytes += whole_pages(len).saturating_sub(before);
+        true
     }
 
     /// Whether all `len` bytes from `start` on are in one segment.
@@ -334,22 +356,37 @@ impl Segments {
         let class = size_class(len, SMALLEST)?;
         let spare = self.state().idle.take(class);
         let fresh = spare.is_none();
-        let (file, region) = match spare {
-            Some(Spare { file, shared }) => {
-                let mapped = shared.map_or_else(|| memfd::map_to_write(file.as_fd(), class), Ok);
-                (file, mapped?)
+        let Spare {
+            file,
+            shared,
+            placed,
+        } = spare.map_or_else(|| self.create(len, class), Ok)?;
+        let wanted = whole_pages(len.max(SMALLEST));
+        let region = match shared {
+            Some(region) => {
+                if wanted > placed {
+                    memfd::populate(&region, file.as_fd(), placed..wanted)?;
+                }
+                region
             }
-            None => self.create(len, class)?,
+            // The pages that the file has are not in the page table of a new mapping.
+            None => {
+                let region = memfd::map_to_write(file.as_fd(), class)?;
+                memfd::populate(&region, file.as_fd(), 0..wanted)?;
+                region
+            }
         };
+        let placed = placed.max(wanted);
         let start = region.start();
         let mut state = self.state();
         state.last_id += 1;
-        state.live_bytes += class;
+        state.live_bytes += placed;
         let live = Live {
             id: SegmentId(state.last_id),
             file,
             region,
             len,
+            placed,
             frozen: false,
             shared: None,
             retired: false,
@@ -359,7 +396,7 @@ impl Segments {
         Ok((start, fresh))
     }
 
-    fn create(&self, len: usize, class: usize) -> Result<(Arc<OwnedFd>, Region), MemoryError> {
+    fn create(&self, len: usize, class: usize) -> Result<Spare, MemoryError> {
         if class >= LARGE && class as u64 > limit::available_memory() {
             self.trim();
             // Touching more than there is would get somebody killed.
@@ -371,9 +408,11 @@ impl Segments {
         let mut doomed = Doomed::default();
         self.state().make_room(&mut doomed)?;
         drop(doomed);
-        let file = memfd::create(class)?;
-        let region = memfd::map_to_write(file.as_fd(), class)?;
-        Ok((Arc::new(file), region))
+        Ok(Spare {
+            file: Arc::new(memfd::create(class)?),
+            shared: None,
+            placed: 0,
+        })
     }
 
     fn let_go(&self, segment: SegmentId, change: impl FnOnce(&mut Holds)) {
@@ -387,8 +426,19 @@ impl Segments {
             return;
         }
         if let Some(parked) = state.unpark(segment) {
-            let Parked { file, shared, .. } = parked;
-            state.idle.put(parked.class, Spare { file, shared });
+            let Parked {
+                file,
+                shared,
+                class,
+                placed,
+                ..
+            } = parked;
+            let spare = Spare {
+                file,
+                shared,
+                placed,
+            };
+            state.idle.put(class, placed, spare);
             state.shrink(self.limit, &mut doomed);
         }
         drop(state);
@@ -439,7 +489,7 @@ impl State {
 
     fn unpark(&mut self, segment: SegmentId) -> Option<Parked> {
         let parked = self.parked.remove(&segment)?;
-        self.parked_bytes -= parked.class;
+        self.parked_bytes -= parked.placed;
         Some(parked)
     }
 
@@ -513,6 +563,11 @@ impl fmt::Debug for Export {
         } = self;
         write!(f, "Export({segment:?}, bytes {offset}..+{length})")
     }
+}
+
+/// The length of the pages that `len` bytes begin.
+fn whole_pages(len: usize) -> usize {
+    len.next_multiple_of(rustix::param::page_size())
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -177,6 +177,37 @@ fn resizing_in_place_stays_within_the_segment() {
 }
 
 #[test]
+fn only_what_was_asked_for_takes_memory() {
+    let segments = Segments::new(64 * MIB);
+    let short = 2 * MIB - 100 * KIB;
+    let mut array = Array::new(segments, short - 7);
+    let mapped = |array: &Array| present_pages(array.start.as_ptr(), 2 * MIB) * PAGE;
+    assert_eq!(
+        (mapped(&array), segments.stats().live_bytes),
+        (short, short)
+    );
+    assert!(segments.resize(array.start, short + PAGE));
+    assert_eq!(mapped(&array), short + PAGE);
+    assert_eq!(segments.stats().live_bytes, short + PAGE);
+    array.len = short + PAGE;
+    array.bytes().fill(1);
+    let export = array.export_all().unwrap();
+    let seen = map(&export);
+    // The pages that it lacks would not be the file's.
+    assert!(!segments.resize(array.start, 2 * MIB));
+    drop((export, array));
+    assert!(all(seen.as_slice(), 1));
+    assert_eq!(segments.stats().idle_bytes, short + PAGE);
+    // Another array of the same class has all of its pages.
+    let array = Array::new(segments, 2 * MIB);
+    assert_eq!(mapped(&array), 2 * MIB);
+    let stats = segments.stats();
+    assert_eq!((stats.segments, stats.live_bytes), (1, 2 * MIB));
+    drop(array);
+    assert_eq!(segments.stats().idle_bytes, 2 * MIB);
+}
+
+#[test]
 fn a_receiver_sees_what_was_exported_and_nothing_later() {
     let segments = Segments::new(64 * MIB);
     let mut array = Array::filled(segments, 3 * MIB, 1);

@@ -39,6 +39,8 @@ pub trait Live: Send + Sync {
 pub enum Memory {
     /// Their own.
     Own,
+    /// Their own, and made quickly: not kept beside a live object, but made again.
+    Copy,
     /// The live object's, all but this many bytes.
     Live(u64),
     /// Other processes map it too: a mapping that was received, or a segment that was exported.
@@ -72,6 +74,13 @@ impl Frames {
     /// bytes: next to the live object only these are counted.
     pub fn viewing_live(mut self, own: u64) -> Self {
         self.memory = Memory::Live(own.min(self.nbytes));
+        self
+    }
+
+    /// The frames as a copy of the live object's memory that is quickly made again: who asked for it
+    /// has it, and the store does not keep it.
+    pub fn copied(mut self) -> Self {
+        self.memory = Memory::Copy;
         self
     }
 

@@ -48,8 +48,8 @@ impl Pinned {
     }
 
     /// The frames: those in shared memory before others. A live object without any is serialised
-    /// now, on this thread, and the frames are kept with it: they count in the managed memory as
-    /// far as they are not views.
+    /// now, on this thread, and the frames are kept with it, unless they are [`Memory::Copy`]: they
+    /// count in the managed memory as far as they are not views.
     ///
     /// # Errors
     /// [`StoreError::Serialise`].
@@ -73,6 +73,11 @@ impl Pinned {
         let id = self.id;
         let frames =
             serialise(live.as_ref()).map_err(|source| StoreError::Serialise { id, source })?;
+        if frames.memory() == Memory::Copy {
+            let frames = Arc::new(frames);
+            self.frames = Some(Arc::clone(&frames));
+            return Ok(frames);
+        }
         Ok(self.attach_frames(frames))
     }
 

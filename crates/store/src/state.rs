@@ -45,7 +45,7 @@ impl Contents {
 pub(crate) fn cost_of_frames(frames: &Frames) -> Cost {
     let bytes = frames.nbytes();
     match frames.memory() {
-        Memory::Own => Cost::Frames { bytes, own: bytes },
+        Memory::Own | Memory::Copy => Cost::Frames { bytes, own: bytes },
         Memory::Live(own) => Cost::Frames { bytes, own },
         Memory::Shared => Cost::Shared(bytes),
     }

@@ -2,8 +2,9 @@
 
 mod common;
 
+use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use bytes::Bytes;
@@ -416,6 +417,43 @@ fn shared_memory_is_counted_apart_and_stays() {
     assert!(f.spilled(2));
     let mut pinned = f.store.get(id(2)).unwrap();
     assert_eq!(pinned.frames().unwrap().parts(), [bytes(2, 800)]);
+    f.check();
+}
+
+#[test]
+fn frames_that_are_copied_quickly_go_with_their_reader() {
+    struct Strided(Bytes, AtomicUsize);
+
+    impl Live for Strided {
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+
+        fn nbytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn frames(&self) -> Result<Frames, Box<dyn Error + Send + Sync>> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            Ok(Frames::new(1, vec![Bytes::copy_from_slice(&self.0)]).copied())
+        }
+    }
+
+    let f = Fixture::new(10_000, 10_000);
+    let value = Arc::new(Strided(bytes(1, 1000), AtomicUsize::new(0)));
+    f.store
+        .put(id(1), value.clone() as Arc<dyn Live>, NOW)
+        .unwrap();
+    for copies in 1..=2 {
+        let mut pinned = f.store.get(id(1)).unwrap();
+        let frames = pinned.frames().unwrap();
+        assert_eq!(frames.parts(), [bytes(1, 1000)]);
+        assert!(Arc::ptr_eq(&frames, &pinned.frames().unwrap()));
+        assert_eq!(f.store.stats().managed, 1000);
+        drop(pinned);
+        assert_eq!(Arc::strong_count(&frames), 1);
+        assert_eq!(value.1.load(Ordering::SeqCst), copies);
+    }
     f.check();
 }
 

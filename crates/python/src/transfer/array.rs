@@ -126,9 +126,14 @@ pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Optio
     };
     // An array without contiguous memory is copied.
     let contiguous = numpy(py)?.ascontiguousarray.bind(py);
-    let held =
-        Held::new(array, false).or_else(|_| Held::new(&contiguous.call1((array,))?, false))?;
-    Ok(Some(encode_held(held, name.as_bytes(), began)))
+    let (held, copied) = match Held::new(array, false) {
+        Ok(held) => (held, false),
+        Err(_) => (Held::new(&contiguous.call1((array,))?, false)?, true),
+    };
+    Ok(Some(Encoded {
+        copied,
+        ..encode_held(held, name.as_bytes(), began)
+    }))
 }
 
 /// The frames of an array that view its memory; `None` where they would be a copy.
@@ -166,6 +171,7 @@ fn encode_held(held: Held, name: &[u8], began: Instant) -> Encoded {
     Encoded {
         kind: ARRAY,
         frames: vec![Bytes::from(header), elements],
+        copied: false,
         prepare: began.elapsed(),
         serialise: std::time::Duration::ZERO,
     }

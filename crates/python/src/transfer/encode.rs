@@ -22,6 +22,8 @@ pub(crate) const BYTEARRAY: u32 = 3;
 pub(crate) struct Encoded {
     pub(crate) kind: u32,
     pub(crate) frames: Vec<Bytes>,
+    /// They are a copy of memory that was not contiguous.
+    pub(crate) copied: bool,
     /// Getting hold of the memory.
     pub(crate) prepare: Duration,
     /// Pickling.
@@ -44,6 +46,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
         Ok(Encoded {
             kind,
             frames: vec![Held::new(object, false)?.into_bytes()],
+            copied: false,
             prepare: began.elapsed(),
             serialise: Duration::ZERO,
         })
@@ -104,6 +107,7 @@ fn general(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     Ok(Encoded {
         kind,
         frames,
+        copied: false,
         prepare: began.elapsed(),
         serialise,
     })

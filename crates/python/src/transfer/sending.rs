@@ -40,6 +40,7 @@ impl Outgoing {
             frames,
             prepare,
             serialise,
+            ..
         } = encoded;
         let sending = detached(py, move || peer.send(kind, &frames));
         Ok(Self {

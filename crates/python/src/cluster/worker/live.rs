@@ -121,7 +121,12 @@ fn frames_of(encoded: Encoded) -> Frames {
     // The first part is the header or the stream of the pickle; the others are buffers of the
     // object's own.
     let own = encoded.frames.first().map_or(0, |part| part.len() as u64);
-    Frames::new(encoded.kind, encoded.frames).viewing_live(own)
+    let frames = Frames::new(encoded.kind, encoded.frames);
+    if encoded.copied {
+        frames.copied()
+    } else {
+        frames.viewing_live(own)
+    }
 }
 
 impl Drop for LiveObject {

@@ -4,13 +4,15 @@ use super::encode::{ARRAY, Encoded};
 use super::held::Held;
 use super::memory::Memory;
 use bytes::Bytes;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyTuple, PyType};
 use std::sync::Arc;
 use std::time::Instant;
+use treadle_memory::Pool;
 use treadle_net::{Frame, Incoming, Received, Target};
 
 /// Frames shorter than this are gathered by `crates/net`, and up to as many bytes of them travel in
@@ -26,7 +28,7 @@ struct Numpy {
     name_of: Py<PyAny>,
     /// `treadle.transfer._dtypes.dtype_of`
     dtype_of: Py<PyAny>,
-    ascontiguousarray: Py<PyAny>,
+    copyto: Py<PyAny>,
 }
 
 static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
@@ -40,7 +42,7 @@ fn numpy(py: Python<'_>) -> PyResult<&Numpy> {
             ndarray: numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind(),
             name_of: dtypes.getattr("name_of")?.unbind(),
             dtype_of: dtypes.getattr("dtype_of")?.unbind(),
-            ascontiguousarray: numpy.getattr("ascontiguousarray")?.unbind(),
+            copyto: numpy.getattr("copyto")?.unbind(),
         })
     })
 }
@@ -71,10 +73,9 @@ struct Header {
 }
 
 impl Header {
-    fn encode(held: &Held, dtype: &[u8]) -> Vec<u8> {
-        let shape = held.shape();
+    fn encode(fortran: bool, shape: &[ffi::Py_ssize_t], dtype: &[u8]) -> Vec<u8> {
         let mut header = Vec::with_capacity(2 + 8 * shape.len() + dtype.len());
-        header.push(u8::from(!held.is_c_contiguous()));
+        header.push(u8::from(fortran));
         // NumPy allows 64 dimensions.
         header.push(shape.len() as u8);
         for length in shape {
@@ -120,19 +121,12 @@ fn malformed() -> PyErr {
 
 /// The frames of an array; `None` for one that has to be pickled.
 pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Option<Encoded>> {
-    let py = array.py();
     let Some(name) = name_of(array)? else {
         return Ok(None);
     };
-    // An array without contiguous memory is copied.
-    let contiguous = numpy(py)?.ascontiguousarray.bind(py);
-    let (held, copied) = match Held::new(array, false) {
-        Ok(held) => (held, false),
-        Err(_) => (Held::new(&contiguous.call1((array,))?, false)?, true),
-    };
-    Ok(Some(Encoded {
-        copied,
-        ..encode_held(held, name.as_bytes(), began)
+    Ok(Some(match Held::new(array, false) {
+        Ok(held) => encode_held(held, name.as_bytes(), began),
+        Err(_) => encode_copy(array, name.as_bytes(), began)?,
     }))
 }
 
@@ -156,22 +150,62 @@ fn name_of<'py>(array: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes
 }
 
 fn encode_held(held: Held, name: &[u8], began: Instant) -> Encoded {
-    let header = Header::encode(&held, name);
-    let length = held.len();
-    let elements = if length < SMALL && header.len() + length > SMALL {
-        // Both would be gathered behind the header. The receiver has to see this one before it
-        // asks for the other: so the other becomes a large one.
+    let header = Header::encode(!held.is_c_contiguous(), held.shape(), name);
+    let length = padded(&header, held.len());
+    let elements = if length > held.len() {
         let mut padded = held.as_ref().to_vec();
         held.release();
-        padded.resize(SMALL, 0);
+        padded.resize(length, 0);
         padded.into()
     } else {
         held.into_bytes()
     };
+    encoded(header, elements, false, began)
+}
+
+/// The frames of an array whose memory is not contiguous: its elements in the order of C, in memory
+/// that whoever has sent it lets go of without the interpreter.
+fn encode_copy(array: &Bound<'_, PyAny>, name: &[u8], began: Instant) -> PyResult<Encoded> {
+    let py = array.py();
+    let shape: Vec<ffi::Py_ssize_t> = array.getattr(intern!(py, "shape"))?.extract()?;
+    let nbytes: usize = array.getattr(intern!(py, "nbytes"))?.extract()?;
+    let header = Header::encode(false, &shape, name);
+    let mut buffer = Pool::global()
+        .buffer(padded(&header, nbytes))
+        .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+    buffer.as_mut_slice()[nbytes..].fill(0);
+    let pointer = buffer.as_mut_ptr().cast();
+    // SAFETY: so many bytes are there. The view does not own them, and nobody but the array below
+    // has the view: both are gone before the buffer is.
+    let view = unsafe {
+        let view = ffi::PyMemoryView_FromMemory(pointer, nbytes as _, ffi::PyBUF_WRITE);
+        Bound::from_owned_ptr_or_err(py, view)?
+    };
+    let numpy = numpy(py)?;
+    let dtype = array.getattr(intern!(py, "dtype"))?;
+    let arguments = (PyTuple::new(py, &shape)?, dtype, view);
+    let copy = numpy.ndarray.bind(py).call1(arguments)?;
+    numpy.copyto.bind(py).call1((&copy, array))?;
+    drop(copy);
+    Ok(encoded(header, buffer.into_bytes(), true, began))
+}
+
+/// The length of a frame with so many bytes of elements, beside this header. Where both would be
+/// gathered behind the object's header, the receiver has to see this one before it asks for the
+/// other: so the other becomes a large one.
+fn padded(header: &[u8], elements: usize) -> usize {
+    if elements < SMALL && header.len() + elements > SMALL {
+        SMALL
+    } else {
+        elements
+    }
+}
+
+fn encoded(header: Vec<u8>, elements: Bytes, copied: bool, began: Instant) -> Encoded {
     Encoded {
         kind: ARRAY,
         frames: vec![Bytes::from(header), elements],
-        copied: false,
+        copied,
         prepare: began.elapsed(),
         serialise: std::time::Duration::ZERO,
     }

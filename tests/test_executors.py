@@ -40,19 +40,28 @@ def test_a_pool_that_was_shut_down(kwargs):
 
 
 def test_a_pool_that_is_shut_down_meanwhile():
-    pool = ThreadPoolExecutor(1)
-    release = threading.Event()
+    release, queued = threading.Event(), threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args, **kwargs):
+            future = super().submit(*args, **kwargs)
+            queued.set()
+            return future
+
+    pool = Pool(1)
     pool.submit(release.wait, 30)  # the only thread is busy: our work is queued
+    queued.clear()
 
     def shut_down():
+        assert queued.wait(30)
         pool.shutdown(wait=False, cancel_futures=True)
         release.set()
 
-    timer = threading.Timer(0.05, shut_down)
-    timer.start()
+    other = threading.Thread(target=shut_down)
+    other.start()
     with pytest.raises(RuntimeError, match="shut down before the graph was computed"):
         treadle.get({"x": Task("x", inc, 1)}, "x", pool=pool)
-    timer.join()
+    other.join()
 
 
 def test_a_pool_whose_threads_cannot_start():

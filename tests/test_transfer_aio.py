@@ -267,13 +267,22 @@ class TestEnds:
 
     def test_the_peer_is_killed(self) -> None:
         async def test() -> None:
-            with Peer("conn.recv()", prefetch=0) as peer:
+            with Peer("while True: conn.recv()", prefetch=0) as peer:
                 connection = aio.Connection(peer.conn)
-                sending = asyncio.create_task(connection.send(np.zeros(1 << 27)))
-                await asyncio.sleep(0.1)
+                big = np.zeros(1 << 28, np.uint8)
+                sending = await connection.start_send(big)
+                while not sending.progress[0]:
+                    await asyncio.sleep(0)
                 peer.process.kill()
+
+                async def send() -> None:
+                    # The first may be over before the kill comes; then the next one is not.
+                    await sending.result(LIMIT)
+                    while True:
+                        await connection.send(big)
+
                 with pytest.raises(transfer.ConnectionEnded):
-                    await sending
+                    await send()
                 await connection.close()
 
         run(test)

@@ -615,9 +615,13 @@ from treadle import _core
 signal.signal(signal.SIGINT, signal.default_int_handler)
 server = _core.Server(secret=b"x" * 32)
 connection = _core.Connection(server.address, "client", None, secret=b"x" * 32)
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+def waits():
+    if interrupt.ident is None:
+        interrupt.start()
+    return False
 try:
-    connection.wait(lambda: False, 30)
+    connection.wait(waits, 30)
 except KeyboardInterrupt:
     print("interrupted")
 connection.close()
@@ -701,15 +705,18 @@ def test_the_end_of_the_scheduler_wakes_everybody() -> None:
 
 
 def test_a_connection_that_is_dropped_is_closed(cluster: LocalCluster, connection: Any) -> None:
-    def clients() -> int:
-        return int(answer(connection, "", "identity", {})[0]["n_clients"])
-
-    before = clients()
+    told = Handlers()
     address, secret = connection.address, cluster._secret
-    dropped = _core.Connection(address, "client-dropped", Handlers(), secret=secret)
-    assert clients() == before + 1
+    dropped = _core.Connection(address, "client-dropped", told, secret=secret)
+    answers: list[tuple[Any, Any]] = []
+    connection.call("client-dropped", "ask", None, lambda *one: answers.append(one))
+    assert dropped.wait(lambda: bool(told.told), SOON)
+    assert not answers
     del dropped
-    assert connection.wait(lambda: clients() == before, SOON)
+    assert connection.wait(lambda: bool(answers), SOON)
+    ((result, error),) = answers
+    assert result is None
+    assert "client-dropped" in str(error)
 
 
 def test_a_forked_child_leaves_it_alone(connection: Any) -> None:

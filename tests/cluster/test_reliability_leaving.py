@@ -12,7 +12,7 @@ import distributed
 import numpy as np
 import pytest
 
-from client_support import AGAINST, SOON, addresses
+from client_support import AGAINST, SOON, addresses, reach
 from process_support import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the commands are Treadle's")
@@ -61,12 +61,19 @@ def test_what_runs_is_finished_before_a_worker_leaves(start, join, gate):
     leaving.send(signal.SIGTERM)
     until(lambda: gate.arrived(2), "another worker runs what was queued")
     assert leaving.process.poll() is None
+    # It may have been asked for one of them before the signal; what it still had is to go, too.
+    until(lambda: status(client, leaving) == "closing_gracefully", "it is to leave")
+    reach(client)
     gate.open()
     assert leaving.wait() == 0, leaving.output
     assert running.result(timeout=SOON) == "leaving"
     assert client.gather(queued) == ["staying"] * 5
     assert sorted(gate.arrivals()) == ["queued-0", "queued-1", "queued-2", "queued-3", "queued-4",
                                        "running"]  # fmt: skip
+
+
+def status(client, worker):
+    return client.scheduler_info()["workers"][worker.address]["status"]
 
 
 def slowly(gate, name):

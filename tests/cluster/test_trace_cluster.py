@@ -153,8 +153,9 @@ def test_an_effect_never_starts_before_its_cause(client: treadle.Client) -> None
     assert len(places) == 2
     submits = [event["ts"] for event in of(trace, "client") if event["name"] == "submit"]
     assert min(event["ts"] for event in events.values()) >= min(submits) - slack
-    # Of the same machine: far below what could be mistaken for anything else.
-    assert slack < 50_000
+    # What the clocks may be wrong by says something about the order of this.
+    first, last = events[chain[0].key], events[chain[-1].key]
+    assert slack < last["ts"] - first["ts"]
 
 
 def test_where_a_value_came_from(client: treadle.Client) -> None:
@@ -209,10 +210,10 @@ def test_one_trace_within_another(client: treadle.Client) -> None:
     with treadle.trace() as outer:
         client.submit(inc, 1).result()
         # More than the clocks may be wrong by.
-        time.sleep(0.1)
+        time.sleep(0.5)
         with treadle.trace() as inner:
             client.submit(inc, 2).result()
-            time.sleep(0.1)
+            time.sleep(0.5)
         client.submit(inc, 3).result()
     assert outer.tasks == 3
     assert inner.tasks == 1
@@ -282,7 +283,7 @@ def test_what_a_dead_worker_had_sent_is_there(client: treadle.Client, gate: Gate
 def test_a_worker_that_does_not_answer_is_named(
     client: treadle.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tracing, "_ANSWER", 1.0)
+    monkeypatch.setattr(_tracing, "_ANSWER", 3.0)
     one, other = workers(client)
     name = client.scheduler_info()["workers"][one]["name"]
     process = client.run(os.getpid, workers=[one])[one]

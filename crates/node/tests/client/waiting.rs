@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use treadle_net::NetError;
+use treadle_net::{NetError, Wait};
 use treadle_node::client::{ClientError, Event};
 use treadle_node::message::Standing;
 
@@ -56,14 +56,23 @@ fn an_event_loop_is_left_alone_while_a_thread_waits() {
     let id = watched(&mut scheduler, &client, "x");
     client.silence();
     client.try_lead().unwrap().poll();
+    let waits = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let rang = scope.spawn(|| {
             let lead = client.try_lead().unwrap();
-            lead.receive(&mut soon()).unwrap();
+            let mut looks = || {
+                waits.store(true, Ordering::SeqCst);
+                false
+            };
+            let mut wait = Wait {
+                interrupted: &mut looks,
+                ..soon()
+            };
+            lead.receive(&mut wait).unwrap();
             is_readable(client.descriptor())
         });
-        // It waits, or is about to: what comes from now on is its own.
-        std::thread::sleep(Duration::from_millis(20));
+        eventually("it waits", || waits.load(Ordering::SeqCst));
+        // What comes from now on is its own.
         client.silence();
         scheduler.say([notice(id, inline(b"1"))]);
         assert!(!rang.join().unwrap());

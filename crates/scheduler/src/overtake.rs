@@ -7,10 +7,7 @@ use treadle_types::{TaskId, WorkerId};
 
 use crate::Effects;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Phase, QueueId};
-
-/// How many of the tasks of a worker are looked at.
-const LOOKS: usize = 64;
+use crate::task::{LOOKS, Phase, QueueId};
 
 impl Scheduler {
     /// Notes a task that has to wait, if there may be one that is less urgent to its user.
@@ -60,19 +57,11 @@ impl Scheduler {
         }
         let whole = at.sent.len() <= LOOKS;
         let mut least = urgency;
-        for &object in at.sent.iter().rev().take(LOOKS) {
-            if !self.tasks.is_at_worker(object, worker) {
-                continue;
-            }
-            let task = &self.tasks[object.task];
+        for sent in self.tasks.latest(&at.sent, worker) {
+            let task = &self.tasks[sent];
             least = least.max(task.priority.user);
-            if task.priority.user > urgency
-                && matches!(task.phase, Phase::Assigned(_))
-                && !task
-                    .flags
-                    .has(Flags::AHEAD | Flags::SECEDED | Flags::STARTED)
-            {
-                return Some(object.task);
+            if task.priority.user > urgency && task.is_queued() {
+                return Some(sent);
             }
         }
         if whole {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use treadle_types::{Command, TaskId, WorkerId};
 
 use crate::Effects;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Phase, QueueId};
+use crate::task::{Flags, LOOKS, Phase, QueueId};
 use crate::worker::Worker;
 
 /// What a worker has beyond its slots must take so long, in microseconds, to be worth the way back.
@@ -18,9 +19,6 @@ const LATE: Duration = Duration::from_millis(50);
 
 /// How many workers without work are asked to take from one that is late.
 const THIEVES: usize = 8;
-
-/// How many of the tasks of a worker are looked at for one to take back.
-const LOOKS: usize = 64;
 
 /// How many tasks are taken back at once.
 const BATCH: u32 = 16;
@@ -130,25 +128,19 @@ impl Scheduler {
             .min(BATCH)
             .max(wanted.min(from.extra()));
         // The last ones sent are likely to be the last ones to run.
-        let latest = from.sent.iter().rev().take(LOOKS);
-        let latest = latest.filter(|&&object| self.tasks.is_at_worker(object, victim));
-        let latest: smallvec::SmallVec<[TaskId; LOOKS]> = latest.map(|o| o.task).collect();
+        let latest: SmallVec<[TaskId; LOOKS]> = self.tasks.latest(&from.sent, victim).collect();
         let mut left = most;
         for id in latest {
             if left == 0 {
                 break;
             }
             let task = &self.tasks[id];
-            let queued = matches!(task.phase, Phase::Assigned(_))
-                && !task
-                    .flags
-                    .has(Flags::AHEAD | Flags::SECEDED | Flags::STARTED);
             let free = self
                 .classes
                 .get(task.class)
                 .is_none_or(|class| !class.uses_resources());
             let blocked = full && task.flags.has(Flags::CREATOR);
-            if queued && free && !blocked && self.is_worth(id, thief, wait) {
+            if task.is_queued() && free && !blocked && self.is_worth(id, thief, wait) {
                 self.retract(id, thief, effects);
                 left -= 1;
             }

@@ -1,5 +1,6 @@
 //! The table of tasks.
 
+use std::collections::VecDeque;
 use std::ops::{BitOr, Index, IndexMut};
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::client::OpenId;
 use crate::few::Few;
 use crate::vacant::Vacant;
 use crate::worker::Load;
+
+/// How many of the tasks that were sent to a worker are looked at for one to take back.
+pub(crate) const LOOKS: usize = 64;
 
 /// One end of an edge between a task and an input of it: the task at the other end, and the position
 /// of the edge there. Both ends know each other, so that an edge goes in constant time.
@@ -238,6 +242,16 @@ impl Task {
         }
     }
 
+    /// Whether it was sent to a worker, has its inputs there, and has not begun, as far as is known:
+    /// the worker can give it back.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.phase, Phase::Assigned(_))
+            && !self
+                .flags
+                .has(Flags::AHEAD | Flags::SECEDED | Flags::STARTED)
+    }
+
     /// Whether somebody will read the value.
     #[inline]
     pub(crate) fn is_needed(&self) -> bool {
@@ -395,6 +409,17 @@ impl Tasks {
     pub(crate) fn is_at_worker(&self, object: ObjectId, worker: WorkerId) -> bool {
         let task = &self[object.task];
         task.attempt == object.attempt && task.phase.run().is_some_and(|r| r.worker == worker)
+    }
+
+    /// Those of the last attempts sent to a worker that are there, the last one first.
+    pub(crate) fn latest<'a>(
+        &'a self,
+        sent: &'a VecDeque<ObjectId>,
+        worker: WorkerId,
+    ) -> impl Iterator<Item = TaskId> + 'a {
+        let latest = sent.iter().rev().take(LOOKS);
+        let latest = latest.filter(move |&&object| self.is_at_worker(object, worker));
+        latest.map(|object| object.task)
     }
 
     /// Says that `task` reads `input`.

@@ -67,10 +67,7 @@ impl Scheduler {
         use crate::task::Flags;
         for id in self.assigned_to(worker) {
             let task = &self.tasks[id];
-            let queued = matches!(task.phase, Phase::Assigned(_))
-                && !task
-                    .flags
-                    .has(Flags::AHEAD | Flags::SECEDED | Flags::STARTED | Flags::PINNED);
+            let queued = task.is_queued() && !task.flags.has(Flags::PINNED);
             if queued && self.permits(task, thief) {
                 self.retract(id, thief, effects);
             }

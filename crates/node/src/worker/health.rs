@@ -33,6 +33,8 @@ pub struct Health {
     pub managed: u64,
     /// Bytes of memory that the process takes.
     pub process: u64,
+    /// Of these, bytes of shared memory that nobody uses: they go back soon.
+    pub idle: u64,
     /// Bytes of values that are on disk only.
     pub spilled: u64,
 }
@@ -40,9 +42,13 @@ pub struct Health {
 impl Health {
     pub(super) fn of(inner: &Inner) -> Self {
         let stats = inner.values.store().stats();
+        // What this process made.
+        let shared = Segments::global().stats();
+        let idle = shared.idle_bytes as u64;
         Self {
             managed: stats.managed,
-            process: resident().unwrap_or(0) + Shared::now().total(),
+            process: resident().unwrap_or(0) + shared.live_bytes as u64 + idle,
+            idle,
             spilled: stats.spilled.nbytes,
         }
     }
@@ -59,27 +65,6 @@ fn resident() -> Option<u64> {
     Some(resident.saturating_sub(shared) * page)
 }
 
-/// Bytes of shared memory that this process made.
-struct Shared {
-    live: u64,
-    /// Nobody uses it: it goes back soon.
-    idle: u64,
-}
-
-impl Shared {
-    fn now() -> Self {
-        let stats = Segments::global().stats();
-        Self {
-            live: stats.live_bytes as u64,
-            idle: stats.idle_bytes as u64,
-        }
-    }
-
-    fn total(&self) -> u64 {
-        self.live + self.idle
-    }
-}
-
 /// What is known of a worker's memory from earlier.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -92,10 +77,9 @@ pub(super) struct Watch {
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
     let measure = || {
         let health = Health::of(inner);
-        let unused = Shared::now().idle;
         Taken {
             process: health.process,
-            others: health.process.saturating_sub(health.managed + unused),
+            others: health.process.saturating_sub(health.managed + health.idle),
         }
     };
     let others = reclaim.reclaim(measure).others;

@@ -181,15 +181,13 @@ class Scheduler(Diagnostics):
     async def identity(self, n_workers: int = -1, **_kwargs: Any) -> dict[str, Any]:
         """Return what the scheduler says about itself and workers."""
         answer: dict[str, Any] = await self._native("identity")(n_workers=n_workers)
-        for worker in answer["workers"].values():
-            worker["name"] = worker["id"] = name_of(worker["name"])
+        _rename(answer["workers"])
         return answer
 
     async def retire_workers(self, **kwargs: Any) -> dict[str, Any]:
         """Have workers leave; returns what was known of them."""
         gone: dict[str, Any] = await self._native("retire_workers")(**kwargs)
-        for worker in gone.values():
-            worker["name"] = worker["id"] = name_of(worker["name"])
+        _rename(gone)
         return gone
 
     async def rebalance(self, **kwargs: Any) -> dict[str, Any]:
@@ -394,3 +392,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return value
+
+
+def _rename(workers: dict[str, Any]) -> None:
+    """Give workers the names that distributed gives them: numbers where they look like some."""
+    for worker in workers.values():
+        worker["name"] = worker["id"] = name_of(worker["name"])

@@ -74,21 +74,20 @@ fn work(py: Python<'_>, shared: &Arc<Shared>, context: &Context) {
         // Before the task allocates: its memory may be what others have let go of.
         shared.keeper.collect(py);
         let flush = run(py, shared, context, task);
-        shared.keeper.collect(py);
         if let Err(error) = pulse.beat(py) {
             error.write_unraisable(py, None);
         }
-        next = if flush {
-            py.detach(|| {
-                shared.node.flush();
+        next = if flush { None } else { shared.node.try_next() };
+        if next.is_none() {
+            // Before the thread waits, perhaps for long.
+            shared.keeper.collect(py);
+            next = py.detach(|| {
+                if flush {
+                    shared.node.flush();
+                }
                 shared.node.try_next().or_else(|| shared.node.next(false))
-            })
-        } else {
-            match shared.node.try_next() {
-                Some(task) => Some(task),
-                None => py.detach(|| shared.node.next(false)),
-            }
-        };
+            });
+        }
     }
 }
 

@@ -117,6 +117,13 @@ impl Shared {
         definition.get(py)
     }
 
+    /// Has definitions dropped where Python may run.
+    fn forget(&self, definitions: Vec<Arc<Definition>>) {
+        if let Some(desk) = self.desk.get() {
+            desk.push(Job::Forget(definitions));
+        }
+    }
+
     /// The pickle of a value's type; its name where it has none.
     fn class_of(&self, class: &Bound<'_, PyType>) -> Bytes {
         let address = class.as_ptr().addr();
@@ -226,9 +233,7 @@ impl Host for Embedder {
             }
             keep
         });
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Forget(gone));
-        }
+        self.0.forget(gone);
     }
 
     fn withdraw(&self, client: ClientId, numbers: &[u32]) {
@@ -239,9 +244,7 @@ impl Host for Embedder {
                 .filter_map(|&number| definitions.remove(&(client, number)));
             gone.collect()
         };
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Forget(gone));
-        }
+        self.0.forget(gone);
     }
 
     fn dropped(&self, object: ObjectId) {

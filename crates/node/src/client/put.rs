@@ -34,6 +34,25 @@ pub struct Content {
     pub value: Contained,
 }
 
+impl Content {
+    /// What the scheduler is told of it.
+    fn message(&self, id: u32, key: Bytes, whither: &Whither, kept: bool) -> FromClient {
+        FromClient::Put {
+            id,
+            key,
+            nbytes: self.nbytes,
+            inline: match &self.value {
+                Contained::Inline(value) => Some(value.clone()),
+                Contained::Frames(..) => None,
+            },
+            class: self.class.clone(),
+            workers: whither.workers.clone(),
+            copies: whither.copies,
+            kept,
+        }
+    }
+}
+
 /// A value, small or not.
 #[derive(Debug)]
 pub enum Contained {
@@ -53,12 +72,20 @@ pub struct Whither {
     pub copies: u32,
 }
 
+impl Whither {
+    /// At one worker, whichever that is.
+    fn anywhere() -> Self {
+        Self {
+            workers: Vec::new(),
+            copies: 1,
+        }
+    }
+}
+
 /// A value that is not at workers yet.
 #[derive(Debug)]
 struct Pending {
-    load: Load,
-    nbytes: u64,
-    class: Bytes,
+    content: Content,
     whither: Whither,
     /// Workers that have not answered.
     targets: usize,
@@ -77,6 +104,22 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Puts {
     pending: HashMap<u32, Pending>,
+}
+
+impl Pending {
+    fn new(content: Content, whither: Whither) -> Self {
+        Self {
+            content,
+            whither,
+            targets: 0,
+            taken: false,
+            is_told: false,
+            is_asked: false,
+            attempts: 0,
+            again: None,
+            reason: String::new(),
+        }
+    }
 }
 
 impl Puts {
@@ -121,11 +164,8 @@ impl<T> Client<T> {
         content: Content,
         is_intact: IsIntact,
     ) -> Result<u32, ClientError> {
-        let whither = Whither {
-            workers: Vec::new(),
-            copies: 1,
-        };
-        let (id, _) = self.put_as(key, None, content, &whither, Some(is_intact))?;
+        let anywhere = Whither::anywhere();
+        let (id, _) = self.put_as(key, None, content, &anywhere, Some(is_intact))?;
         Ok(id)
     }
 
@@ -189,10 +229,6 @@ impl<T> Client<T> {
             keys.let_go(id);
         }
         drop(keys);
-        let inline = match &content.value {
-            Contained::Inline(value) => Some(value.clone()),
-            Contained::Frames(..) => None,
-        };
         let mut is_kept = false;
         if let Contained::Frames(kind, frames) = &content.value
             && let Some(is_intact) = kept
@@ -212,35 +248,9 @@ impl<T> Client<T> {
                 sender.push(&FromClient::Unkept(ids));
             }
         }
-        let message = FromClient::Put {
-            id: named,
-            key: Bytes::copy_from_slice(key),
-            nbytes: content.nbytes,
-            inline,
-            class: content.class.clone(),
-            workers: whither.workers.clone(),
-            copies: whither.copies,
-            kept: is_kept,
-        };
-        if let Contained::Frames(kind, frames) = content.value {
-            let put = Pending {
-                load: Load {
-                    name: named,
-                    object: 0,
-                    kind,
-                    frames,
-                },
-                nbytes: content.nbytes,
-                class: content.class,
-                whither: whither.clone(),
-                targets: 0,
-                taken: false,
-                is_told: false,
-                is_asked: false,
-                attempts: 0,
-                again: None,
-                reason: String::new(),
-            };
+        let message = content.message(named, Bytes::copy_from_slice(key), whither, is_kept);
+        if let Contained::Frames(..) = content.value {
+            let put = Pending::new(content, whither.clone());
             engine.puts.pending.insert(id, put);
         }
         sender.push(&message);
@@ -282,26 +292,14 @@ impl<T> Client<T> {
         let Ok((id, named)) = named else {
             return;
         };
-        let put = Pending {
-            load: Load {
-                name: named,
-                object: 0,
-                kind,
-                frames,
-            },
+        let content = Content {
             nbytes,
             class,
-            whither: Whither {
-                workers: Vec::new(),
-                copies: 1,
-            },
-            targets: 0,
-            taken: false,
-            is_told: false,
+            value: Contained::Frames(kind, frames),
+        };
+        let put = Pending {
             is_asked: true,
-            attempts: 0,
-            again: None,
-            reason: String::new(),
+            ..Pending::new(content, Whither::anywhere())
         };
         engine.puts.pending.insert(id, put);
         self.say_put(engine, id, named, key);
@@ -313,16 +311,7 @@ impl<T> Client<T> {
             return;
         };
         let kept = engine.kept.rename(&key, named);
-        self.post([FromClient::Put {
-            id: named,
-            key,
-            nbytes: put.nbytes,
-            inline: None,
-            class: put.class.clone(),
-            workers: put.whither.workers.clone(),
-            copies: put.whither.copies,
-            kept,
-        }]);
+        self.post([put.content.message(named, key, &put.whither, kept)]);
     }
 
     /// The scheduler says where to bring a value that was put under this name.
@@ -333,8 +322,9 @@ impl<T> Client<T> {
         let Some(put) = engine.puts.pending.get_mut(&id) else {
             return;
         };
-        put.load.name = name;
-        put.load.object = object;
+        let Contained::Frames(kind, frames) = &put.content.value else {
+            return;
+        };
         put.targets = workers.len();
         put.taken = false;
         if workers.is_empty() {
@@ -343,7 +333,12 @@ impl<T> Client<T> {
             return;
         }
         put.again = None;
-        let load = put.load.clone();
+        let load = Load {
+            name,
+            object,
+            kind: *kind,
+            frames: frames.clone(),
+        };
         let mut chosen = BTreeSet::new();
         for worker in workers {
             engine.workers.push(*worker, Job::Bring(load.clone()));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_scheduler::{Event, Notice, State};
+use treadle_scheduler::{Event, State};
 use treadle_types::{ClientId, Failure, ObjectId, Report, TaskId, WorkerId};
 
 use crate::cluster::*;
@@ -124,10 +124,8 @@ fn who_cannot_bring_it_leaves_it_to_the_next() {
         assert_eq!(cluster.asked, [(C, task), (D, task)]);
         assert_ne!(cluster.state(reader), State::Failed);
         unkept(&mut cluster, D, task);
-        let Some(Notice::Failed(failure)) = cluster.notices[&(D, reader)].last() else {
-            panic!("{reader:?} has not failed");
-        };
-        let lost = matches!(&**failure, Failure::DataLost { task: t, worker, .. }
+        let failure = cluster.failure_for(D, reader);
+        let lost = matches!(failure, Failure::DataLost { task: t, worker, .. }
             if *t == task && worker.0 != 0);
         assert!(lost, "{failure:?} does not say which worker had it");
     }

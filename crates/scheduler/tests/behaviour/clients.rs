@@ -209,10 +209,8 @@ fn a_value_of_a_client_is_lost_with_its_last_worker() {
     let reader = cluster.one(reads(&[task]).on(&[5]));
     cluster.lose(0);
     for id in [task, reader] {
-        let Some(Notice::Failed(failure)) = cluster.last_notice(id) else {
-            panic!("{id:?} has not failed");
-        };
-        assert!(matches!(&**failure, Failure::DataLost { task: t, .. } if *t == task));
+        let failure = cluster.failure(id);
+        assert!(matches!(failure, Failure::DataLost { task: t, .. } if *t == task));
     }
 }
 
@@ -262,11 +260,7 @@ fn readers_of_a_value_fail_when_nobody_brings_it_any_more() {
         let (task, reader) = coming(&mut cluster, &[C]);
         cluster.event(event(task));
         for id in [task, reader] {
-            let notice = cluster.notices[&(D, id)].last().expect("it is told");
-            let Notice::Failed(failure) = notice else {
-                panic!("{id:?}: {notice:?}");
-            };
-            assert_eq!(failure.culprit(), task);
+            assert_eq!(cluster.failure_for(D, id).culprit(), task);
         }
     }
 }

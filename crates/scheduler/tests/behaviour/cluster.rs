@@ -10,8 +10,8 @@ use treadle_scheduler::{
     WorkerProfile,
 };
 use treadle_types::{
-    Assignment, Cause, ClientId, Command, Constraint, Holders, ObjectId, Options, Place, Report,
-    Returned, Symbol, TaskId, WorkerId,
+    Assignment, Cause, ClientId, Command, Constraint, Failure, Holders, ObjectId, Options, Place,
+    Report, Returned, Symbol, TaskId, WorkerId,
 };
 
 pub(crate) const C: ClientId = ClientId(0);
@@ -343,6 +343,26 @@ impl Cluster {
 
     pub(crate) fn last_notice(&self, task: TaskId) -> Option<&Notice> {
         self.notices.get(&(C, task))?.last()
+    }
+
+    /// Why a task has failed, as its client was told.
+    pub(crate) fn failure(&self, task: TaskId) -> &Failure {
+        self.failure_for(C, task)
+    }
+
+    /// The same, as some client was told.
+    pub(crate) fn failure_for(&self, client: ClientId, task: TaskId) -> &Failure {
+        match self
+            .notices
+            .get(&(client, task))
+            .and_then(|told| told.last())
+        {
+            Some(Notice::Failed(failure)) => failure,
+            other => panic!(
+                "{task:?} has not failed: {other:?}, {:?}",
+                self.scheduler.story(task)
+            ),
+        }
     }
 
     pub(crate) fn size(&mut self, task: TaskId, nbytes: u64) {

@@ -1,18 +1,8 @@
 //! Tasks that raise.
 
-use std::sync::Arc;
-
 use treadle_scheduler::{Event, Notice, State};
-use treadle_types::{Failure, TaskId};
 
 use crate::cluster::*;
-
-fn failure(cluster: &Cluster, task: TaskId) -> Arc<Failure> {
-    match cluster.last_notice(task) {
-        Some(Notice::Failed(failure)) => failure.clone(),
-        other => panic!("{task:?} has not failed: {other:?}"),
-    }
-}
 
 #[test]
 fn dependents_fail_with_the_culprit() {
@@ -24,7 +14,7 @@ fn dependents_fail_with_the_culprit() {
     cluster.raise(first);
     cluster.run();
     for task in [first, second, third] {
-        assert_eq!(failure(&cluster, task).culprit(), first);
+        assert_eq!(cluster.failure(task).culprit(), first);
         assert_eq!(cluster.state(task), State::Failed);
     }
 }
@@ -40,7 +30,7 @@ fn a_dependent_that_comes_later_fails_at_once() {
     let specs = vec![reads(&[first]), reads(&ids[..1])];
     cluster.submit_as(C, &ids, specs, &ids);
     for task in ids {
-        assert_eq!(failure(&cluster, task).culprit(), first);
+        assert_eq!(cluster.failure(task).culprit(), first);
         assert_eq!(cluster.assigned(task), []);
     }
 }

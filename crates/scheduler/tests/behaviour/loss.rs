@@ -127,10 +127,8 @@ fn losses_have_a_budget_and_causes() {
             cause,
         });
     }
-    let Some(Notice::Failed(failure)) = cluster.last_notice(deadly) else {
-        panic!("it has not failed: {:?}", cluster.last_notice(deadly));
-    };
-    let Failure::WorkersLost { task, losses } = &**failure else {
+    let failure = cluster.failure(deadly);
+    let Failure::WorkersLost { task, losses } = failure else {
         panic!("another failure: {failure:?}");
     };
     assert_eq!(*task, deadly);

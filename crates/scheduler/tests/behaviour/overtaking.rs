@@ -26,15 +26,21 @@ fn order(cluster: &mut Cluster, ids: &[TaskId]) -> Vec<TaskId> {
     order
 }
 
-#[test]
-fn what_was_sent_in_reserve_lets_the_urgent_one_pass() {
+/// A worker with one slot, and the task that runs there. Tasks are known to take so long that one in
+/// reserve is enough.
+fn busy() -> (Cluster, TaskId) {
     let mut cluster = Cluster::new(1, 1);
-    // Tasks are long enough that one in reserve is enough.
     cluster.duration = Duration::from_millis(20);
     cluster.one(reads(&[]));
     cluster.run();
     let runs = cluster.one(reads(&[]));
     cluster.start_all();
+    (cluster, runs)
+}
+
+#[test]
+fn what_was_sent_in_reserve_lets_the_urgent_one_pass() {
+    let (mut cluster, runs) = busy();
     let low = cluster.one(reads(&[]).priority(-1));
     assert_eq!(cluster.state(low), State::Assigned);
     let high = cluster.one(reads(&[]).priority(1));
@@ -44,12 +50,7 @@ fn what_was_sent_in_reserve_lets_the_urgent_one_pass() {
 
 #[test]
 fn what_can_run_nowhere_else_lets_it_pass_too() {
-    let mut cluster = Cluster::new(1, 1);
-    cluster.duration = Duration::from_millis(20);
-    cluster.one(reads(&[]));
-    cluster.run();
-    let runs = cluster.one(reads(&[]));
-    cluster.start_all();
+    let (mut cluster, runs) = busy();
     let mut ids = vec![runs];
     for priority in [-1, 0, 1] {
         ids.push(cluster.one(reads(&[]).priority(priority).on(&[0])));

@@ -151,10 +151,7 @@ fn a_reader_that_may_not_run_there_fails_with_what_the_holder_said() {
         error: ERROR,
     };
     for task in [reader, last] {
-        let Some(Notice::Failed(told)) = cluster.last_notice(task) else {
-            panic!("it has not failed: {:?}", cluster.scheduler.story(task));
-        };
-        assert_eq!(**told, failure);
+        assert_eq!(*cluster.failure(task), failure);
     }
     assert_eq!(cluster.assigned(reader).len(), 1);
     assert_eq!(cluster.state(value), State::Memory);

@@ -1,5 +1,6 @@
 //! The cluster engine, as Python sees it.
 
+mod class;
 mod connection;
 mod error;
 mod security;

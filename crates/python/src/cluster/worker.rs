@@ -9,6 +9,7 @@ pub(super) use executor::split;
 pub(crate) use live::{Keeper, read};
 pub(crate) use service::plain;
 
+use super::class::class_bytes;
 use super::error::raised;
 use super::security::Credentials;
 use crate::recipe::{self, Definition};
@@ -130,7 +131,7 @@ impl Shared {
         if let Some((_, bytes)) = lock(&self.classes).get(&address) {
             return bytes.clone();
         }
-        let bytes = class_bytes(class.as_any());
+        let bytes = class_bytes(class);
         let mut classes = lock(&self.classes);
         if classes.len() < CLASSES {
             classes.insert(address, (class.clone().into_any().unbind(), bytes.clone()));
@@ -185,17 +186,6 @@ impl Shared {
 fn host_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
-}
-
-/// The pickle of a class, by value where nobody can import it; its name as a string's bytes where
-/// it cannot be pickled.
-fn class_bytes(class: &Bound<'_, PyAny>) -> Bytes {
-    let dumps = |module: &str| -> PyResult<Vec<u8>> {
-        let module = class.py().import(module)?;
-        module.call_method1("dumps", (class, 5))?.extract()
-    };
-    let pickled = dumps("pickle").or_else(|_| dumps("cloudpickle"));
-    pickled.map_or_else(|_| class.to_string().into_bytes().into(), Bytes::from)
 }
 
 /// What the native side calls.

@@ -3,6 +3,7 @@
 use super::graph::{Loaded, Plan};
 use super::options::OptionSets;
 use super::{Client, Connection, non_empty};
+use crate::cluster::class::class_bytes;
 use crate::error;
 use crate::recipe::{self, NewDefinition};
 use crate::transfer::{Limit, blocking};
@@ -104,7 +105,7 @@ impl<'a, 'py> Sending<'a, 'py> {
         let object = constant.object.bind(self.py);
         let content = Content {
             nbytes: constant.encoded.bytes(),
-            class: super::values::class_of(object),
+            class: class_bytes(&object.get_type()),
             value: Contained::Frames(constant.encoded.kind, constant.encoded.frames.clone()),
         };
         let key = pyo3::types::PyString::new(self.py, &constant.key);

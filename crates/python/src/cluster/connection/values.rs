@@ -1,6 +1,7 @@
 //! Values: small ones that came along, others from workers, and those that clients bring.
 
 use super::{Client, Connection, EncodedKeys};
+use crate::cluster::class::class_bytes;
 use crate::recipe;
 use crate::transfer;
 use bytes::Bytes;
@@ -32,16 +33,6 @@ impl Fetch {
     }
 }
 
-/// What workers call an object's type; nothing where it cannot be pickled.
-pub(super) fn class_of(object: &Bound<'_, PyAny>) -> Bytes {
-    let py = object.py();
-    let pickled = py
-        .import(intern!(py, "pickle"))
-        .and_then(|pickle| pickle.call_method1(intern!(py, "dumps"), (object.get_type(), 5)))
-        .and_then(|pickle| pickle.extract::<Vec<u8>>());
-    pickled.map(Bytes::from).unwrap_or_default()
-}
-
 fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
     if let Some(small) = recipe::encode_value(value, INLINE)? {
         return Ok(Content {
@@ -53,7 +44,7 @@ fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
     let encoded = transfer::encode(value)?;
     Ok(Content {
         nbytes: encoded.bytes(),
-        class: class_of(value),
+        class: class_bytes(&value.get_type()),
         value: Contained::Frames(encoded.kind, encoded.frames),
     })
 }

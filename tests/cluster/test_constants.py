@@ -52,6 +52,19 @@ def kill(client: distributed.Client, worker: str) -> None:
     until(lambda: worker not in client.scheduler_info()["workers"], "the worker is gone")
 
 
+def computed(client: distributed.Client, constant: np.ndarray) -> distributed.Future:
+    """What was computed from a constant."""
+    [future] = distributed.futures_of(client.persist(dask.delayed(shifted)(constant)))
+    distributed.wait(future, timeout=SOON)
+    return future
+
+
+def kill_holders(client: distributed.Client, future: distributed.Future) -> None:
+    """Kill who has what was computed, and who has the constant."""
+    for worker in {*client.who_has([future])[future.key], *holders(client)}:
+        kill(client, worker)
+
+
 def test_a_constant_outlives_the_workers_that_hold_it(
     fresh_client: distributed.Client, gate: Gate
 ) -> None:
@@ -77,15 +90,12 @@ def test_a_constant_comes_again_for_what_was_computed_from_it(
 ) -> None:
     client = fresh_client
     constant = np.arange(float(LARGE))
-    result = client.persist(dask.delayed(shifted)(constant))
-    distributed.wait(result, timeout=SOON)
-    [future] = distributed.futures_of(result)
-    # What was computed from it, and it itself: nobody wants it any more.
-    for worker in {*client.who_has([future])[future.key], *holders(client)}:
-        kill(client, worker)
+    future = computed(client, constant)
+    # The constant itself nobody wants any more.
+    kill_holders(client, future)
     np.testing.assert_array_equal(future.result(timeout=2 * SOON), constant + 1)
     assert client._connection.kept() == (1, pytest.approx(8 * LARGE, rel=0.01))
-    del result, future
+    del future
     until(lambda: client._connection.kept() == (0, 0), "it is not kept for nothing")
     until(lambda: not any(client.has_what().values()), "nor by workers")
 
@@ -96,12 +106,9 @@ def test_a_constant_that_was_written_to_is_not_brought_again(
 ) -> None:
     client = fresh_client
     constant = np.arange(float(LARGE))
-    result = client.persist(dask.delayed(shifted)(constant))
-    distributed.wait(result, timeout=SOON)
-    [future] = distributed.futures_of(result)
+    future = computed(client, constant)
     constant[7] = 0
-    for worker in {*client.who_has([future])[future.key], *holders(client)}:
-        kill(client, worker)
+    kill_holders(client, future)
     with pytest.raises(distributed.client.FutureCancelledError, match="treadle-constant-"):
         future.result(timeout=2 * SOON)
     assert client._connection.kept() == (0, 0)

@@ -69,6 +69,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.timeout(180, method="signal")  # four processes start, and end in their own time
 def test_everybody_says_so_when_the_scheduler_is_killed(start, gate, secret):
     scheduler = start("scheduler", "--port", "0")
     workers = [start("worker", scheduler.address, "--nthreads", "4") for _ in range(2)]

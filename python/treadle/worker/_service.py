@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -127,7 +128,11 @@ class Service:
                 logger.exception("Worker plugin %s cannot be loaded", name)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End: plugins are torn down, the tasks' client is closed, the loop ends."""
+        """End: plugins are torn down, the tasks' client is closed, the loop ends.
+
+        What runs in the loop is waited for at most ``timeout`` seconds.
+        """
+        until = time.monotonic() + timeout
         if self._ready.is_set() and not self._stopped:
             self._stopped = True
             self.worker.status = Status.closing
@@ -136,7 +141,7 @@ class Service:
             except Exception:
                 logger.warning("the worker's Python side did not end cleanly", exc_info=True)
             self._actors.close()
-            self._loop.close(timeout)
+            self._loop.close(max(until - time.monotonic(), 0.0))
             self.worker.status = Status.closed
         self._log.close()
 

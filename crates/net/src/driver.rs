@@ -20,13 +20,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::Timespec;
 
-/// A leader looks again at once for this long before it sleeps: waking a sleeping thread takes
-/// longer than most answers.
-const LOOKOUT: Duration = Duration::from_micros(150);
-/// It does not while nothing came within this time: then other threads need the processor more.
-const SOON: Duration = Duration::from_micros(500);
-/// How often in a row that must have been so.
-const PATIENCE: u32 = 4;
+use crate::lookout::Lookout;
+
 /// The background thread takes over when nobody has led for this long: longer than most programs
 /// take between two waits, since taking the lead back from a sleeping thread costs two switches.
 const GRACE: Duration = Duration::from_millis(3);
@@ -187,8 +182,7 @@ impl Sources {
 /// What only the leader touches.
 struct Lead {
     ticked: Instant,
-    /// How often in a row nothing came soon.
-    disappointed: u32,
+    lookout: Lookout,
 }
 
 const NAPPING: u8 = 0;
@@ -228,7 +222,7 @@ impl Driver {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             lead: Mutex::new(Lead {
                 ticked: Instant::now(),
-                disappointed: 0,
+                lookout: Lookout::default(),
             }),
             sources: Mutex::default(),
             next: AtomicU64::new(0),
@@ -420,14 +414,9 @@ impl Driver {
             if left.is_zero() {
                 return false;
             }
-            let looking = lead.disappointed < PATIENCE && now - quiet_since < LOOKOUT;
+            let looking = now - quiet_since < lead.lookout.length();
             if self.turn(lead, if looking { Duration::ZERO } else { left }) {
-                let soon = quiet_since.elapsed() < SOON;
-                lead.disappointed = if soon {
-                    0
-                } else {
-                    (lead.disappointed + 1).min(PATIENCE)
-                };
+                lead.lookout.note(quiet_since.elapsed());
                 quiet_since = Instant::now();
             } else if looking {
                 std::thread::yield_now();

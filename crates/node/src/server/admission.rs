@@ -100,6 +100,7 @@ impl Hub {
                     defined: Bits::default(),
                     heard: self.now,
                     dirty: false,
+                    only_releases: false,
                     broken: None,
                     goodbye: None,
                     promised: 0,

@@ -109,6 +109,8 @@ impl Hub {
         }
         if let Some(node) = self.workers.get_mut(worker) {
             node.link.out().push_command(command);
+            let release = matches!(command, Command::Release(_));
+            node.only_releases = release && (node.only_releases || !node.dirty);
             if !std::mem::replace(&mut node.dirty, true) {
                 self.dirty.push(Node::Worker(worker));
             }
@@ -195,6 +197,7 @@ impl Hub {
     pub(super) fn tell_worker(&mut self, worker: WorkerId, message: &ToWorker) {
         if let Some(node) = self.workers.get_mut(worker) {
             node.link.push(message);
+            node.only_releases = false;
             if !std::mem::replace(&mut node.dirty, true) {
                 self.dirty.push(Node::Worker(worker));
             }

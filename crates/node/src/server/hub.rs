@@ -504,10 +504,16 @@ impl Hub {
     pub(super) fn flush(&mut self) {
         self.lose_workers();
         self.distribute();
-        while let Some(node) = self.dirty.pop() {
+        // Nobody waits for releases: they leave last.
+        let mut later = Vec::new();
+        while let Some(node) = self.dirty.pop().or_else(|| later.pop()) {
             let (flushed, waiting) = match node {
                 Node::Worker(worker) => match self.workers.get_mut(worker) {
                     Some(node) => {
+                        if std::mem::take(&mut node.only_releases) {
+                            later.push(Node::Worker(worker));
+                            continue;
+                        }
                         node.dirty = false;
                         (node.link.flush(), node.link.waiting())
                     }

@@ -40,6 +40,8 @@ pub(super) struct WorkerNode {
     pub(super) heard: Duration,
     /// Whether something was pushed since the last flush.
     pub(super) dirty: bool,
+    /// Whether that was nothing but releases.
+    pub(super) only_releases: bool,
     /// Its connection broke, and whoever started it is waited for until then to say why.
     pub(super) broken: Option<Duration>,
     /// Why it ends, and the last lines of its log, as far as it said.

@@ -52,7 +52,9 @@ impl<T> Client<T> {
                 if self.take_control(engine) {
                     turn.again();
                 }
-                lock(&self.sender).flush();
+                let mut sender = lock(&self.sender);
+                sender.heard();
+                sender.flush();
             }
             key => {
                 let mut news = News::default();

@@ -310,6 +310,12 @@ impl<T> Client<T> {
         lock(&self.sender).flush();
     }
 
+    /// Something is about to be submitted, and its encoding will take longer than sending a word:
+    /// the scheduler, if it sleeps, wakes up meanwhile.
+    pub fn announce(&self) {
+        lock(&self.sender).announce();
+    }
+
     fn next_submission(&self) -> u32 {
         self.submissions.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,6 +1,8 @@
 //! What goes to the scheduler, in order.
 
-use treadle_net::Peer;
+use std::time::Instant;
+
+use treadle_net::{LOOKOUT, Peer};
 
 use crate::error::NodeError;
 use crate::message::{FromClient, ToClient};
@@ -14,6 +16,8 @@ pub(super) const RELEASES: usize = 1024;
 pub(super) struct Sender {
     link: Link<ToClient, FromClient>,
     releases: Vec<u32>,
+    /// When something was sent or came.
+    active: Instant,
     /// Why nothing can be sent any more.
     failed: Option<NodeError>,
 }
@@ -23,6 +27,7 @@ impl Sender {
         Self {
             link: Link::new(peer, 0),
             releases: Vec::new(),
+            active: Instant::now(),
             failed: None,
         }
     }
@@ -47,12 +52,33 @@ impl Sender {
         }
     }
 
+    /// Something came from the scheduler.
+    pub(super) fn heard(&mut self) {
+        self.active = Instant::now();
+    }
+
+    /// Has the scheduler wake up for a message that is about to be made, unless it looks out
+    /// still. What was released is said, so that what follows from it is done by then.
+    pub(super) fn announce(&mut self) {
+        if self.active.elapsed() < LOOKOUT {
+            return;
+        }
+        self.push_releases();
+        if self.link.waiting() > 0 {
+            self.flush();
+        } else {
+            self.link.announce();
+            self.active = Instant::now();
+        }
+    }
+
     /// Sends what there is, as far as the connection takes it. `true`: that was all.
     pub(super) fn flush(&mut self) -> bool {
         self.push_releases();
         if self.link.waiting() == 0 {
             return true;
         }
+        self.active = Instant::now();
         match self.link.flush() {
             Ok(all) => all,
             Err(error) => {

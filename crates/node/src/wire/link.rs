@@ -103,6 +103,14 @@ impl<In: Message, Out: Message> Link<In, Out> {
         Ok(true)
     }
 
+    /// Sends a packet without messages, if there is room: the other side wakes up for those that
+    /// will follow in a moment.
+    pub fn announce(&self) {
+        if self.peer.has_room() {
+            self.peer.send_batch(&mut [(MESSAGES, &[][..])].into_iter());
+        }
+    }
+
     /// Appends what has arrived, at most `most` packets; returns whether there may be more.
     ///
     /// # Errors

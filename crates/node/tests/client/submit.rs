@@ -1,6 +1,7 @@
 //! Keys and tasks.
 
 use bytes::Bytes;
+use treadle_net::LOOKOUT;
 use treadle_node::client::{Contained, Content, Event, Input, NewTask};
 use treadle_node::message::{Batch, Definition, FromClient, Standing, TaskOptions};
 use treadle_types::ClientId;
@@ -195,6 +196,21 @@ fn a_released_key_is_released_before_it_is_named_again() {
     ]);
     assert_eq!(next_finished(&client), "again");
     assert_eq!(client.value(b"x").unwrap(), "new");
+}
+
+#[test]
+fn an_announcement_is_what_was_released_or_no_message() {
+    let (mut scheduler, client) = start();
+    std::thread::sleep(LOOKOUT);
+    client.announce();
+    eventually("an announcement", || scheduler.peer.has_next());
+    assert!(scheduler.has_heard_nothing());
+    assert!(!scheduler.peer.has_next());
+    let id = watched(&mut scheduler, &client, "x");
+    assert_eq!(client.release(b"x"), Some("x"));
+    std::thread::sleep(LOOKOUT);
+    client.announce();
+    assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
 }
 
 #[test]

@@ -60,6 +60,7 @@ type Reads<'py> = SmallVec<[Read<'py>; 8]>;
 impl<'a, 'py> Sending<'a, 'py> {
     fn begin(py: Python<'py>, connection: &'a Connection) -> PyResult<Self> {
         let client = connection.client()?;
+        client.announce();
         // Before any number is looked up.
         let open = Open {
             connection,

@@ -193,6 +193,13 @@ def test_a_call_has_its_value_inline(connection: Any) -> None:
     assert connection.state("a call") is state
 
 
+def test_values_that_came_along_are_told_from_others(connection: Any) -> None:
+    small, large = run(connection, inc, 1), run(connection, bytes, 10_000)
+    values: dict[Any, Any] = {"before": 0}
+    assert connection.inline([small.key, large.key, "unknown"], values) == [large.key, "unknown"]
+    assert values == {"before": 0, small.key: 2}
+
+
 def test_each_value_is_a_new_object(connection: Any) -> None:
     state = run(connection, lambda: [1])
     first = connection.value(state.key)

@@ -500,13 +500,7 @@ class Client(Managing):
 
     def _without_inline(self, keys: list[Hashable], values: dict[Hashable, Any]) -> list[Hashable]:
         """Take the values that are here already; return the other keys."""
-        connection = self._usable("gather")
-        others = []
-        for key in keys:
-            if connection.is_inline(key):
-                values[key] = connection.value(key)
-            else:
-                others.append(key)
+        others: list[Hashable] = self._usable("gather").inline(keys, values)
         return others
 
     async def _gather(

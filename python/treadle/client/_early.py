@@ -55,6 +55,10 @@ class Early:
         """Nothing is here yet."""
         return False
 
+    def inline(self, keys: list[Any], _into: dict[Any, Any]) -> list[Any]:
+        """Return the keys whose values are not here: all."""
+        return keys
+
     def close(self, _timeout: float = 0.0) -> None:
         """Forget everything, and tell those who wait for an answer."""
         calls, self._calls = self._calls, []

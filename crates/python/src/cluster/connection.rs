@@ -463,6 +463,24 @@ impl Connection {
         }
     }
 
+    /// Puts the values of those keys that came along into `into`; returns the other keys.
+    fn inline<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyList>,
+        into: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let client = self.client()?;
+        let others = PyList::empty(py);
+        for key in keys {
+            match client.value(&encoded(&key)?) {
+                Some(value) => into.set_item(key, recipe::decode_value(py, &value)?)?,
+                None => others.append(key)?,
+            }
+        }
+        Ok(others)
+    }
+
     /// Whether `value` has it.
     fn is_inline(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.client()?.value(&encoded(key)?).is_some())

@@ -19,6 +19,7 @@ from distributed import Client, default_client, get_client, wait, worker_client
 from distributed.client import ClosedClientError
 
 from client_support import (
+    AGAINST,
     SOON,
     add,
     addresses,
@@ -88,6 +89,14 @@ def test_the_processes_end_with_their_client(new_client, eventually):
         return False
 
     eventually(lambda: all(gone(pid) for pid in processes))
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="how Treadle starts processes")
+def test_ctrl_c_is_for_the_client_alone(new_client):
+    """Workers are of another process group; from Python 3.11 on, of the same session."""
+    for pid in new_client().run(os.getpid).values():
+        assert os.getpgid(pid) == pid
+        assert (os.getsid(pid) == os.getsid(0)) == (sys.version_info >= (3, 11))
 
 
 def test_closing_one_client_leaves_the_other_its_data(client, second_client):

@@ -25,6 +25,12 @@ RESTART = 75
 #: Exit status of a worker whose tasks took more memory than its limit (``EX_OSERR``).
 OVERFLOWED = 71
 
+# Ctrl-C is for the client, which ends its workers. Not a session of their own: Linux may share the
+# processors among sessions (autogroup), and then a thread that looks out for an answer cannot yield
+# its processor to the worker that is about to give it.
+_APART: dict[str, Any] = (
+    {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+)
 # Without it, the interpreter would look for modules in the working directory first.
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 
@@ -111,8 +117,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=_environment(),
-            # Ctrl-C is for the client, which ends its workers.
-            start_new_session=True,
+            **_APART,
         )
         assert process.stdout is not None
         reader = threading.Thread(

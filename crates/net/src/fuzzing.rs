@@ -377,42 +377,26 @@ fn message(bytes: &[u8]) -> Option<Message> {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/corpus.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod corpus;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use prost::Message as _;
-    use std::path::PathBuf;
-
-    fn corpus(target: &str) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-            .join("../../fuzz/corpus")
-            .join(target)
-    }
 
     #[test]
     fn the_corpus_is_replayed() {
         for (name, target) in TARGETS {
-            let files = std::fs::read_dir(corpus(name)).expect("every target has a corpus");
-            let mut replayed = 0;
-            for file in files {
-                target(&std::fs::read(file.unwrap().path()).unwrap());
-                replayed += 1;
-            }
-            assert!(replayed > 0, "{name}");
+            corpus::replay(name, target);
         }
     }
 
-    /// What is written today is what was written when the corpus was made: change the version of
-    /// the protocol when this fails. `TREADLE_WRITE_SEEDS=1` writes them anew.
     #[test]
     fn the_corpus_has_what_is_valid() {
         for (target, name, bytes) in seeds() {
-            let path = corpus(target).join(format!("seed-{name}"));
-            if std::env::var_os("TREADLE_WRITE_SEEDS").is_some() {
-                std::fs::create_dir_all(corpus(target)).unwrap();
-                std::fs::write(&path, &bytes).unwrap();
-            }
-            let kept = std::fs::read(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            assert!(kept == bytes, "{path:?}");
+            corpus::compare(target, &name, &bytes);
         }
     }
 

@@ -40,9 +40,12 @@ fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
+#[path = "../../../../fuzz/corpus.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod corpus;
 
+#[cfg(test)]
+mod tests {
     use proptest::prelude::*;
     use treadle_types::{
         Assignment, Attempt, ClientId, Command, Input, ObjectId, Place, Priority, Report, Returned,
@@ -51,10 +54,6 @@ mod tests {
 
     use super::*;
     use crate::message::{Definition, Standing};
-
-    fn corpus() -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/packet")
-    }
 
     fn packed<M: Message>(messages: &[M]) -> Vec<u8> {
         let mut encoder = Encoder::default();
@@ -154,27 +153,16 @@ mod tests {
         ]
     }
 
-    /// What is written today is what was written when the corpus was made: change the version of
-    /// the protocol when this fails. `TREADLE_WRITE_SEEDS=1` writes them anew.
     #[test]
     fn the_corpus_has_what_is_valid() {
         for (name, bytes) in seeds() {
-            let path = corpus().join(format!("seed-{name}"));
-            if std::env::var_os("TREADLE_WRITE_SEEDS").is_some() {
-                std::fs::create_dir_all(corpus()).unwrap();
-                std::fs::write(&path, &bytes).unwrap();
-            }
-            let kept = std::fs::read(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            assert!(kept == bytes, "{path:?}");
+            corpus::compare("packet", name, &bytes);
         }
     }
 
     #[test]
     fn the_corpus_is_replayed() {
-        let files = std::fs::read_dir(corpus()).expect("there is a corpus");
-        for file in files {
-            packet(&std::fs::read(file.unwrap().path()).unwrap());
-        }
+        corpus::replay("packet", packet);
     }
 
     proptest! {

@@ -56,7 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A signal ends one test and leaves the others alone; the thread method would end the run.
     for item in items:
         if item.path.is_relative_to(HERE) and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(60, method="signal"))
+            # A process may take as long to end as other tests may take in all.
+            starts = "start" in getattr(item, "fixturenames", ())
+            limit = (4 if starts else 2) * SOON
+            item.add_marker(pytest.mark.timeout(limit, method="signal"))
 
 
 @pytest.hookimpl(wrapper=True)

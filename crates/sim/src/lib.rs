@@ -5,6 +5,7 @@
 //! comes of each task is compared with a sequential run, and after each step the invariants of every
 //! core are verified, and those between them.
 
+pub mod broadcast;
 mod client;
 mod network;
 mod notices;

@@ -3,13 +3,17 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use treadle_sim::broadcast::{self, Guard};
 use treadle_sim::{Mutation, simulate};
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]
        treadle-sim --minutes M [--start SEED]  the soak
        treadle-sim --scaling                   weak scaling to 512 workers
-GUARD: incarnation, attempt, retraction, cancellation, budget, keeping, peer-attempt, pin, early-stop";
+       treadle-sim --broadcast …               the same for the broadcast plane, and
+       treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
+GUARD: incarnation, attempt, retraction, cancellation, budget, keeping, peer-attempt, pin, early-stop;
+       of the broadcast plane: order, once, keeping, responsibility, window, dead, version";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -21,7 +25,49 @@ struct Arguments {
     minutes: Option<u64>,
     start: u64,
     scaling: bool,
-    mutation: Option<Mutation>,
+    broadcast: bool,
+    without: Option<String>,
+}
+
+/// What is simulated.
+enum Subject {
+    Cluster(Mutation),
+    Broadcast(Option<Guard>),
+}
+
+impl Subject {
+    fn new(arguments: &Arguments) -> Result<Self, String> {
+        let name = arguments.without.as_deref();
+        let unknown = || format!("{} is no guard", name.unwrap_or_default());
+        if arguments.broadcast {
+            let guard = name.map(|name| {
+                let known = Guard::ALL.into_iter().find(|guard| guard.name() == name);
+                known.ok_or_else(unknown)
+            });
+            return Ok(Self::Broadcast(guard.transpose()?));
+        }
+        let mutation = name.map(|name| {
+            let known = Mutation::ALL.into_iter().find(|m| m.name() == name);
+            known.ok_or_else(unknown)
+        });
+        Ok(Self::Cluster(
+            mutation.transpose()?.unwrap_or(Mutation::None),
+        ))
+    }
+
+    /// How many steps a simulation took, and what happened.
+    fn simulate(&self, seed: u64, trace: bool) -> Result<(u64, String), String> {
+        match *self {
+            Self::Cluster(mutation) => {
+                let summary = simulate(seed, mutation, trace)?;
+                Ok((summary.steps, format!("{summary:?}")))
+            }
+            Self::Broadcast(guard) => {
+                let summary = broadcast::simulate(seed, guard, trace)?;
+                Ok((summary.steps, format!("{summary:?}")))
+            }
+        }
+    }
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -35,11 +81,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--minutes" => arguments.minutes = Some(number(value()?)?),
             "--start" => arguments.start = number(value()?)?,
             "--scaling" => arguments.scaling = true,
-            "--without" => {
-                let name = value()?;
-                let known = Mutation::ALL.into_iter().find(|m| m.name() == name);
-                arguments.mutation = Some(known.ok_or(format!("{name} is no guard"))?);
-            }
+            "--broadcast" => arguments.broadcast = true,
+            "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }
     }
@@ -47,18 +90,19 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = match parse(std::env::args().skip(1)) {
-        Ok(arguments) => arguments,
+    let arguments = parse(std::env::args().skip(1));
+    let arguments = arguments.and_then(|arguments| Ok((Subject::new(&arguments)?, arguments)));
+    let (subject, arguments) = match arguments {
+        Ok(both) => both,
         Err(error) => {
             eprintln!("{error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    let mutation = arguments.mutation.unwrap_or(Mutation::None);
     if let Some(seed) = arguments.seed {
-        return match simulate(seed, mutation, true) {
-            Ok(summary) => {
-                println!("{summary:?}");
+        return match subject.simulate(seed, true) {
+            Ok((_, summary)) => {
+                println!("{summary}");
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -68,7 +112,10 @@ fn main() -> ExitCode {
         };
     }
     if arguments.scaling {
-        treadle_sim::scaling::report();
+        match subject {
+            Subject::Cluster(_) => treadle_sim::scaling::report(),
+            Subject::Broadcast(_) => broadcast::figures::report(),
+        }
         return ExitCode::SUCCESS;
     }
     let time = arguments
@@ -87,16 +134,20 @@ fn main() -> ExitCode {
         && time.is_none_or(|time| begun.elapsed() < time)
         && arguments.seeds.is_none_or(|count| seeds < count)
     {
-        match simulate(seed, mutation, false) {
-            Ok(summary) => steps += summary.steps,
+        match subject.simulate(seed, false) {
+            Ok((count, _)) => steps += count,
             Err(error) => {
                 failures += 1;
                 println!("seed {seed}: {error}");
-                let without = arguments
-                    .mutation
-                    .map(|m| format!(" --without {}", m.name()));
+                let plane = if arguments.broadcast {
+                    "--broadcast "
+                } else {
+                    ""
+                };
+                let without = arguments.without.as_ref();
+                let without = without.map(|name| format!(" --without {name}"));
                 println!(
-                    "  replay: cargo run -p treadle-sim --release -- --seed {seed}{}",
+                    "  replay: cargo run -p treadle-sim --release -- {plane}--seed {seed}{}",
                     without.unwrap_or_default()
                 );
             }

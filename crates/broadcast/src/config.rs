@@ -1,0 +1,89 @@
+//! Settings.
+
+use std::time::Duration;
+
+use crate::plan::Network;
+
+/// Settings of a node. All nodes of a cluster have the same, but for [`Config::network`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Payloads of at most so many bytes travel in the offer.
+    pub inline: u64,
+    /// At most so many bytes of a payload are on the way to a child.
+    pub window: u64,
+    /// How many casts of a session may be unsettled. The top refuses more.
+    pub outstanding: usize,
+    /// How long a result waits for others before it goes up.
+    pub flush: Duration,
+    /// How long a node waits for an offer that says by the way what is settled.
+    pub settle: Duration,
+    /// After so long without progress of a payload another parent is asked for it.
+    pub stall: Duration,
+    /// After so long without a word from above a node asks the top what is settled.
+    pub ask: Duration,
+    /// How long the top waits before it tries again to reach a member that nobody could; doubled each
+    /// time.
+    pub retry: Duration,
+    /// How long the top tries, before the member's result is [`Unreachable`](crate::Outcome).
+    pub unreachable: Duration,
+    /// Between hosts, for the plan. Only the top's counts.
+    pub network: Network,
+    /// Within a host, for the plan. Only the top's counts.
+    pub local: Network,
+    /// What keeps the plane correct.
+    pub guards: Guards,
+}
+
+/// Checks that keep the plane correct. Simulations switch them off one by one, to prove that they
+/// notice; nobody else does.
+#[derive(Clone, Copy, Debug)]
+#[doc(hidden)]
+pub struct Guards {
+    /// An engine runs a cast when it has finished the one before.
+    pub order: bool,
+    /// An engine never runs a number again.
+    pub once: bool,
+    /// Results are kept until they are settled.
+    pub keeping: bool,
+    /// Who gave members to a child is responsible for them again when the child is lost.
+    pub responsibility: bool,
+    /// No more than a window is on the way to a child.
+    pub window: bool,
+    /// What comes from the dead is refused.
+    pub dead: bool,
+    /// An offer of a later version takes members out of an earlier tree.
+    pub version: bool,
+}
+
+impl Default for Guards {
+    fn default() -> Self {
+        Self {
+            order: true,
+            once: true,
+            keeping: true,
+            responsibility: true,
+            window: true,
+            dead: true,
+            version: true,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            inline: 64 << 10,
+            window: 4 << 20,
+            outstanding: 256,
+            flush: Duration::from_millis(3),
+            settle: Duration::from_millis(50),
+            stall: Duration::from_secs(1),
+            ask: Duration::from_secs(5),
+            retry: Duration::from_millis(250),
+            unreachable: Duration::from_secs(30),
+            network: Network::default(),
+            local: Network::within_host(),
+            guards: Guards::default(),
+        }
+    }
+}

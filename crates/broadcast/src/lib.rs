@@ -1,0 +1,25 @@
+//! How one client says something to many engines; the design is `docs/broadcast.md`.
+//!
+//! [`Relay`] is what every node runs: the client's end of a session (the *top*), a relay and a leaf.
+//! It takes in what the user, the neighbours, the scheduler, memory and the engine report, and says
+//! what to do next. It sees no payload and no result, only their lengths: the host around it keeps
+//! the bytes, payloads by [`CastId`] and results by [`CastId`] and engine.
+//!
+//! The crate is pure: no IO, clock, threads or randomness.
+
+mod config;
+mod event;
+mod message;
+pub mod plan;
+mod relay;
+mod run_map;
+mod runs;
+
+pub use config::{Config, Guards};
+pub use event::{Effect, Effects, Event};
+pub use message::{
+    CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled, Told, Version,
+};
+pub use plan::{Network, Shape};
+pub use relay::{Me, Relay, Violation};
+pub use runs::Runs;

@@ -1,0 +1,122 @@
+//! Payloads on their way through one node.
+
+mod support;
+
+use support::{Engine, SESSION, TOP, offer, offers, worker};
+use treadle_broadcast::{CastId, Effect, Event, Message, Neighbour, Runs};
+
+const CAST: CastId = CastId {
+    session: SESSION,
+    number: 1,
+};
+const SIZE: u64 = 400;
+const WINDOW: u64 = 64;
+
+/// Up to where chunks for a neighbour go.
+fn sent(effects: &[Effect], whom: Neighbour) -> Option<u64> {
+    let ends = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(to, Message::Chunk { offset, length, .. }) if *to == whom => {
+            Some(offset + u64::from(*length))
+        }
+        _ => None,
+    });
+    ends.last()
+}
+
+fn chunk(offset: u64) -> Message {
+    Message::Chunk {
+        cast: CAST,
+        offset,
+        length: 16,
+    }
+}
+
+/// Engine 0 with a payload on its way to engines 2 and 4, which are on two other hosts.
+fn relay() -> Engine {
+    let mut relay = Engine::new();
+    let members = [0, 2, 4].into_iter().collect();
+    relay.tell(TOP, offers(offer(1, members, SIZE))).unwrap();
+    let cast = CAST;
+    let granted = Event::Reserved {
+        cast,
+        result: Ok(()),
+    };
+    relay.handle(granted).unwrap();
+    relay
+}
+
+#[test]
+fn chunks_go_on_as_they_come_and_a_slow_child_stalls_nobody() {
+    let mut relay = relay();
+    let (quick, slow) = (worker(2), worker(4));
+    let (mut to_quick, mut to_slow) = (0, 0);
+    for offset in (0..SIZE).step_by(16) {
+        assert!(relay.relay.wants_chunk(TOP, CAST, offset, 16));
+        let mut effects = relay.tell(TOP, chunk(offset)).unwrap();
+        let cast = CAST;
+        let has = Message::Have {
+            cast,
+            offset: offset + 16,
+        };
+        effects.extend(relay.tell(quick, has).unwrap());
+        to_quick = sent(&effects, quick).unwrap_or(to_quick);
+        to_slow = sent(&effects, slow).unwrap_or(to_slow);
+        assert_eq!(to_quick, offset + 16, "cut-through");
+    }
+    assert_eq!(to_slow, WINDOW);
+    assert_eq!(relay.running, Some(CAST));
+    // It goes on when the slow one does.
+    let (cast, offset) = (CAST, 32);
+    let effects = relay.tell(slow, Message::Have { cast, offset }).unwrap();
+    assert_eq!(sent(&effects, slow), Some(32 + WINDOW));
+}
+
+#[test]
+fn a_child_that_comes_back_gets_the_rest() {
+    let mut relay = relay();
+    for offset in (0..SIZE).step_by(16) {
+        relay.tell(TOP, chunk(offset)).unwrap();
+    }
+    let (cast, offset) = (CAST, 48);
+    let effects = relay
+        .tell(worker(2), Message::Want { cast, offset })
+        .unwrap();
+    let offsets = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(_, Message::Chunk { offset, .. }) => Some(*offset),
+        _ => None,
+    });
+    assert_eq!(offsets.collect::<Vec<_>>(), [48, 64, 80, 96]);
+    // What it wants no more is not sent.
+    let offset = SIZE;
+    relay
+        .tell(worker(2), Message::Want { cast, offset })
+        .unwrap();
+    let offset = 64;
+    let effects = relay
+        .tell(worker(2), Message::Have { cast, offset })
+        .unwrap();
+    assert_eq!(sent(&effects, worker(2)), None);
+}
+
+#[test]
+fn when_a_source_is_lost_another_parent_is_asked() {
+    let mut relay = relay();
+    relay.tell(TOP, chunk(0)).unwrap();
+    // A second parent offers the same, fresh: it is told to keep its bytes.
+    let again = offer(1, Runs::one(0), SIZE);
+    let (cast, offset) = (CAST, SIZE);
+    let effects = relay.tell(worker(3), offers(again)).unwrap();
+    assert_eq!(
+        effects,
+        [Effect::Send(worker(3), Message::Want { cast, offset })]
+    );
+    let broken = Event::Broken(TOP);
+    let effects = relay.handle(broken).unwrap();
+    let offset = 16;
+    assert_eq!(
+        effects,
+        [Effect::Send(worker(3), Message::Want { cast, offset })]
+    );
+    assert!(!relay.relay.wants_chunk(TOP, CAST, 16, 16));
+    assert!(relay.relay.wants_chunk(worker(3), CAST, 16, 16));
+}

@@ -1,0 +1,241 @@
+//! Connections: messages arrive in order, some time after they were sent, or the connection breaks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use treadle_broadcast::{CastId, Event, Message, Neighbour, Outcome, Told};
+
+use crate::broadcast::world::{Item, Pid, World};
+
+/// What travels with a message.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    None,
+    /// Bytes of a payload, by what they are bytes of.
+    Payload(u64),
+    /// Results, in the order of the message.
+    Results(Vec<u64>),
+}
+
+/// A connection between two nodes.
+#[derive(Default)]
+pub(crate) struct Connection {
+    /// Which of the connections between the two.
+    pub(crate) generation: u32,
+    pub(crate) is_open: bool,
+    /// When the last message arrives, at the one and at the other.
+    last: [Duration; 2],
+    /// Who will hear that it is there, and who has.
+    told: [bool; 2],
+    seen: [bool; 2],
+    /// Bytes of payloads that are under way.
+    flying: [BTreeMap<CastId, u64>; 2],
+}
+
+fn key(one: Pid, other: Pid) -> (Pid, Pid) {
+    (one.min(other), one.max(other))
+}
+
+impl World {
+    fn connection(&mut self, one: Pid, other: Pid) -> &mut Connection {
+        self.connections.entry(key(one, other)).or_default()
+    }
+
+    /// Whether nothing gets through between two nodes.
+    fn is_cut(&self, one: Pid, other: Pid) -> bool {
+        let is_active = |until: &Duration| *until > self.now;
+        let is_alone = |pid: Pid| self.isolated.get(&pid).is_some_and(is_active);
+        let is_cut = self.cuts.get(&key(one, other)).is_some_and(is_active);
+        is_cut || is_alone(one) || is_alone(other)
+    }
+
+    pub(crate) fn dial(&mut self, from: Pid, to: Pid) {
+        let wait = self.latency(from, to) * 2;
+        self.schedule(wait, Item::Dial(from, to));
+    }
+
+    /// A connection is there, or will not be.
+    pub(crate) fn dialled(&mut self, from: Pid, to: Pid) {
+        let (Neighbour::Worker(worker), now) = (self.procs[to].neighbour, self.now) else {
+            return;
+        };
+        if self.is_cut(from, to) || !self.procs[to].is_alive {
+            let patience = match self.procs[to].is_alive {
+                true => Duration::from_millis(50),
+                false => Duration::ZERO,
+            };
+            return self.schedule(patience, Item::Event(from, Event::Unreachable(worker)));
+        }
+        if !self.procs[from].is_alive {
+            return;
+        }
+        let connection = self.connection(from, to);
+        if !connection.is_open {
+            let generation = connection.generation + 1;
+            *connection = Connection {
+                generation,
+                is_open: true,
+                last: connection.last.map(|last| last.max(now)),
+                ..Connection::default()
+            };
+        }
+        for (at, other) in [(to, from), (from, to)] {
+            let connection = self.connection(from, to);
+            let side = usize::from(at > other);
+            if !std::mem::replace(&mut connection.told[side], true) {
+                let generation = connection.generation;
+                let event = Event::Connected(self.procs[other].neighbour);
+                let at_once = connection_time(self.connection(from, to), side, now);
+                self.schedule_at(at_once, Item::Link(at, other, generation, event));
+            }
+        }
+    }
+
+    /// A connection breaks; each side hears it after a while. What is under way is lost, but for what
+    /// `lingers`.
+    pub(crate) fn sever(&mut self, one: Pid, other: Pid, lingers: bool) {
+        let Some(connection) = self.connections.get_mut(&key(one, other)) else {
+            return;
+        };
+        if !connection.is_open {
+            return;
+        }
+        connection.is_open = false;
+        connection.flying = Default::default();
+        let generation = connection.generation;
+        if !lingers {
+            self.severed.insert((key(one, other), generation));
+        }
+        for (at, from) in [(one, other), (other, one)] {
+            let event = Event::Broken(self.procs[from].neighbour);
+            let side = usize::from(at > from);
+            let connection = &self.connections[&key(one, other)];
+            let last = connection.last[side];
+            let heard = connection.told[side];
+            let wait = self.random.micros(10, 2_000);
+            let when = match lingers {
+                true => last.max(self.now + wait),
+                false => self.now + wait,
+            };
+            if heard {
+                let connection = self.connection(one, other);
+                connection.last[side] = connection.last[side].max(when);
+                self.schedule_at(when, Item::Link(at, from, generation, event));
+            }
+        }
+    }
+
+    pub(crate) fn transmit(
+        &mut self,
+        from: Pid,
+        to: Pid,
+        message: Message,
+        body: Body,
+    ) -> Result<(), String> {
+        let bytes = length(&message, self.plan.config.inline);
+        let is_near = self.is_near(from, to);
+        let sent = &mut self.procs[from].sent;
+        *sent = (sent.0 + 1, sent.1 + bytes);
+        let received = &mut self.procs[to].received;
+        *received = (received.0 + 1, received.1 + bytes);
+        let mut at = self.now;
+        if !is_near {
+            let rate = self.plan.bandwidth;
+            let time = Duration::from_secs_f64(bytes as f64 / rate) + self.plan.overhead;
+            let node = &mut self.procs[from];
+            node.uplink = node.uplink.max(self.now) + time;
+            at = node.uplink;
+        }
+        let mut latency = self.latency(from, to);
+        let (percent, most) = self.plan.late;
+        if percent > 0 && self.random.chance(percent) {
+            latency += self.random.micros(0, most.as_micros() as u64);
+        }
+        self.oracle.sent(from, &message, &body);
+        let window = self.plan.config.window;
+        let side = usize::from(to > from);
+        let connection = self.connection(from, to);
+        // What is sent on an earlier connection, before it is known to be broken, is lost.
+        if !connection.is_open || !connection.seen[usize::from(from > to)] {
+            return Ok(());
+        }
+        if let Message::Chunk { cast, length, .. } = &message {
+            let flying = connection.flying[side].entry(*cast).or_default();
+            *flying += u64::from(*length);
+            // A child that asks again does not take back what is under way.
+            if *flying > 3 * window {
+                return Err(format!("{flying} bytes of {cast:?} are under way to {to}"));
+            }
+        }
+        let last = &mut connection.last[side];
+        *last = (*last).max(at + latency);
+        let (at, generation) = (*last, connection.generation);
+        self.schedule_at(at, Item::Deliver(from, to, generation, message, body));
+        Ok(())
+    }
+
+    /// A node has heard that the connection is there.
+    pub(crate) fn see(&mut self, at: Pid, other: Pid, generation: u32) {
+        let connection = self.connection(at, other);
+        if connection.generation == generation {
+            connection.seen[usize::from(at > other)] = true;
+        }
+    }
+
+    /// Whether a message that was sent on a connection still arrives.
+    pub(crate) fn arrives(
+        &mut self,
+        from: Pid,
+        to: Pid,
+        generation: u32,
+        message: &Message,
+    ) -> bool {
+        let side = usize::from(to > from);
+        if let Message::Chunk { cast, length, .. } = message {
+            let connection = self.connection(from, to);
+            if connection.generation == generation
+                && let Some(flying) = connection.flying[side].get_mut(cast)
+            {
+                *flying -= u64::from(*length);
+            }
+        }
+        !self.severed.contains(&(key(from, to), generation))
+    }
+
+    pub(crate) fn latency(&mut self, from: Pid, to: Pid) -> Duration {
+        let (low, high) = match self.is_near(from, to) {
+            true => self.plan.local,
+            false => self.plan.latency,
+        };
+        self.random.micros(low, high)
+    }
+
+    pub(crate) fn is_near(&self, one: Pid, other: Pid) -> bool {
+        let host = self.procs[one].host;
+        host.is_some() && host == self.procs[other].host
+    }
+}
+
+fn connection_time(connection: &mut Connection, side: usize, now: Duration) -> Duration {
+    connection.last[side] = connection.last[side].max(now);
+    connection.last[side]
+}
+
+/// Bytes of a message on the wire, about.
+fn length(message: &Message, inline: u64) -> u64 {
+    let told = |told: &Told| match told.outcome {
+        Outcome::Finished { size } => 16 + size * told.engines.len(),
+        _ => 32,
+    };
+    32 + match message {
+        Message::Introduce(members) => 40 * members.len() as u64,
+        Message::Offer(offer) => {
+            let inline = if offer.size <= inline { offer.size } else { 0 };
+            inline + 8 * (offer.members.ranges().len() + offer.previous.0.len()) as u64 + 64
+        }
+        Message::Chunk { length, .. } => u64::from(*length),
+        Message::Results { results, .. } => results.iter().map(told).sum(),
+        Message::Outputs { outputs, .. } => outputs.iter().map(|o| 16 + o.text.len() as u64).sum(),
+        _ => 16,
+    }
+}

@@ -1,0 +1,275 @@
+//! What is true of every call, whoever dies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use treadle_broadcast::{CastId, Message, Neighbour, Outcome, Output, Runs};
+use treadle_types::ClientId;
+
+use crate::broadcast::host::value;
+use crate::broadcast::network::Body;
+use crate::broadcast::world::{Pid, World};
+
+/// A cast, as its client asked for it.
+pub(crate) struct Cast {
+    size: u64,
+    members: BTreeSet<u64>,
+    is_aborted: bool,
+    /// At the client.
+    results: BTreeMap<u64, Outcome>,
+    /// Sizes of what engines returned.
+    returned: BTreeMap<u64, u64>,
+    is_complete: bool,
+    pub(crate) begun: Duration,
+    /// When the last engine began, and when the client knew of all.
+    pub(crate) ran: Duration,
+    pub(crate) completed: Duration,
+    /// Bytes of the payload that each node sent.
+    pub(crate) sent: BTreeMap<Pid, u64>,
+    pub(crate) degree: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Oracle {
+    is_faultless: bool,
+    pub(crate) casts: BTreeMap<CastId, Cast>,
+    /// The casts of a session to an engine, in the client's order.
+    chains: BTreeMap<(ClientId, u64), Vec<u64>>,
+    /// Positions in the chain up to which an engine ran.
+    ran: BTreeMap<(ClientId, u64), usize>,
+    runs: BTreeSet<(CastId, u64)>,
+    refused: BTreeSet<(CastId, u64)>,
+    pub(crate) declared: BTreeSet<u64>,
+    pub(crate) clients_gone: BTreeSet<ClientId>,
+}
+
+impl Oracle {
+    pub(crate) fn new(is_faultless: bool) -> Self {
+        Self {
+            is_faultless,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn cast(&mut self, id: CastId, size: u64, members: &Runs, now: Duration) {
+        let cast = Cast {
+            size,
+            members: members.iter().collect(),
+            is_aborted: false,
+            results: BTreeMap::new(),
+            returned: BTreeMap::new(),
+            is_complete: false,
+            begun: now,
+            ran: now,
+            completed: now,
+            sent: BTreeMap::new(),
+            degree: 0,
+        };
+        self.casts.insert(id, cast);
+        for engine in members.iter() {
+            let chain = self.chains.entry((id.session, engine)).or_default();
+            chain.push(id.number);
+        }
+    }
+
+    pub(crate) fn extend(&mut self, id: CastId, engine: u64) {
+        let cast = self.casts.get_mut(&id).expect("it is open");
+        cast.members.insert(engine);
+        let chain = self.chains.entry((id.session, engine)).or_default();
+        chain.push(id.number);
+    }
+
+    pub(crate) fn abort(&mut self, id: CastId) {
+        self.casts.get_mut(&id).expect("it is open").is_aborted = true;
+    }
+
+    pub(crate) fn refuse(&mut self, id: CastId, who: Neighbour) {
+        if let Neighbour::Worker(worker) = who {
+            self.refused.insert((id, u64::from(worker.0)));
+        }
+    }
+
+    /// Casts of a session that are not complete.
+    pub(crate) fn open(&self, session: ClientId) -> Vec<u64> {
+        let casts = self.casts.iter();
+        let open = casts.filter(|(id, cast)| id.session == session && !cast.is_complete);
+        open.map(|(id, _)| id.number).collect()
+    }
+
+    pub(crate) fn size(&self, id: CastId) -> u64 {
+        self.casts[&id].size
+    }
+
+    pub(crate) fn sent(&mut self, from: Pid, message: &Message, body: &Body) {
+        let sent = match (message, body) {
+            (Message::Chunk { cast, length, .. }, _) => Some((*cast, u64::from(*length))),
+            (Message::Offer(offer), Body::Payload(_)) => Some((offer.cast, offer.size)),
+            _ => None,
+        };
+        if let Some((cast, bytes)) = sent {
+            let cast = self.casts.get_mut(&cast).expect("it was made");
+            *cast.sent.entry(from).or_default() += bytes;
+        }
+        if let Message::Offer(offer) = message {
+            let cast = self.casts.get_mut(&offer.cast).expect("it was made");
+            let inline = match body {
+                Body::Payload(_) => u64::from(offer.shape.local),
+                _ => 0,
+            };
+            cast.degree = u64::from(offer.shape.degree) + inline;
+        }
+    }
+
+    pub(crate) fn run(&mut self, id: CastId, engine: u64, now: Duration) -> Result<(), String> {
+        let wrong = |reason: String| Err(format!("{engine} runs {id:?}, {reason}"));
+        if !self.runs.insert((id, engine)) {
+            return wrong("and ran it before".into());
+        }
+        let cast = self.casts.get_mut(&id).expect("it was made");
+        cast.ran = now;
+        if !cast.members.contains(&engine) {
+            return wrong("which is not for it".into());
+        }
+        if let Some(result @ (Outcome::Aborted | Outcome::Refused(_))) = cast.results.get(&engine) {
+            return wrong(format!("which is {result:?}"));
+        }
+        let chain = &self.chains[&(id.session, engine)];
+        let position = chain.iter().position(|&number| number == id.number);
+        let position = position.expect("it is a member");
+        // What is gone and does not know it has no future, and so no order: its casts are settled.
+        if self.declared.contains(&engine) {
+            return Ok(());
+        }
+        let next = self.ran.entry((id.session, engine)).or_default();
+        if position < *next {
+            return wrong(format!("after {}", chain[*next - 1]));
+        }
+        let skipped = &chain[*next..position];
+        *next = position + 1;
+        for &number in skipped {
+            let session = id.session;
+            let before = CastId { session, number };
+            let cast = &self.casts[&before];
+            let is_over = cast.is_aborted
+                || self.refused.contains(&(before, engine))
+                || cast.results.contains_key(&engine);
+            if !is_over {
+                return wrong(format!("and did not run {before:?} before"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn returned(&mut self, id: CastId, engine: u64, size: u64) {
+        let cast = self.casts.get_mut(&id).expect("it was made");
+        cast.returned.insert(engine, size);
+    }
+
+    pub(crate) fn result(
+        &mut self,
+        id: CastId,
+        engines: &Runs,
+        outcome: &Outcome,
+        body: &Body,
+        now: Duration,
+    ) -> Result<(), String> {
+        let cast = self.casts.get_mut(&id).expect("it was made");
+        let values: BTreeSet<u64> = match body {
+            Body::Results(values) => values.iter().copied().collect(),
+            _ => BTreeSet::new(),
+        };
+        for engine in engines.iter() {
+            let wrong = |reason: &str| Err(format!("{id:?} at {engine} is {outcome:?}, {reason}"));
+            if cast.results.insert(engine, outcome.clone()).is_some() {
+                return wrong("and had a result before");
+            }
+            if !cast.members.contains(&engine) {
+                return wrong("and it is no member");
+            }
+            let has_run = self.runs.contains(&(id, engine));
+            let is_right = match outcome {
+                Outcome::Finished { size } => {
+                    let is_same = cast.returned.get(&engine) == Some(size);
+                    is_same && (*size == 0 || values.contains(&value(id, engine)))
+                }
+                Outcome::Aborted => cast.is_aborted && !has_run,
+                Outcome::Refused(_) => self.refused.contains(&(id, engine)) && !has_run,
+                Outcome::Lost(_) => self.declared.contains(&engine),
+                Outcome::Unreachable => {
+                    !self.is_faultless && now >= cast.begun + Duration::from_secs(1)
+                }
+            };
+            if !is_right {
+                return wrong("which is not what happened");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn output(&self, session: ClientId, output: &Output) -> Result<(), String> {
+        let number = output.number;
+        let id = CastId { session, number };
+        let engine = u64::from(output.engine.0);
+        if self.casts[&id].results.contains_key(&engine) {
+            return Err(format!("{engine} writes for {id:?} after its result"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn complete(&mut self, id: CastId, now: Duration) -> Result<(), String> {
+        let cast = self.casts.get_mut(&id).expect("it was made");
+        if std::mem::replace(&mut cast.is_complete, true) {
+            return Err(format!("{id:?} is complete twice"));
+        }
+        cast.completed = now;
+        match cast
+            .members
+            .iter()
+            .find(|member| !cast.results.contains_key(member))
+        {
+            Some(member) => Err(format!("{id:?} is complete without {member}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing happens any more: everything is over, and nothing is left.
+    pub(crate) fn end(&self, world: &World) -> Result<(), String> {
+        for (id, cast) in &self.casts {
+            if self.clients_gone.contains(&id.session) {
+                continue;
+            }
+            if !cast.is_complete {
+                let missing = cast.members.iter();
+                let missing: Vec<_> = missing
+                    .filter(|member| !cast.results.contains_key(member))
+                    .collect();
+                return Err(format!("{id:?} is not complete, {missing:?} are missing"));
+            }
+            for (pid, &bytes) in &cast.sent {
+                if self.is_faultless && bytes > cast.size * cast.degree.max(1) {
+                    let name = world.name(*pid);
+                    return Err(format!("{name} sends {bytes} bytes of {id:?}"));
+                }
+            }
+        }
+        for (pid, process) in world.procs.iter().enumerate() {
+            if !process.is_alive {
+                continue;
+            }
+            let name = world.name(pid);
+            if process.relay.casts() > 0 {
+                return Err(format!("{name} keeps {} casts", process.relay.casts()));
+            }
+            if !process.payloads.is_empty() || !process.results.is_empty() {
+                return Err(format!("{name} keeps payloads or results"));
+            }
+            if let Some(running) = process.running {
+                return Err(format!("{name} runs {running:?} for ever"));
+            }
+            if process.relay.next_deadline().is_some() {
+                return Err(format!("{name} waits for something"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,683 @@
+//! The world: nodes, the scheduler's part, and what happens next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use treadle_broadcast::{CastId, Effects, Event, Me, Member, Message, Neighbour, Relay, Runs};
+use treadle_types::{Cause, ClientId, WorkerId};
+
+use crate::broadcast::host::Stored;
+use crate::broadcast::network::{Body, Connection};
+use crate::broadcast::oracle::Oracle;
+use crate::broadcast::plan::{Action, Fault, Guard, Node, Plan};
+use crate::random::Random;
+
+/// A process, by position.
+pub(crate) type Pid = usize;
+
+/// A process that is silent for so long is gone.
+const TIMEOUT: Duration = Duration::from_millis(800);
+/// A simulation that has not come to rest by then, or after so many steps, never will.
+const REST: Duration = Duration::from_secs(1_000);
+const STEPS: u64 = 50_000_000;
+
+/// What happened in a simulation.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Events that nodes took in.
+    pub steps: u64,
+    /// Casts.
+    pub casts: u64,
+    /// Runs of engines.
+    pub runs: u64,
+    /// Results by outcome.
+    pub finished: u64,
+    /// Aborted members.
+    pub aborted: u64,
+    /// Members without memory.
+    pub refused: u64,
+    /// Members that are gone.
+    pub lost: u64,
+    /// Members that nobody could reach.
+    pub unreachable: u64,
+    /// Offers that repair something.
+    pub repairs: u64,
+    /// Members that were given back.
+    pub declined: u64,
+    /// Questions to the top through the scheduler.
+    pub asked: u64,
+    /// Messages of the dead that were refused.
+    pub dead: u64,
+    /// Times at which a child asked for a payload.
+    pub wanted: u64,
+    /// Text that came to a client.
+    pub outputs: u64,
+    /// When everything was over.
+    pub end: Duration,
+}
+
+impl Summary {
+    /// Adds what happened in another simulation.
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.casts += other.casts;
+        self.runs += other.runs;
+        self.finished += other.finished;
+        self.aborted += other.aborted;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.unreachable += other.unreachable;
+        self.repairs += other.repairs;
+        self.declined += other.declined;
+        self.asked += other.asked;
+        self.dead += other.dead;
+        self.wanted += other.wanted;
+        self.outputs += other.outputs;
+        self.end = self.end.max(other.end);
+    }
+}
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Event(Pid, Event),
+    /// A change of the connection between a process and another, of this generation.
+    Link(Pid, Pid, u32, Event),
+    Deliver(Pid, Pid, u32, Message, Body),
+    Dial(Pid, Pid),
+    RunEnds(Pid, CastId),
+    Timer(Pid),
+    Act(usize, Action),
+    Fault(Fault),
+    Join(u32),
+    Wake(Pid),
+    Declare(Pid),
+    Stranger(Pid),
+    Ask(Pid, ClientId),
+}
+
+/// A node.
+pub(crate) struct Process {
+    pub(crate) relay: Relay,
+    pub(crate) neighbour: Neighbour,
+    pub(crate) host: Option<u32>,
+    pub(crate) is_alive: bool,
+    is_paused: bool,
+    /// What waits for a process that is paused.
+    inbox: VecDeque<Item>,
+    /// When everything that was sent has left.
+    pub(crate) uplink: Duration,
+    /// Messages and bytes.
+    pub(crate) sent: (u64, u64),
+    pub(crate) received: (u64, u64),
+    timer: Option<Duration>,
+    pub(crate) payloads: BTreeMap<CastId, Stored>,
+    pub(crate) results: BTreeMap<(CastId, u64), u64>,
+    pub(crate) running: Option<CastId>,
+    /// Of whom it knows that they are gone.
+    pub(crate) dead: BTreeSet<Neighbour>,
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) now: Duration,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    items: BTreeMap<u64, Item>,
+    sequence: u64,
+    pub(crate) procs: Vec<Process>,
+    pub(crate) by_neighbour: BTreeMap<Neighbour, Pid>,
+    /// The processes of the clients, by position.
+    clients: Vec<Pid>,
+    /// Engines that clients know, in the order of their ids.
+    members: Vec<Member>,
+    workers: u32,
+    declared: BTreeSet<Pid>,
+    pub(crate) connections: BTreeMap<(Pid, Pid), Connection>,
+    pub(crate) severed: BTreeSet<((Pid, Pid), u32)>,
+    pub(crate) cuts: BTreeMap<(Pid, Pid), Duration>,
+    pub(crate) isolated: BTreeMap<Pid, Duration>,
+    pub(crate) oracle: Oracle,
+    pub(crate) summary: Summary,
+    trace: bool,
+}
+
+/// Simulates what a seed decides.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate(seed: u64, without: Option<Guard>, trace: bool) -> Result<Summary, String> {
+    simulate_plan(Plan::new(seed, without), trace)
+}
+
+/// Simulates a plan.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_plan(plan: Plan, trace: bool) -> Result<Summary, String> {
+    run(plan, trace).map(|world| world.summary)
+}
+
+/// Simulates a plan, and turns panics into errors.
+///
+/// # Errors
+/// What went wrong, for people.
+pub(crate) fn run(plan: Plan, trace: bool) -> Result<World, String> {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(plan, trace);
+        world.begin();
+        world.go()?;
+        Ok(world)
+    }));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(text.unwrap_or_default())
+    })
+}
+
+impl World {
+    fn new(plan: Plan, trace: bool) -> Self {
+        Self {
+            random: Random::new(plan.seed),
+            oracle: Oracle::new(plan.is_faultless),
+            plan,
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            items: BTreeMap::new(),
+            sequence: 0,
+            procs: Vec::new(),
+            by_neighbour: BTreeMap::new(),
+            clients: Vec::new(),
+            members: Vec::new(),
+            workers: 0,
+            declared: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            severed: BTreeSet::new(),
+            cuts: BTreeMap::new(),
+            isolated: BTreeMap::new(),
+            summary: Summary::default(),
+            trace,
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, wait: Duration, item: Item) {
+        self.schedule_at(self.now + wait, item);
+    }
+
+    pub(crate) fn schedule_at(&mut self, at: Duration, item: Item) {
+        self.sequence += 1;
+        self.queue.push(Reverse((at, self.sequence)));
+        self.items.insert(self.sequence, item);
+    }
+
+    fn begin(&mut self) {
+        for (index, host) in self.plan.clients.clone().into_iter().enumerate() {
+            let session = ClientId(index as u32);
+            let me = Me::Top { session, host };
+            let pid = self.spawn(me, Neighbour::Top(session), host);
+            self.clients.push(pid);
+        }
+        for host in self.plan.engines.clone() {
+            self.add_engine(host);
+        }
+        let members = self.members.clone();
+        for pid in self.clients.clone() {
+            let event = Event::Introduce(members.clone());
+            self.schedule(Duration::ZERO, Item::Event(pid, event));
+        }
+        for (at, client, action) in self.plan.actions.clone() {
+            self.schedule_at(at, Item::Act(client, action));
+        }
+        for (at, fault) in self.plan.faults.clone() {
+            self.schedule_at(at, Item::Fault(fault));
+        }
+        for (at, host) in self.plan.joins.clone() {
+            self.schedule_at(at, Item::Join(host));
+        }
+    }
+
+    fn spawn(&mut self, me: Me, neighbour: Neighbour, host: Option<u32>) -> Pid {
+        let pid = self.procs.len();
+        self.procs.push(Process {
+            relay: Relay::new(me, self.plan.config.clone()),
+            neighbour,
+            host,
+            is_alive: true,
+            is_paused: false,
+            inbox: VecDeque::new(),
+            uplink: Duration::ZERO,
+            sent: (0, 0),
+            received: (0, 0),
+            timer: None,
+            payloads: BTreeMap::new(),
+            results: BTreeMap::new(),
+            running: None,
+            dead: BTreeSet::new(),
+        });
+        self.by_neighbour.insert(neighbour, pid);
+        pid
+    }
+
+    fn add_engine(&mut self, host: u32) -> Member {
+        // Ids have holes: other workers are no engines.
+        if !self.plan.is_faultless && self.random.chance(10) {
+            self.workers += 1;
+        }
+        let worker = WorkerId(self.workers);
+        self.workers += 1;
+        let address = Arc::from("somewhere");
+        let member = Member {
+            worker,
+            host,
+            address,
+        };
+        self.members.push(member.clone());
+        let me = Me::Engine(member.clone());
+        self.spawn(me, Neighbour::Worker(worker), Some(host));
+        member
+    }
+
+    fn go(&mut self) -> Result<(), String> {
+        while let Some(Reverse((at, sequence))) = self.queue.pop() {
+            self.now = at;
+            let item = self.items.remove(&sequence).expect("it was scheduled");
+            self.happen(item)?;
+            if self.now > REST && self.plan.checks || self.summary.steps > STEPS {
+                let reason = self.oracle.end(self).err().unwrap_or_default();
+                return Err(format!("it does not come to rest: {reason}"));
+            }
+        }
+        self.summary.end = self.now;
+        self.oracle.end(self)
+    }
+
+    fn owner(item: &Item) -> Option<Pid> {
+        match item {
+            Item::Event(pid, _)
+            | Item::Link(pid, ..)
+            | Item::Deliver(_, pid, ..)
+            | Item::RunEnds(pid, _)
+            | Item::Timer(pid) => Some(*pid),
+            _ => None,
+        }
+    }
+
+    fn happen(&mut self, item: Item) -> Result<(), String> {
+        if let Some(pid) = Self::owner(&item) {
+            let process = &mut self.procs[pid];
+            if !process.is_alive {
+                return Ok(());
+            }
+            if process.is_paused {
+                process.inbox.push_back(item);
+                return Ok(());
+            }
+        }
+        match item {
+            Item::Event(pid, event) => {
+                if let Event::Gone(worker, _) = &event {
+                    let dead = Neighbour::Worker(*worker);
+                    self.procs[pid].dead.insert(dead);
+                }
+                self.handle(pid, event, Body::None)
+            }
+            Item::Link(pid, other, generation, event) => self.link(pid, other, generation, event),
+            Item::Deliver(from, pid, generation, message, body) => {
+                if !self.arrives(from, pid, generation, &message) {
+                    return Ok(());
+                }
+                self.hear(from, pid, message, body)
+            }
+            Item::Dial(from, to) => {
+                self.dialled(from, to);
+                Ok(())
+            }
+            Item::RunEnds(pid, cast) => self.run_ends(pid, cast),
+            Item::Timer(pid) => {
+                let process = &mut self.procs[pid];
+                process.timer = None;
+                match process.relay.next_deadline() {
+                    Some(at) if at <= self.now => self.handle(pid, Event::Tick, Body::None),
+                    _ => {
+                        self.set_timer(pid);
+                        Ok(())
+                    }
+                }
+            }
+            Item::Act(client, action) => self.act_client(client, action),
+            Item::Fault(fault) => {
+                self.fault(fault);
+                Ok(())
+            }
+            Item::Join(host) => self.join(host),
+            Item::Wake(pid) => self.wake(pid),
+            Item::Declare(pid) => {
+                self.declare(pid);
+                Ok(())
+            }
+            Item::Stranger(pid) => {
+                let host = self.procs[pid].host.expect("engines have hosts");
+                self.kill(pid);
+                self.join(host)
+            }
+            Item::Ask(pid, session) => {
+                self.ask(pid, session);
+                Ok(())
+            }
+        }
+    }
+
+    fn link(&mut self, pid: Pid, other: Pid, generation: u32, event: Event) -> Result<(), String> {
+        let key = (pid.min(other), pid.max(other));
+        match &event {
+            // A connection that broke before it was seen is none.
+            Event::Connected(_) if self.severed.contains(&(key, generation)) => {
+                if let Neighbour::Worker(worker) = self.procs[other].neighbour {
+                    return self.handle(pid, Event::Unreachable(worker), Body::None);
+                }
+                Ok(())
+            }
+            event => {
+                if matches!(event, Event::Connected(_)) {
+                    self.see(pid, other, generation);
+                }
+                self.handle(pid, event.clone(), Body::None)
+            }
+        }
+    }
+
+    fn hear(&mut self, from: Pid, pid: Pid, message: Message, body: Body) -> Result<(), String> {
+        match &message {
+            Message::Offer(offer) if !offer.fresh => self.summary.repairs += 1,
+            Message::Decline { members, .. } => self.summary.declined += members.len(),
+            Message::Want { .. } => self.summary.wanted += 1,
+            _ => {}
+        }
+        let who = self.procs[from].neighbour;
+        if let Message::Chunk {
+            cast,
+            offset,
+            length,
+        } = &message
+            && self.procs[pid]
+                .relay
+                .wants_chunk(who, *cast, *offset, *length)
+        {
+            self.procs[pid].fill(*cast, *offset, *length, &body)?;
+        }
+        self.handle(pid, Event::Message(who, message), body)
+    }
+
+    /// A node takes an event in, and the host around it acts.
+    pub(crate) fn handle(&mut self, pid: Pid, event: Event, body: Body) -> Result<(), String> {
+        let mut events = VecDeque::from([(event, body)]);
+        while let Some((event, body)) = events.pop_front() {
+            self.summary.steps += 1;
+            if self.trace {
+                println!(
+                    "{:>10.3?} {:?}: {event:?}",
+                    self.now, self.procs[pid].neighbour
+                );
+            }
+            let from = match &event {
+                Event::Message(from, _) => Some(*from),
+                _ => None,
+            };
+            let mut effects = Effects::default();
+            let process = &mut self.procs[pid];
+            if let Err(violation) = process.relay.handle(event, self.now, &mut effects) {
+                let sender = from.and_then(|from| self.by_neighbour.get(&from).copied());
+                let is_dead = sender.is_some_and(|sender| {
+                    self.declared.contains(&sender) || !self.procs[sender].is_alive
+                });
+                if !is_dead {
+                    return Err(format!("{}: {violation}", self.name(pid)));
+                }
+                self.summary.dead += 1;
+            }
+            if self.plan.checks {
+                self.procs[pid].relay.check();
+            }
+            for effect in effects.0 {
+                if self.trace {
+                    println!("{:>10} {effect:?}", "");
+                }
+                self.act(pid, effect, &body, &mut events)?;
+            }
+        }
+        self.set_timer(pid);
+        Ok(())
+    }
+
+    pub(crate) fn name(&self, pid: Pid) -> String {
+        format!("{:?}", self.procs[pid].neighbour)
+    }
+
+    fn set_timer(&mut self, pid: Pid) {
+        let Some(at) = self.procs[pid].relay.next_deadline() else {
+            return;
+        };
+        let at = at.max(self.now);
+        if self.procs[pid].timer.is_none_or(|timer| at < timer) {
+            self.procs[pid].timer = Some(at);
+            self.schedule_at(at, Item::Timer(pid));
+        }
+    }
+
+    fn act_client(&mut self, client: usize, action: Action) -> Result<(), String> {
+        let pid = self.clients[client];
+        if !self.procs[pid].is_alive {
+            return Ok(());
+        }
+        let session = ClientId(client as u32);
+        match action {
+            Action::Cast { percent, size } => {
+                if !self.procs[pid].relay.has_room() {
+                    let again = Item::Act(client, action);
+                    self.schedule(Duration::from_millis(5), again);
+                    return Ok(());
+                }
+                let dead = &self.procs[pid].dead;
+                let lives = |member: &&Member| !dead.contains(&Neighbour::Worker(member.worker));
+                let known = self.members.iter().filter(lives);
+                let known: Vec<u64> = known.map(|member| u64::from(member.worker.0)).collect();
+                let mut chosen = match percent {
+                    100 => known.clone(),
+                    percent => self.random.some(&known, percent),
+                };
+                if chosen.is_empty() && !known.is_empty() {
+                    chosen.push(self.random.pick(&known));
+                }
+                let members: Runs = chosen.into_iter().collect();
+                let number = self.procs[pid].relay.next_number();
+                let cast = CastId { session, number };
+                self.summary.casts += 1;
+                self.oracle.cast(cast, size, &members, self.now);
+                let stored = Stored::whole(cast, size);
+                self.procs[pid].payloads.insert(cast, stored);
+                let event = Event::Cast {
+                    number,
+                    members,
+                    size,
+                };
+                self.handle(pid, event, Body::None)
+            }
+            Action::Abort { interrupt } => {
+                let open = self.oracle.open(session);
+                if open.is_empty() {
+                    return Ok(());
+                }
+                let number = self.random.pick(&open);
+                self.oracle.abort(CastId { session, number });
+                self.handle(pid, Event::Abort { number, interrupt }, Body::None)
+            }
+        }
+    }
+
+    /// The engine at a position, among those that live.
+    fn engine(&self, position: usize) -> Option<Pid> {
+        let lives = |pid: &Pid| {
+            let process = &self.procs[*pid];
+            process.is_alive && matches!(process.neighbour, Neighbour::Worker(_))
+        };
+        let engines: Vec<_> = (0..self.procs.len()).filter(lives).collect();
+        (!engines.is_empty()).then(|| engines[position % engines.len()])
+    }
+
+    fn node(&self, node: Node) -> Option<Pid> {
+        match node {
+            Node::Engine(position) => self.engine(position),
+            Node::Client(client) => Some(self.clients[client]),
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        if self.trace {
+            println!("{:>10.3?} {fault:?}", self.now);
+        }
+        match fault {
+            Fault::Kill(position) => {
+                if let Some(pid) = self.engine(position) {
+                    self.kill(pid);
+                    let most = self.plan.detection.as_micros() as u64;
+                    let wait = self.random.micros(100, most);
+                    self.schedule(wait, Item::Declare(pid));
+                }
+            }
+            Fault::Pause(position, length) => {
+                if let Some(pid) = self.engine(position)
+                    && !self.procs[pid].is_paused
+                {
+                    self.procs[pid].is_paused = true;
+                    if length > TIMEOUT {
+                        self.schedule(TIMEOUT, Item::Declare(pid));
+                    }
+                    self.schedule(length, Item::Wake(pid));
+                }
+            }
+            Fault::Cut(one, other, length) => {
+                if let (Some(one), Some(other)) = (self.node(one), self.node(other))
+                    && one != other
+                {
+                    let until = self.now + length;
+                    self.cuts.insert((one.min(other), one.max(other)), until);
+                    self.sever(one, other, false);
+                }
+            }
+            Fault::Isolate(position, length) => {
+                if let Some(pid) = self.engine(position) {
+                    let until = self.now + length;
+                    self.isolated.insert(pid, until);
+                    for other in 0..self.procs.len() {
+                        if other != pid {
+                            self.sever(pid, other, false);
+                        }
+                    }
+                }
+            }
+            Fault::KillClient(client) => {
+                let pid = self.clients[client];
+                if self.procs[pid].is_alive {
+                    self.kill(pid);
+                    self.oracle.clients_gone.insert(ClientId(client as u32));
+                    let most = self.plan.detection.as_micros() as u64;
+                    let wait = self.random.micros(100, most);
+                    self.schedule(wait, Item::Declare(pid));
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, pid: Pid) {
+        self.procs[pid].is_alive = false;
+        let lingers = self.random.chance(50);
+        for other in 0..self.procs.len() {
+            if other != pid {
+                self.sever(pid, other, lingers);
+            }
+        }
+    }
+
+    /// The scheduler says that a process is gone.
+    fn declare(&mut self, pid: Pid) {
+        let is_back = self.procs[pid].is_alive && !self.procs[pid].is_paused;
+        if is_back || !self.declared.insert(pid) {
+            return;
+        }
+        let neighbour = self.procs[pid].neighbour;
+        let lingers = self.random.chance(50);
+        for other in 0..self.procs.len() {
+            if other == pid || !self.procs[other].is_alive {
+                continue;
+            }
+            let event = match neighbour {
+                Neighbour::Worker(worker) => Event::Gone(worker, Cause::Unreachable),
+                Neighbour::Top(client) => Event::ClientGone(client),
+            };
+            let wait = self.random.micros(0, 5_000);
+            self.schedule(wait, Item::Event(other, event));
+            self.sever(pid, other, lingers);
+        }
+        if let Neighbour::Worker(worker) = neighbour {
+            self.oracle.declared.insert(u64::from(worker.0));
+        }
+    }
+
+    fn wake(&mut self, pid: Pid) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        if !process.is_alive || !process.is_paused {
+            return Ok(());
+        }
+        process.is_paused = false;
+        // It takes in what waited for it, and does not know that it is a stranger.
+        for item in std::mem::take(&mut process.inbox) {
+            self.happen(item)?;
+        }
+        if self.declared.contains(&pid) {
+            let wait = self.random.micros(0, 20_000);
+            self.schedule(wait, Item::Stranger(pid));
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, host: u32) -> Result<(), String> {
+        let member = self.add_engine(host);
+        let engine = u64::from(member.worker.0);
+        for client in 0..self.clients.len() {
+            let pid = self.clients[client];
+            if !self.procs[pid].is_alive {
+                continue;
+            }
+            let introduction = Event::Introduce(vec![member.clone()]);
+            self.handle(pid, introduction, Body::None)?;
+            let session = ClientId(client as u32);
+            let open = self.oracle.open(session);
+            if !open.is_empty() && self.random.chance(70) {
+                let number = self.random.pick(&open);
+                self.oracle.extend(CastId { session, number }, engine);
+                let members = Runs::one(engine);
+                self.handle(pid, Event::Extend { number, members }, Body::None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node asks a client through the scheduler.
+    fn ask(&mut self, pid: Pid, session: ClientId) {
+        let client = self.by_neighbour[&Neighbour::Top(session)];
+        let wait = self.random.micros(100, 5_000);
+        let event = if self.declared.contains(&client) {
+            Event::ClientGone(session)
+        } else if self.procs[client].is_alive {
+            let settled = self.procs[client].relay.settled(session);
+            Event::Settled { session, settled }
+        } else {
+            return;
+        };
+        self.schedule(wait, Item::Event(pid, event));
+    }
+}

@@ -1,0 +1,116 @@
+//! The broadcast plane survives what its seed does to it, and each of its guards is needed.
+
+use std::time::Duration;
+
+use treadle_sim::broadcast::figures::{cost_of_call, push};
+use treadle_sim::broadcast::{Guard, Plan, Summary, simulate, simulate_plan};
+
+/// Runs seeds; what fails says how to run it again.
+fn run(seeds: std::ops::Range<u64>) -> Summary {
+    let mut sum = Summary::default();
+    for seed in seeds {
+        match simulate(seed, None, false) {
+            Ok(one) => sum.add(&one),
+            Err(error) => panic!(
+                "seed {seed}: {error}\n  replay: cargo run -p treadle-sim --release -- \
+                 --broadcast --seed {seed}"
+            ),
+        }
+    }
+    sum
+}
+
+/// Simulations in which nothing happens prove nothing.
+fn assert_that_much_happened(sum: &Summary) {
+    println!("{sum:?}");
+    let happened = [
+        (sum.finished, 20_000),
+        (sum.aborted, 300),
+        (sum.refused, 500),
+        (sum.lost, 500),
+        (sum.unreachable, 10),
+        (sum.repairs, 2_000),
+        (sum.declined, 1_000),
+        (sum.asked, 20),
+        (sum.wanted, 2_000),
+        (sum.outputs, 2_000),
+    ];
+    for (index, (count, expected)) in happened.into_iter().enumerate() {
+        assert!(count >= expected, "too little of number {index}: {sum:?}");
+    }
+}
+
+#[test]
+fn each_call_runs_once_in_order_and_nothing_is_left() {
+    assert_that_much_happened(&run(0..1_000));
+}
+
+#[test]
+fn each_call_runs_once_in_order_and_nothing_is_left_again() {
+    assert_that_much_happened(&run(1_000..2_000));
+}
+
+#[test]
+fn ten_thousand_engines_lose_relays() {
+    let summary = simulate_plan(Plan::large(1, 10_000, 12), false).unwrap();
+    println!("{summary:?}");
+    assert!(summary.finished > 15_000 && summary.repairs > 20);
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in [3, 8, 12] {
+        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, None, false)));
+        assert_eq!(one, other);
+    }
+}
+
+#[test]
+fn without_a_guard_a_promise_is_broken() {
+    let guards = [
+        (Guard::Order, 50, &["and did not run"][..]),
+        (Guard::Once, 100, &["and ran it before"][..]),
+        (Guard::Keeping, 100, &["does not come to rest"][..]),
+        (Guard::Responsibility, 50, &["does not come to rest"][..]),
+        (Guard::Window, 50, &["are under way"][..]),
+        (
+            Guard::Dead,
+            50,
+            &["which is gone", "is dead and connected"][..],
+        ),
+    ];
+    for (guard, seeds, symptoms) in guards {
+        let mut results = (0..seeds).map(|seed| (seed, simulate(seed, Some(guard), false)));
+        let noticed = results.find_map(|(seed, result)| Some((seed, result.err()?)));
+        let (seed, error) =
+            noticed.unwrap_or_else(|| panic!("{guard:?} is not noticed within {seeds} seeds"));
+        println!("{guard:?}: seed {seed}, {error}");
+        let is_right = symptoms.iter().any(|symptom| error.contains(symptom));
+        assert!(is_right, "{guard:?} shows as {error}");
+    }
+}
+
+#[test]
+fn a_push_takes_a_time_that_grows_with_the_logarithm_and_costs_the_client_the_same() {
+    let pushes = [8, 64, 512].map(|engines| push(engines, 1 << 20).unwrap());
+    println!("{pushes:#?}");
+    // Each factor of 8 takes about as much more.
+    let [first, second, third] = [0, 1, 2].map(|index| pushes[index].time);
+    assert!(third - second < 2 * (second - first).max(Duration::from_millis(1)));
+    for push in &pushes {
+        assert!(push.most <= 1.0, "{push:?}");
+        assert!(
+            push.sent.1 < (1 << 20) + 4_096,
+            "the payload is sent once: {push:?}"
+        );
+        assert_eq!(push.sent, pushes[0].sent, "{push:?}");
+        assert!(push.received.0 <= 8, "{push:?}");
+    }
+}
+
+#[test]
+fn a_call_costs_the_client_the_same_to_all() {
+    // No figure: it says that nothing is in proportion to the engines.
+    let [few, many] = [32, 10_000].map(|engines| cost_of_call(engines, 2_000));
+    assert!(many < 20 * few, "{few:?} and {many:?}");
+}

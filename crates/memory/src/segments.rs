@@ -38,8 +38,8 @@ pub struct Stats {
 /// An allocator of memory that other processes of this host can map.
 ///
 /// Each allocation is a segment: a memfd, aligned to a page, with the pages in place that were asked
-/// for; its file is somewhat longer, so that others fit there later. It costs one descriptor, so that at most a quarter of the limit of open files exist, and one
-/// mapping. From 2 MiB on, it has a second one while it is frozen (see below): the kernel counts the
+/// for; its file is somewhat longer, so that others fit there later. It costs one descriptor, so that
+/// at most a quarter of the limit of open files exist, and one mapping. From 2 MiB on, it has a second one while it is frozen (see below): the kernel counts the
 /// resident shared memory of both, though there is one.
 ///
 /// # Snapshots
@@ -98,10 +98,8 @@ struct Live {
 }
 
 struct Parked {
-    file: Arc<OwnedFd>,
-    shared: Option<Region>,
+    spare: Spare,
     class: usize,
-    placed: usize,
     holds: Holds,
 }
 
@@ -206,22 +204,20 @@ impl Segments {
             } else {
                 Some(live.region)
             };
+            let spare = Spare {
+                file,
+                shared,
+                placed,
+            };
             if live.holds.any() {
                 state.parked_bytes += placed;
                 let parked = Parked {
-                    file,
-                    shared,
+                    spare,
                     class,
-                    placed,
                     holds: live.holds,
                 };
                 state.parked.insert(id, parked);
             } else {
-                let spare = Spare {
-                    file,
-                    shared,
-                    placed,
-                };
                 state.idle.put(class, placed, spare);
             }
         }
@@ -362,20 +358,14 @@ impl Segments {
             placed,
         } = spare.map_or_else(|| self.create(len, class), Ok)?;
         let wanted = whole_pages(len.max(SMALLEST));
-        let region = match shared {
-            Some(region) => {
-                if wanted > placed {
-                    memfd::populate(&region, file.as_fd(), placed..wanted)?;
-                }
-                region
-            }
+        let (region, mapped) = match shared {
+            Some(region) => (region, placed),
             // The pages that the file has are not in the page table of a new mapping.
-            None => {
-                let region = memfd::map_to_write(file.as_fd(), class)?;
-                memfd::populate(&region, file.as_fd(), 0..wanted)?;
-                region
-            }
+            None => (memfd::map_to_write(file.as_fd(), class)?, 0),
         };
+        if wanted > mapped {
+            memfd::populate(&region, file.as_fd(), mapped..wanted)?;
+        }
         let placed = placed.max(wanted);
         let start = region.start();
         let mut state = self.state();
@@ -426,19 +416,8 @@ impl Segments {
             return;
         }
         if let Some(parked) = state.unpark(segment) {
-            let Parked {
-                file,
-                shared,
-                class,
-                placed,
-                ..
-            } = parked;
-            let spare = Spare {
-                file,
-                shared,
-                placed,
-            };
-            state.idle.put(class, placed, spare);
+            let Parked { spare, class, .. } = parked;
+            state.idle.put(class, spare.placed, spare);
             state.shrink(self.limit, &mut doomed);
         }
         drop(state);
@@ -489,7 +468,7 @@ impl State {
 
     fn unpark(&mut self, segment: SegmentId) -> Option<Parked> {
         let parked = self.parked.remove(&segment)?;
-        self.parked_bytes -= parked.placed;
+        self.parked_bytes -= parked.spare.placed;
         Some(parked)
     }
 

@@ -14,6 +14,23 @@ use treadle_transfer::{Message, ObjectId, StripeId};
 
 use super::{Scene, support, transfer};
 
+/// Takes an object of so many bytes from the other side, until that asks for a stripe to send it on.
+fn asked_to_dial(raw: &mut Raw, victim: &Peer, bytes: usize) -> StripeId {
+    victim.send(1, &[body(bytes)]).unwrap();
+    raw.frame().unwrap();
+    raw.tell(&Message::Accept {
+        object: ObjectId(1),
+    });
+    let Message::Dial { stripe } = raw.until(is_dial) else {
+        unreachable!("asked for")
+    };
+    stripe
+}
+
+fn is_dial(message: &Message) -> bool {
+    matches!(message, Message::Dial { .. })
+}
+
 /// What breaks the protocol on the control connection ends the pair, with the reason.
 #[test]
 fn violations_end_their_pair_by_name() {
@@ -153,13 +170,7 @@ fn false_claims_of_a_receiver_end_the_pair() {
     assert!(matches!(sending.wait(&mut soon()), Err(NetError::Ended(_))));
 
     let (mut raw, victim) = scene.attack();
-    victim.send(1, &[body(1 << 20)]).unwrap();
-    raw.frame().unwrap();
-    raw.tell(&Message::Accept { object });
-    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
-    let Message::Dial { stripe } = raw.until(is_dial) else {
-        unreachable!("asked for")
-    };
+    let stripe = asked_to_dial(&mut raw, &victim, 1 << 20);
     let to_client = proto::Role::StripeToClient;
     let _stripe = raw.further(scene.address(), to_client, stripe.0).unwrap();
     raw.tell(&Message::Report {
@@ -304,15 +315,7 @@ fn stripes_that_nobody_asked_for_are_closed() {
 fn a_stripe_of_the_listener_cannot_be_doubled() {
     let scene = Scene::new(&Options::default());
     let (mut raw, victim) = scene.attack();
-    victim.send(1, &[body(64 << 20)]).unwrap();
-    raw.frame().unwrap();
-    raw.tell(&Message::Accept {
-        object: ObjectId(1),
-    });
-    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
-    let Message::Dial { stripe } = raw.until(is_dial) else {
-        unreachable!("asked for")
-    };
+    let stripe = asked_to_dial(&mut raw, &victim, 64 << 20);
     let to_client = proto::Role::StripeToClient;
     let mut first = raw.further(scene.address(), to_client, stripe.0).unwrap();
     eventually("the first is open", || victim.stats().pair.stripes == 1);
@@ -329,15 +332,7 @@ fn a_stripe_of_the_listener_cannot_be_doubled() {
 fn bytes_on_a_stripe_of_the_other_direction_break_it() {
     let scene = Scene::new(&Options::default());
     let (mut raw, victim) = scene.attack();
-    victim.send(1, &[body(64 << 20)]).unwrap();
-    raw.frame().unwrap();
-    raw.tell(&Message::Accept {
-        object: ObjectId(1),
-    });
-    let is_dial = |message: &Message| matches!(message, Message::Dial { .. });
-    let Message::Dial { stripe } = raw.until(is_dial) else {
-        unreachable!("asked for")
-    };
+    let stripe = asked_to_dial(&mut raw, &victim, 64 << 20);
     let to_client = proto::Role::StripeToClient;
     let mut wrong = raw.further(scene.address(), to_client, stripe.0).unwrap();
     wrong.write(b"bytes");

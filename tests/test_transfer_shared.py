@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -43,6 +44,14 @@ def born_shared(size: int) -> np.ndarray:
     return array
 
 
+def channel_to(peer: Peer) -> None:
+    """Wait until descriptors can be passed to one that answers nothing yet."""
+    deadline = time.monotonic() + LIMIT
+    while not shared_bytes(peer.conn):
+        assert time.monotonic() < deadline, "nothing is shared"
+        peer.conn.send(empty(10_000))
+
+
 def shared_bytes(conn: object) -> int:
     return conn.stats()["bytes_shared"]  # type: ignore[attr-defined]
 
@@ -68,8 +77,8 @@ def test_an_array_is_mapped() -> None:
         received = peer.conn.recv(timeout=LIMIT)
         after = peer.conn.stats()
         assert after["bytes_sent"] == before["bytes_sent"]
-        # The way there; the peer's array is a mapping, which it sends back as bytes.
-        assert after["bytes_shared"] - before["bytes_shared"] == array.nbytes
+        # There and back: the peer hands what it maps on.
+        assert after["bytes_shared"] - before["bytes_shared"] == 2 * array.nbytes
         assert (received == array).all()
         assert received.flags.writeable
 
@@ -81,7 +90,7 @@ def test_nested_ones_too() -> None:
         before = shared_bytes(peer.conn)
         peer.conn.send(obj)
         received = peer.conn.recv(timeout=LIMIT)
-        assert shared_bytes(peer.conn) - before == 150_000 * 8
+        assert shared_bytes(peer.conn) - before == 2 * 150_000 * 8
         assert (received["a"] == obj["a"]).all()
 
 
@@ -168,7 +177,7 @@ def test_results_of_numpy() -> None:
         before = shared_bytes(peer.conn)
         peer.conn.send(array)
         assert (peer.conn.recv(timeout=LIMIT) == array).all()
-        assert shared_bytes(peer.conn) - before == array.nbytes
+        assert shared_bytes(peer.conn) - before == 2 * array.nbytes
 
 
 def test_many() -> None:
@@ -180,3 +189,125 @@ def test_many() -> None:
             del array
             assert peer.conn.recv(timeout=LIMIT) == i
         peer.finish()
+
+
+# The middle one of three: hands what it maps on to whom it lets in.
+MIDDLE = """
+listener = transfer.listen()
+conn.send(listener.address)
+other = listener.accept(20)
+from treadle._shared import empty
+while not other.stats()["bytes_shared"]:
+    other.send(empty(10_000))
+    other.recv()
+array = conn.recv()
+while len(array) == 10_000:
+    array = conn.recv()
+before = other.stats()
+other.send(array)
+other.recv()
+after = other.stats()
+conn.send({name: after[name] - before[name] for name in ("bytes_shared", "bytes_sent")})
+if conn.recv() == "forget":
+    del array
+    conn.send("forgotten")
+    conn.recv()
+array[:] = -1
+conn.send("written")
+conn.recv()
+other.send(array)
+other.recv()
+conn.send(other.stats()["bytes_shared"] - after["bytes_shared"])
+conn.recv()
+"""
+
+# The last one: says what it has.
+LAST = """
+middle = transfer.connect(conn.recv())
+while True:
+    array = middle.recv()
+    if len(array) != 10_000:
+        break
+    middle.send(None)
+middle.send(None)
+while True:
+    conn.send(int(array.sum()))
+    command = conn.recv()
+    if command == "write":
+        array[::1000] = 7
+    elif command == "again":
+        array = middle.recv()
+        middle.send(None)
+    elif command == "drop":
+        del array
+        conn.send("dropped")
+        conn.recv()
+"""
+
+
+def test_what_is_mapped_is_handed_on() -> None:
+    with Peer(MIDDLE) as middle, Peer(LAST) as last:
+        channel_to(middle)
+        last.conn.send(middle.conn.recv(timeout=LIMIT))
+        array = born_shared(1_000_000)
+        total = int(array.sum())
+        middle.conn.send(array)
+        assert last.conn.recv(timeout=LIMIT) == total
+        # By descriptor: no byte of it was copied.
+        assert middle.conn.recv(timeout=LIMIT) == {
+            "bytes_shared": array.nbytes,
+            "bytes_sent": 0,
+        }
+        # What each of them writes, and what the first one writes, is its own.
+        array[:] = -2
+        middle.conn.send(None)
+        assert middle.conn.recv(timeout=LIMIT) == "written"
+        last.conn.send("write")
+        written = total - int(np.arange(1_000_000)[::1000].sum()) + 7 * 1000
+        assert last.conn.recv(timeout=LIMIT) == written
+        # What was written to is not handed on, but sent.
+        middle.conn.send(None)
+        last.conn.send("again")
+        assert last.conn.recv(timeout=LIMIT) == -1_000_000
+        assert middle.conn.recv(timeout=LIMIT) == 0
+
+
+def test_the_one_in_the_middle_is_killed() -> None:
+    with Peer(MIDDLE) as middle, Peer(LAST) as last:
+        channel_to(middle)
+        last.conn.send(middle.conn.recv(timeout=LIMIT))
+        array = born_shared(1_000_000)
+        total = int(array.sum())
+        middle.conn.send(array)
+        assert last.conn.recv(timeout=LIMIT) == total
+        middle.process.kill()
+        middle.process.wait()
+        # The memory is not used for anything else while the last one may have it.
+        del array
+        gc.collect()
+        for _ in range(20):
+            born_shared(1_000_000)
+        last.conn.send("look")
+        assert last.conn.recv(timeout=LIMIT) == total
+
+
+def test_memory_goes_back_when_the_last_one_has_dropped_it(eventually: Callable) -> None:
+    with Peer(MIDDLE) as middle, Peer(LAST) as last:
+        channel_to(middle)
+        last.conn.send(middle.conn.recv(timeout=LIMIT))
+        array = born_shared(1_000_000)
+        nbytes = array.nbytes
+        total = int(array.sum())
+        middle.conn.send(array)
+        assert last.conn.recv(timeout=LIMIT) == total
+        middle.conn.recv(timeout=LIMIT)
+        before = _core.shared_memory_stats()["parked_bytes"]
+        del array
+        gc.collect()
+        assert _core.shared_memory_stats()["parked_bytes"] >= before + nbytes
+        middle.conn.send("forget")
+        assert middle.conn.recv(timeout=LIMIT) == "forgotten"
+        assert _core.shared_memory_stats()["parked_bytes"] >= before + nbytes
+        last.conn.send("drop")
+        assert last.conn.recv(timeout=LIMIT) == "dropped"
+        eventually(lambda: _core.shared_memory_stats()["parked_bytes"] < before + nbytes)

@@ -45,13 +45,14 @@ class Peer:
 
     def __init__(self, code: str, env: dict[str, str] | None = None, **options: Any) -> None:
         self._listener = transfer.listen(**options)
+        path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PRELUDE + textwrap.dedent(code), self._listener.address],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             # Classes of the tests are importable there, too.
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), **(env or {})},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **(env or {})},
         )
         try:
             self.conn = self._listener.accept(LIMIT)

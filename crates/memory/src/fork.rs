@@ -23,18 +23,27 @@ pub(crate) fn forks() -> u64 {
 extern "C" fn before() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     #[cfg(target_os = "linux")]
-    crate::segments::before_fork();
+    {
+        crate::segments::before_fork();
+        crate::received::before_fork();
+    }
 }
 
 extern "C" fn in_parent() {
     #[cfg(target_os = "linux")]
-    crate::segments::after_fork_in_parent();
+    {
+        crate::received::after_fork();
+        crate::segments::after_fork_in_parent();
+    }
 }
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     #[cfg(target_os = "linux")]
-    crate::segments::after_fork_in_child();
+    {
+        crate::received::after_fork();
+        crate::segments::after_fork_in_child();
+    }
 }
 
 /// Notices forks from now on, those by C code included. Children that call `exec` at once

@@ -5,7 +5,8 @@
 //! - [`Segments`] (Linux): memory that another process of this host can map instead of copying,
 //!   handed out like `malloc` does. An [`Export`] is a snapshot: what its receiver sees never
 //!   changes, whatever the sender does with its array.
-//! - [`Mapping`] (Linux): the receiver's side. A hostile sender can crash nobody.
+//! - [`Mapping`] (Linux): the receiver's side. A hostile sender can crash nobody. A [`Handover`]
+//!   gives what is mapped to a third process.
 
 mod error;
 mod fork;
@@ -19,6 +20,8 @@ mod memfd;
 #[cfg(target_os = "linux")]
 mod pagemap;
 mod pool;
+#[cfg(target_os = "linux")]
+mod received;
 mod region;
 #[cfg(target_os = "linux")]
 mod segments;
@@ -30,5 +33,7 @@ pub use limit::memory_limit;
 #[cfg(target_os = "linux")]
 pub use mapping::Mapping;
 pub use pool::{Buffer, Pool};
+#[cfg(target_os = "linux")]
+pub use received::Handover;
 #[cfg(target_os = "linux")]
 pub use segments::{Export, SegmentId, Segments, Stats};

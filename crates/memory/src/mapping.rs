@@ -1,8 +1,8 @@
 //! The receiver's side of shared memory.
 
-use crate::MemoryError;
-use crate::fork;
+use crate::received::{self, Hook, Origin, Release};
 use crate::region::Region;
+use crate::{MemoryError, fork};
 use bytes::Bytes;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
@@ -10,34 +10,42 @@ use rustix::mm::MapFlags;
 use rustix::param::page_size;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// `statfs` of a memfd without huge pages. With huge pages, a write to a private mapping may find
 /// none left, and that is a `SIGBUS`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-type Hook = Box<dyn FnOnce() + Send + Sync>;
-
 /// Somebody else's memory, mapped: reading costs no copy, what is written stays here.
 ///
 /// The content is a snapshot as long as the sender keeps its word, which
 /// [`Segments`](crate::Segments) does until it is told of the release, see
-/// [`on_drop`](Self::on_drop).
+/// [`on_drop`](Self::on_drop). What was not written to can be handed on to a third process, see
+/// [`Handover`](crate::Handover).
 pub struct Mapping {
     /// `None`: there are no bytes to map.
     region: Option<Region>,
     start: NonNull<u8>,
     len: usize,
-    forks: u64,
-    hook: Option<Hook>,
+    lender: Lender,
+}
+
+/// Whose memory it is.
+enum Lender {
+    /// It can be handed on.
+    Kept(Arc<Origin>),
+    /// The descriptor is closed.
+    Closed(Release),
 }
 
 // SAFETY: the mapping is this value's own, and belongs to no thread.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference only reads, and can not reach the hook.
+// SAFETY: a shared reference only reads.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes from `offset` on, which need no alignment. The descriptor is closed.
+    /// Maps `length` bytes from `offset` on, which need no alignment. The descriptor is kept while
+    /// the process has plenty of them.
     ///
     /// # Errors
     /// - [`MemoryError::Unsafe`], unless the descriptor is a memfd that can never shrink.
@@ -51,8 +59,7 @@ impl Mapping {
             region: None,
             start: NonNull::dangling(),
             len,
-            forks: fork::forks(),
-            hook: None,
+            lender: Lender::Closed(Release::new()),
         };
         if len > 0 {
             let within_page = (offset % page_size() as u64) as usize;
@@ -66,18 +73,29 @@ impl Mapping {
             // SAFETY: less than a page into a mapping that has more bytes than that.
             mapping.start = unsafe { region.start().add(within_page) };
             mapping.region = Some(region);
+            if received::has_room() {
+                let origin = Arc::new(Origin::new(fd));
+                let first = mapping.start.addr().get();
+                received::enter(first, len, offset, Arc::clone(&origin));
+                mapping.lender = Lender::Kept(origin);
+            }
         }
         Ok(mapping)
     }
 
-    /// Calls `hook` when the memory is unmapped, on the thread that drops the mapping: to tell the
-    /// sender that it may use the segment again. One hook; a second one replaces the first.
+    /// Calls `hook` when the memory is unmapped, and by those that it was handed on to, on the
+    /// thread that finds that out: to tell the sender that it may use the segment again. One hook; a
+    /// second one replaces the first.
     ///
     /// It is not called once this process has forked, neither here nor in the child, because both
     /// have the memory mapped then and neither knows when the other is done. The sender finds out
     /// when the connection ends.
     pub fn on_drop(&mut self, hook: Hook) {
-        self.hook = Some(hook);
+        let release = match &self.lender {
+            Lender::Kept(origin) => origin.release(),
+            Lender::Closed(release) => release,
+        };
+        release.set(Some(hook));
     }
 
     /// Looks up all pages at once, which takes a fraction of the time that a reader's first touch
@@ -159,12 +177,11 @@ impl AsRef<[u8]> for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        drop(self.region.take());
-        if let Some(hook) = self.hook.take()
-            && self.forks == fork::forks()
-        {
-            hook();
+        if matches!(self.lender, Lender::Kept(_)) {
+            received::leave(self.start.addr().get());
         }
+        // The lender is told after this, at the earliest.
+        drop(self.region.take());
     }
 }
 

@@ -1,8 +1,9 @@
 //! Descriptors are few. Alone in its process, because the limit is the process's.
 #![cfg(target_os = "linux")]
 
+use rustix::fd::AsFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use treadle_memory::{MemoryError, Segments};
+use treadle_memory::{Handover, Mapping, MemoryError, Segments};
 
 #[test]
 fn segments_leave_descriptors_to_others() {
@@ -35,4 +36,14 @@ fn segments_leave_descriptors_to_others() {
         (segments.stats().segments, segments.stats().parked_bytes),
         (10, 0)
     );
+
+    // Mappings keep an eighth of them.
+    let export = segments.export(starts[0].as_ptr(), 1).unwrap();
+    let map = |_| {
+        let descriptor = export.as_fd().try_clone_to_owned().unwrap();
+        Mapping::new(descriptor, export.offset, export.length).unwrap()
+    };
+    let mappings: Vec<Mapping> = (0..7).map(map).collect();
+    let kept = |mapping: &&Mapping| Handover::of(mapping.as_ptr(), 1).is_some();
+    assert_eq!(mappings.iter().filter(kept).count(), 5);
 }

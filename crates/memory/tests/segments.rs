@@ -514,7 +514,7 @@ fn a_populated_mapping_has_its_pages() {
 }
 
 #[test]
-fn a_mapping_closes_its_descriptor() {
+fn a_mapping_closes_its_descriptor_at_its_end() {
     let segments = Segments::new(MIB);
     let array = Array::new(segments, MIB);
     let export = array.export_all().unwrap();
@@ -523,7 +523,7 @@ fn a_mapping_closes_its_descriptor() {
     let file = std::fs::read_link(&path).unwrap();
     assert!(file.to_string_lossy().contains("memfd:treadle"), "{file:?}");
     let inode = rustix::fs::fstat(&fd).unwrap().st_ino;
-    let _mapping = Mapping::new(fd, 0, 10).unwrap();
+    drop(Mapping::new(fd, 0, 10).unwrap());
     // Another test may have opened something else under this number since.
     if let Ok(status) = rustix::fs::stat(&path) {
         assert_ne!(status.st_ino, inode);

@@ -339,7 +339,7 @@ impl Inner {
                 }
                 self.handle(Event::Told(message), now);
             }
-            Frame::Released(segments) => self.lent.release(&segments),
+            Frame::Released(segments) => self.released(&segments),
             Frame::Descriptors(..) => {
                 let reason = "the peer broke the protocol: descriptors on the control connection";
                 self.end(PairEnd::Lost(reason.into()), true);

@@ -206,6 +206,8 @@ pub(crate) struct Driver {
     state: AtomicU8,
     /// Nobody will register anything any more.
     retired: AtomicBool,
+    /// Leaders sleep at once.
+    patient: AtomicBool,
 }
 
 /// Locks a mutex, also after a panic.
@@ -233,6 +235,7 @@ impl Driver {
             background: OnceLock::new(),
             state: AtomicU8::new(NAPPING),
             retired: AtomicBool::new(false),
+            patient: AtomicBool::new(false),
         });
         let bell = epoll::EventData::new_u64(u64::MAX);
         epoll::add(&driver.epoll, &driver.bell, bell, epoll::EventFlags::IN)?;
@@ -242,6 +245,11 @@ impl Driver {
             .spawn(move || own.background())?;
         let _ = driver.background.set(thread.thread().clone());
         Ok(driver)
+    }
+
+    /// From now on, leaders sleep at once.
+    pub(crate) fn be_patient(&self) {
+        self.patient.store(true, Ordering::Relaxed);
     }
 
     /// Drives a socket from now on.
@@ -414,7 +422,8 @@ impl Driver {
             if left.is_zero() {
                 return false;
             }
-            let looking = now - quiet_since < lead.lookout.length();
+            let looking =
+                !self.patient.load(Ordering::Relaxed) && now - quiet_since < lead.lookout.length();
             if self.turn(lead, if looking { Duration::ZERO } else { left }) {
                 lead.lookout.note(quiet_since.elapsed());
                 quiet_since = Instant::now();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use treadle_memory::Handover;
 use treadle_transfer::{
     Config, Effect, Event, Message, ObjectId, Pair, PairEnd, StripeId, Violation,
 };
@@ -32,6 +33,7 @@ pub(crate) use outbound::Outbound;
 pub(crate) enum Garbage {
     Outbound(#[allow(dead_code, reason = "held only to be dropped")] Outbound),
     Regions(#[allow(dead_code, reason = "held only to be dropped")] Vec<Arc<Region>>),
+    Handovers(#[allow(dead_code, reason = "held only to be dropped")] Vec<Handover>),
 }
 
 /// What must be done outside of the lock.
@@ -156,6 +158,14 @@ impl Inner {
 
     pub(crate) fn stats(&self) -> treadle_transfer::Stats {
         self.pair.stats()
+    }
+
+    /// The other side does not have these mapped any more.
+    pub(crate) fn released(&mut self, segments: &[u64]) {
+        let returned = self.lent.release(segments);
+        if !returned.is_empty() {
+            self.garbage.push(Garbage::Handovers(returned));
+        }
     }
 
     pub(crate) fn shares_memory(&self) -> bool {

@@ -31,6 +31,18 @@ impl Lane {
         })))
     }
 
+    /// A lane whose threads sleep at once when there is nothing to do. Others look out for a moment
+    /// first, which costs a processor and makes what comes next be met sooner: the wrong choice
+    /// where many processes of one machine wait for each other.
+    ///
+    /// # Errors
+    /// As [`Lane::new`].
+    pub fn patient() -> Result<Self, NetError> {
+        let lane = Self::new()?;
+        lane.driver().be_patient();
+        Ok(lane)
+    }
+
     pub(crate) fn driver(&self) -> &Arc<Driver> {
         &self.0.driver
     }

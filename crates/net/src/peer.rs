@@ -387,6 +387,12 @@ impl Peer {
         watch.changed();
     }
 
+    /// Whether memory can be passed to the other side. On one host it takes a moment after
+    /// connecting until it can.
+    pub fn shares_memory(&self) -> bool {
+        self.shared.locked().shares_memory()
+    }
+
     /// Why the connection ended, if it did.
     pub fn ended(&self) -> Option<PairEnd> {
         self.shared.locked().ended()

@@ -13,7 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use treadle_memory::{Export, Mapping, SegmentId, Segments};
+use treadle_memory::{Export, Handover, Mapping, SegmentId, Segments};
 use treadle_transfer::ObjectId;
 
 use crate::driver::{Driver, Interest, Readiness, Source, Token, lock};
@@ -27,59 +27,130 @@ const MAX_DESCRIPTORS: usize = 64;
 const MAX_QUEUED: usize = 4 * MAX_DESCRIPTORS;
 /// Received descriptors whose message is not whole yet.
 const MAX_UNCLAIMED: usize = 2 * MAX_DESCRIPTORS;
+/// Set in the ids of what is somebody else's and was handed on.
+const MAPPED: u64 = 1 << 63;
+
+/// Memory that another process can map.
+#[derive(Debug)]
+enum Shareable {
+    /// It was born here.
+    Own(Export),
+    /// It is mapped here.
+    Mapped(Handover),
+}
+
+impl Shareable {
+    fn of(region: &Bytes) -> Option<Self> {
+        let own = Segments::global().export(region.as_ptr(), region.len());
+        own.map(Self::Own)
+            .or_else(|| Handover::of(region.as_ptr(), region.len()).map(Self::Mapped))
+    }
+
+    /// As its peer knows it.
+    fn segment(&self) -> Segment {
+        match self {
+            Self::Own(export) => Segment {
+                id: export.segment.0,
+                offset: export.offset,
+                length: export.length,
+            },
+            Self::Mapped(handover) => Segment {
+                id: handover.id() | MAPPED,
+                offset: handover.offset,
+                length: handover.length,
+            },
+        }
+    }
+}
+
+impl AsFd for Shareable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(export) => export.as_fd(),
+            Self::Mapped(handover) => handover.as_fd(),
+        }
+    }
+}
 
 /// The regions of one object, as shared memory that does not change any more.
 #[derive(Debug)]
-pub(crate) struct Exports(Vec<Export>);
+pub(crate) struct Exports(Vec<Shareable>);
 
 /// The regions of one object, mapped.
 pub(crate) type Mappings = Vec<Region>;
 
-/// The regions as shared memory, if all of them were born in it.
+/// The regions as shared memory, if all of them were born in it, or are mapped here.
 pub(crate) fn export(regions: &[Bytes]) -> Option<Exports> {
     if regions.is_empty() || regions.len() > MAX_DESCRIPTORS {
         return None;
     }
-    let segments = Segments::global();
-    let born_shared = |region: &Bytes| segments.contains(region.as_ptr(), region.len());
-    if !regions.iter().all(born_shared) {
+    let is_shared = |region: &Bytes| {
+        Segments::global().contains(region.as_ptr(), region.len())
+            || Handover::is_possible(region.as_ptr(), region.len())
+    };
+    if !regions.iter().all(is_shared) {
         return None;
     }
-    let exports = regions
-        .iter()
-        .map(|region| segments.export(region.as_ptr(), region.len()));
+    let exports = regions.iter().map(Shareable::of);
     exports.collect::<Option<Vec<_>>>().map(Exports)
 }
 
-/// Segments that a peer may have mapped, with the number of times.
+/// What a peer may have mapped.
 #[derive(Debug, Default)]
-pub(crate) struct Lent(HashMap<u64, u32>);
+pub(crate) struct Lent(HashMap<u64, Loan>);
+
+#[derive(Debug)]
+struct Loan {
+    /// How often it was lent.
+    count: u32,
+    /// What has it stay, if it is somebody else's.
+    kept: Option<Handover>,
+}
 
 impl Lent {
     pub(crate) fn lend(&mut self, exports: &Exports) {
         for export in &exports.0 {
-            Segments::global().lend(export.segment);
-            *self.0.entry(export.segment.0).or_default() += 1;
-        }
-    }
-
-    /// The peer has unmapped these; what was never lent to it is not its to release.
-    pub(crate) fn release(&mut self, segments: &[u64]) {
-        for segment in segments {
-            if let Some(count) = self.0.get_mut(segment) {
-                *count -= 1;
-                if *count == 0 {
-                    self.0.remove(segment);
-                }
-                Segments::global().release(SegmentId(*segment));
+            let loan = self.0.entry(export.segment().id).or_insert(Loan {
+                count: 0,
+                kept: None,
+            });
+            loan.count += 1;
+            match export {
+                Shareable::Own(export) => Segments::global().lend(export.segment),
+                Shareable::Mapped(handover) => loan.kept = Some(handover.clone()),
             }
         }
     }
 
+    /// The peer has unmapped these; what was never lent to it is not its to release. What it returns
+    /// is to be dropped outside of locks: that tells somebody else.
+    #[must_use]
+    pub(crate) fn release(&mut self, segments: &[u64]) -> Vec<Handover> {
+        let mut returned = Vec::new();
+        for segment in segments {
+            let Some(loan) = self.0.get_mut(segment) else {
+                continue;
+            };
+            loan.count -= 1;
+            let is_own = loan.kept.is_none();
+            if loan.count == 0 {
+                returned.extend(self.0.remove(segment).and_then(|loan| loan.kept));
+            }
+            if is_own {
+                Segments::global().release(SegmentId(*segment));
+            }
+        }
+        returned
+    }
+
     /// The peer is gone, and may live on in its children.
     pub(crate) fn abandon(&mut self) {
-        for (segment, count) in self.0.drain() {
-            for _ in 0..count {
+        for (segment, loan) in self.0.drain() {
+            if let Some(handover) = loan.kept {
+                handover.abandon();
+                continue;
+            }
+            for _ in 0..loan.count {
                 Segments::global().abandon(SegmentId(segment));
             }
         }
@@ -146,15 +217,7 @@ impl Channel {
 
     /// Passes the descriptors of an object's regions.
     pub(crate) fn send(&self, object: ObjectId, exports: &Exports) {
-        let segments: Vec<_> = exports
-            .0
-            .iter()
-            .map(|export| Segment {
-                id: export.segment.0,
-                offset: export.offset,
-                length: export.length,
-            })
-            .collect();
+        let segments: Vec<_> = exports.0.iter().map(Shareable::segment).collect();
         let cloned: io::Result<Vec<_>> = exports
             .0
             .iter()

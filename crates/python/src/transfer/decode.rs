@@ -84,7 +84,11 @@ fn bytes<'py>(py: Python<'py>, frame: Option<&Frame>) -> PyResult<Bound<'py, PyB
     Ok(object)
 }
 
-fn memories<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Vec<Bound<'py, Memory>>> {
+/// Frames as objects with a buffer, which is writable where a frame's memory is its own.
+pub(crate) fn memories<'py>(
+    py: Python<'py>,
+    frames: Vec<Frame>,
+) -> PyResult<Vec<Bound<'py, Memory>>> {
     let memory = |frame| Bound::new(py, Memory::new(frame)?);
     frames.into_iter().map(memory).collect()
 }

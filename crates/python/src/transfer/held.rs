@@ -53,6 +53,11 @@ impl Held {
         self.view.buf.cast()
     }
 
+    /// Whether it can be written through this object.
+    pub(crate) fn is_readonly(&self) -> bool {
+        self.view.readonly != 0
+    }
+
     /// The lengths of the dimensions.
     pub(crate) fn shape(&self) -> &[ffi::Py_ssize_t] {
         if self.view.shape.is_null() {

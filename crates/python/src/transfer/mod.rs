@@ -29,13 +29,13 @@ mod sending;
 mod timeline;
 mod wait;
 
-pub(crate) use decode::{decode, decode_parts};
+pub(crate) use decode::{decode, decode_parts, memories};
 pub(crate) use encode::{Encoded, encode, encode_view};
-pub(crate) use held::release_all;
+pub(crate) use held::{Held, release_all};
 pub(crate) use listener::parse;
 pub(crate) use options::Settings;
 pub(crate) use origin::{Own, enter};
-pub(crate) use wait::{Limit, blocking, failed};
+pub(crate) use wait::{Limit, blocking, failed, is_main_thread};
 
 use pyo3::prelude::*;
 

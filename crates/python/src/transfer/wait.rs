@@ -37,7 +37,7 @@ impl Limit {
 }
 
 /// Whether Python's signal handlers run on the calling thread.
-fn is_main_thread() -> bool {
+pub(crate) fn is_main_thread() -> bool {
     // SAFETY: always safe to ask.
     unsafe { libc::getpid() == libc::gettid() }
 }

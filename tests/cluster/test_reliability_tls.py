@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 import dask.array as da
+import numpy as np
 import pytest
 
+import casts_support
+from casts_support import Caster
 from client_support import AGAINST, SOON, add, client_class, double, inc
 from treadle import _core
 
@@ -62,6 +65,18 @@ def test_work_is_done_with_certificates(tls, start):
                 return inner.submit(add, 1, 2).result(timeout=SOON)
 
         assert client.submit(nested).result(timeout=2 * SOON) == 3
+
+
+def test_casts_with_certificates(tls, start):
+    scheduler, prefix, paths = tls
+    for name in ("a", "b", "c"):
+        start("worker", scheduler.address, "--tls", prefix, "--name", name, "--nthreads", "1")
+    with client_class()(scheduler.address, certificates=paths) as client:
+        client.wait_for_workers(3, timeout=SOON)
+        caster = Caster(client, 3)
+        for size in (10, 3 << 20):
+            results = caster.call(casts_support.add_up, np.ones(size, "u1"))
+            assert list(results.values()) == [[str(size).encode()]] * 3
 
 
 def refused(*args, **kwargs):

@@ -7,9 +7,11 @@
 //! | [`server`] | the scheduler's process |
 //! | [`worker`] | a worker's process |
 //! | [`client`] | the native end of a client |
+//! | `broadcast` | the broadcast plane's end of both |
 //!
 //! Linux only: it stands on `treadle-net`.
 
+mod broadcast;
 pub mod client;
 mod clock;
 mod error;

@@ -2,6 +2,7 @@
 //! message, in order.
 
 use bytes::Bytes;
+use treadle_broadcast::Settled;
 use treadle_scheduler::Stuck;
 use treadle_types::{Cause, ClientId, Command, Report, WorkerId};
 
@@ -102,6 +103,15 @@ pub enum ToWorker {
     Define(Definition),
     /// A client is gone, with its definitions.
     Undefine(ClientId),
+    /// A client that [asked who is there](FromClient::Members) is gone, and its casts with it.
+    SessionOver(ClientId),
+    /// What is settled of a client's casts.
+    Settled {
+        /// Whose.
+        client: ClientId,
+        /// What.
+        settled: Settled,
+    },
     /// Definitions of a client that no task uses any more, nor will.
     Withdraw {
         /// The client.
@@ -116,7 +126,8 @@ pub enum ToWorker {
         /// The address of its listener.
         address: String,
     },
-    /// A worker is gone: requests to it shall fail at once.
+    /// A worker is gone: requests to it shall fail at once. Once a client has asked [who is
+    /// there](FromClient::Members), every worker is told of every one.
     PeerLost(WorkerId),
     /// A question for its Python side.
     Call(Call),
@@ -131,6 +142,9 @@ pub enum ToWorker {
 pub enum FromWorker {
     /// What happened.
     Report(Report),
+    /// What is settled of a client's casts? Answered by [`ToWorker::Settled`], or
+    /// [`ToWorker::SessionOver`].
+    AskSettled(ClientId),
     /// Let me go: my values have to move away first. Answered by [`ToWorker::Leave`].
     Drain,
     /// A question.
@@ -255,6 +269,15 @@ pub enum FromClient {
     },
     /// Run again what failed.
     Retry(Vec<u32>),
+    /// Tell me from now on who the workers are.
+    Members,
+    /// What is settled of this client's casts, for a worker that asked.
+    Settled {
+        /// For whom.
+        worker: WorkerId,
+        /// What.
+        settled: Settled,
+    },
     /// A question.
     Call(Call),
     /// An answer.
@@ -327,6 +350,19 @@ pub struct LostWorker {
     pub log: String,
 }
 
+/// A worker, as clients that cast know it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Member {
+    /// Its number: of this registration, and never used again.
+    pub worker: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// The address of its listener.
+    pub address: String,
+    /// The machine.
+    pub host: String,
+}
+
 /// Scheduler to client.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToClient {
@@ -360,6 +396,18 @@ pub enum ToClient {
     },
     /// A worker is gone.
     PeerLost(WorkerId),
+    /// Workers that are there, each once: in answer to [`FromClient::Members`] all of them, then
+    /// whoever joins.
+    Joined(Vec<Member>),
+    /// A worker that had [joined](ToClient::Joined) is gone, followed by [`ToClient::PeerLost`].
+    Left {
+        /// The worker.
+        worker: WorkerId,
+        /// Why.
+        cause: Cause,
+    },
+    /// A worker asks what is settled of this client's casts.
+    SettledAsked(WorkerId),
     /// Numbers of definitions that no task has used for long. The client shall
     /// [give them up](FromClient::Undefine), and define anew what it needs again.
     Unused(Vec<u32>),
@@ -408,6 +456,10 @@ impl Data {
     /// value's kind in four, the worker that is meant in four, then its frames. The worker stores it
     /// and reports it to the scheduler.
     pub const PUT: u32 = 4;
+    /// The kind of the first object of a neighbour in the broadcast plane.
+    pub const NEIGHBOUR: u32 = 7;
+    /// The kind of its others.
+    pub const RELAYED: u32 = 8;
     /// The serialised kind of a value that is small: one frame, encoded by
     /// [`treadle_types::value`].
     pub const SMALL: u32 = u32::MAX;

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `reactor` | the thread |
 //! | `hub` | what it holds, and what it does with what arrives |
-//! | `admission`, `nodes`, `liveness` | who takes part, and who is gone |
+//! | `admission`, `nodes`, `members`, `liveness` | who takes part, and who is gone |
 //! | `keys`, `locals`, `symbols`, `definitions` | names of things |
 //! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
 //! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
@@ -24,6 +24,7 @@ mod keys;
 mod liveness;
 mod locals;
 mod mailbox;
+mod members;
 mod metrics;
 mod nodes;
 mod operations;

@@ -19,6 +19,7 @@ mod hello;
 mod keep;
 mod link;
 mod notices;
+mod relayed;
 mod releases;
 mod reports;
 
@@ -33,6 +34,9 @@ pub use hello::{
 };
 pub use link::{Link, Packet, introduce};
 pub(crate) use notices::Finished;
+pub use relayed::{
+    FrameLengths, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
+};
 
 /// The generated types.
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]

@@ -19,6 +19,7 @@ mod serving;
 mod tracing;
 mod values;
 
+pub use crate::broadcast::{Cast, Next, Traffic, snapshot};
 pub use health::Health;
 pub use runs::Task;
 pub(crate) use tracing::{BATCH, TOLD};
@@ -36,11 +37,12 @@ use treadle_store::{Live, PutError, Store, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
 
+use crate::broadcast::{Plane, host_number};
 use crate::error::NodeError;
 use crate::lock;
 use crate::message::{Answer, Call, FromWorker, Hello, Role};
 use crate::wire;
-use inner::{Inner, Link, Machine, Sender, control};
+use inner::{Around, Inner, Link, Machine, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
 use serving::Visitors;
@@ -98,6 +100,10 @@ pub trait Host: Send + Sync + 'static {
     fn undefine(&self, client: ClientId);
     /// No task uses these definitions of a client any more, nor will.
     fn withdraw(&self, client: ClientId, numbers: &[u32]);
+    /// A cast waits for [`Worker::next_cast`], which no thread has ever called.
+    fn cast_came(&self) {}
+    /// Interrupt a cast, if the engine is running it.
+    fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
     /// The value of an actor was released.
     fn dropped(&self, object: ObjectId);
     /// What runs in the process takes so many bytes of memory, more than it may. Called again and
@@ -148,7 +154,19 @@ impl Worker {
         });
         let requests = Arc::new(Requests::new(&data_lane));
         let visitors = Visitors::new(Poller::new()?);
+        let member = treadle_broadcast::Member {
+            worker: WorkerId(id),
+            host: host_number(&options.host),
+            address: listener.address().to_string().into(),
+        };
         let inner = Arc::new_cyclic(|this| Inner {
+            plane: Plane::of_engine(
+                member,
+                options.name.clone(),
+                options.memory,
+                options.net.clone(),
+                Box::new(Around(this.clone())),
+            ),
             this: this.clone(),
             id: WorkerId(id),
             info,
@@ -358,6 +376,39 @@ impl Worker {
     /// Whether a running task was cancelled.
     pub fn is_interrupted(&self, object: ObjectId) -> bool {
         lock(&self.0.runs).interrupted.contains(&object)
+    }
+
+    /// The next cast for this worker's engine, in each client's order; nothing: none came until the
+    /// timeout, or the worker is over. What was cast is finished with [`Worker::finish_cast`], and
+    /// the next one comes after that.
+    pub fn next_cast(&self, timeout: Duration) -> Next {
+        self.0.plane.next_cast(timeout)
+    }
+
+    /// Has [`Worker::next_cast`] return, now or the next time.
+    pub fn nudge_engine(&self) {
+        self.0.plane.nudge();
+    }
+
+    /// Casts that the engine has not begun.
+    pub fn casts_waiting(&self) -> usize {
+        self.0.plane.waiting()
+    }
+
+    /// The engine has written something while it runs a cast.
+    pub fn cast_output(&self, client: ClientId, number: u64, text: Bytes) {
+        self.0.plane.wrote(client, number, text);
+    }
+
+    /// The engine has finished a cast, with this result, which is not to change any more; see
+    /// [`snapshot`].
+    pub fn finish_cast(&self, client: ClientId, number: u64, result: Vec<Bytes>) {
+        self.0.plane.finished(client, number, result);
+    }
+
+    /// What was sent to neighbours in the broadcast plane so far.
+    pub fn cast_traffic(&self) -> Traffic {
+        self.0.plane.traffic()
     }
 
     /// Asks another node.

@@ -9,8 +9,9 @@ mod swarm;
 
 use std::time::Duration;
 
-use treadle_node::message::{FailedKind, Role, Standing, ToClient};
-use treadle_types::{Cause, Value};
+use treadle_broadcast::Settled;
+use treadle_node::message::{FailedKind, FromClient, FromWorker, Role, Standing, ToClient};
+use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use support::{Client, Cluster, Task, kwargs, task, texts};
 use swarm::Profile;
@@ -307,6 +308,88 @@ fn who_knows_a_worker_hears_of_its_end() {
             .then_some(())
     });
     assert_eq!(heard, Some(()));
+}
+
+/// The workers that a client was told of, in order, each with its name.
+fn joined(client: &Client) -> Vec<(WorkerId, String)> {
+    let members = client.others.iter().filter_map(|message| match message {
+        ToClient::Joined(members) => Some(members),
+        _ => None,
+    });
+    let members = members.flatten();
+    members
+        .map(|member| (member.worker, member.name.clone()))
+        .collect()
+}
+
+#[test]
+fn a_client_that_asks_is_told_who_is_there() {
+    let cluster = Cluster::new(3);
+    let mut client = cluster.client("c");
+    client.say(&FromClient::Members);
+    // Asking again says nothing new.
+    client.say(&FromClient::Members);
+    let told = |count| move |own: &mut Client| (joined(own).len() == count).then_some(());
+    client.wait_until("all are named", told(3));
+    let late = cluster.swarm.add(Profile::named("late"));
+    client.wait_until("who joins is named", told(4));
+    assert_eq!(joined(&client)[3], (late, "late".to_owned()));
+    let others = |message: &&ToClient| matches!(message, ToClient::Joined(_));
+    assert_eq!(client.others.iter().filter(others).count(), 2);
+
+    let (gone, _) = joined(&client)[0];
+    cluster.swarm.leave(gone, Cause::Signal(9), "");
+    client.wait_until("who is gone is named", |own| {
+        let lost = own.others.contains(&ToClient::PeerLost(gone));
+        lost.then_some(())
+    });
+    let left = ToClient::Left {
+        worker: gone,
+        cause: Cause::Signal(9),
+    };
+    let position = |message| client.others.iter().position(|other| *other == message);
+    assert!(position(left) < position(ToClient::PeerLost(gone)));
+    // Workers, too, though they never had to do with it.
+    cluster.swarm.wait_for("workers hear", |seen| {
+        let heard = seen.lost.iter().filter(|(_, whom)| *whom == gone);
+        heard.count() == 3
+    });
+}
+
+#[test]
+fn a_worker_learns_what_is_settled_and_whose_casts_are_over() {
+    let cluster = Cluster::new(2);
+    let mut client = cluster.client("c");
+    client.say(&FromClient::Members);
+    client.wait_until("all are named", |own| {
+        (joined(own).len() == 2).then_some(())
+    });
+    let (worker, _) = joined(&client)[0];
+    let id = client.id;
+    cluster.swarm.say(worker, FromWorker::AskSettled(id));
+    client.wait_until("the client is asked", |own| {
+        let asked = own.others.contains(&ToClient::SettledAsked(worker));
+        asked.then_some(())
+    });
+    let settled = Settled([1, 2, 3, 7].into_iter().collect());
+    client.say(&FromClient::Settled {
+        worker,
+        settled: settled.clone(),
+    });
+    cluster.swarm.wait_for("the worker is told", |seen| {
+        seen.settled.contains(&(worker, id, settled.clone()))
+    });
+    // Of one that is not there, it is told at once.
+    let nobody = ClientId(12_345);
+    cluster.swarm.say(worker, FromWorker::AskSettled(nobody));
+    cluster.swarm.wait_for("the worker is told", |seen| {
+        seen.over.contains(&(worker, nobody))
+    });
+    drop(client);
+    cluster.swarm.wait_for("all workers are told", |seen| {
+        let over = seen.over.iter().filter(|(_, whose)| *whose == id);
+        over.count() == 2
+    });
 }
 
 #[test]

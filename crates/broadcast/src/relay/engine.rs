@@ -57,6 +57,16 @@ impl Relay {
         }
     }
 
+    /// Casts that the engine has not begun.
+    pub fn waiting(&self) -> usize {
+        let casts = self
+            .sessions
+            .values()
+            .flat_map(|session| session.casts.values());
+        let is_waiting = |cast: &&Cast| matches!(cast.own, Some(Own::Waiting | Own::Ready));
+        casts.filter(is_waiting).count()
+    }
+
     /// The engine is done with a cast; returns which may be next.
     fn done(&mut self, id: CastId, outcome: Outcome, out: &mut Effects) -> Option<CastId> {
         let me = self.id();

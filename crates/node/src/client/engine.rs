@@ -154,6 +154,22 @@ impl<T> Client<T> {
                 self.digest(engine, news);
                 return;
             }
+            ToClient::Joined(members) => {
+                for member in &members {
+                    engine.workers.met(member.worker, member.address.clone());
+                }
+                self.casts.joined(members);
+                return;
+            }
+            ToClient::Left { worker, cause } => {
+                self.casts.left(worker, cause);
+                return;
+            }
+            ToClient::SettledAsked(worker) => {
+                let settled = self.casts.settled();
+                self.post([FromClient::Settled { worker, settled }]);
+                return;
+            }
             ToClient::Call(call) => Item::Call(call),
             ToClient::Answer(answer) => match self.told_who_has(engine, answer) {
                 Some(answer) => Item::Answer(answer),
@@ -197,6 +213,7 @@ impl<T> Client<T> {
             return;
         }
         lock(&self.inbox).push_back(Item::Closed(reason.to_owned()));
+        self.casts.end();
         let mut news = News::default();
         engine.workers.close(&mut news);
         engine.puts.clear();

@@ -74,7 +74,7 @@ impl<T> Lead<'_, T> {
     /// When the connection is over and everything was processed, or the wait ends.
     pub fn receive(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
         loop {
-            if !lock(&self.client.inbox).is_empty() {
+            if !lock(&self.client.inbox).is_empty() || self.client.casts.has_arrived() {
                 return Ok(());
             }
             self.client.check()?;
@@ -151,6 +151,9 @@ impl<T> Lead<'_, T> {
     /// The next thing to process. `read` gets what the application keeps of the key that it is
     /// about, under a lock: it must not call out.
     pub fn next<R>(&self, mut read: impl FnMut(&T) -> R) -> Option<Event<R>> {
+        if let Some(arrived) = self.client.casts.take() {
+            return Some(arrived);
+        }
         loop {
             let item = lock(&self.client.inbox).pop_front()?;
             return Some(match item {
@@ -211,5 +214,9 @@ impl<T> Drop for Lead<'_, T> {
             }
         }
         client.role.leave();
+        // What arrived meanwhile has told nobody but the thread that led.
+        if self.outermost && client.casts.has_arrived() {
+            client.bell.ring();
+        }
     }
 }

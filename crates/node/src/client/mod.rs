@@ -9,6 +9,7 @@
 //! | `role`, `lead` | which thread takes what comes |
 //! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
 //! | `fetch`, `workers`, `link` | values from workers |
+//! | `casts` | what goes to many engines at once |
 //! | `bell` | a descriptor for event loops |
 //!
 //! Any number of threads may use a client. A thread that waits *leads*: it moves the bytes of the
@@ -20,6 +21,7 @@
 //! application is called.
 
 mod bell;
+mod casts;
 mod engine;
 mod error;
 mod fetch;
@@ -33,6 +35,7 @@ mod sender;
 mod submission;
 mod workers;
 
+pub use crate::broadcast::{Arrival, CastError, Traffic, What};
 pub use error::ClientError;
 pub use fetch::Fetched;
 pub use kept::IsIntact;
@@ -44,12 +47,13 @@ pub use treadle_scheduler::Stuck;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use treadle_net::{Address, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 
 use self::bell::Bell;
+use self::casts::Casts;
 use self::engine::Engine;
 use self::fetch::Fetches;
 use self::kept::Kept;
@@ -125,6 +129,8 @@ pub enum Event<R> {
     /// Definitions that no task uses: the application shall define anew what it needs again, and
     /// [say so](Client::undefine).
     Unused(Vec<u32>),
+    /// What came of casts; see [`Client::cast`].
+    Arrived(casts::Arrivals),
     /// Everything was cancelled and dropped.
     Restarted,
     /// The connection is over; why. What was asked for and has not come will not come.
@@ -159,7 +165,8 @@ pub struct Client<T> {
     poller: std::sync::Arc<Poller>,
     signal: Signal,
     bell: Bell,
-    role: Role,
+    role: Arc<Role>,
+    casts: Casts,
     engine: Mutex<Engine>,
     sender: Mutex<Sender>,
     keys: Mutex<Keys<T>>,
@@ -198,6 +205,13 @@ impl<T> Client<T> {
         })?;
         let poller = Poller::on(&lane);
         let signal = poller.signal(SIGNAL);
+        let role = Arc::new(Role::default());
+        let casts = Casts::new(
+            options.clone(),
+            Arc::clone(&role),
+            signal.clone(),
+            bell.notifier(),
+        );
         let workers = Workers::new(
             options,
             std::sync::Arc::clone(&poller),
@@ -225,7 +239,8 @@ impl<T> Client<T> {
             poller,
             signal,
             bell,
-            role: Role::default(),
+            role,
+            casts,
             keys: Mutex::new(Keys::new()),
             inbox: Mutex::default(),
             ended: OnceLock::new(),

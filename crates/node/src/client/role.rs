@@ -34,6 +34,11 @@ impl Role {
         lock(&self.state).rounds
     }
 
+    /// Whether a thread has it.
+    pub(super) fn is_taken(&self) -> bool {
+        lock(&self.state).holder.is_some()
+    }
+
     /// Takes the role if it is free; how often this thread has it now.
     pub(super) fn try_take(&self) -> Option<u32> {
         let state = &mut *lock(&self.state);

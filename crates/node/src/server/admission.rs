@@ -177,6 +177,7 @@ impl Hub {
             (Value::str("name"), Value::Str(node.name.clone())),
         ];
         self.feed_own(Event::WorkerJoined { worker, profile });
+        self.worker_joined(worker);
         self.inform_sidecar("worker-joined", Value::Dict(about));
         self.trace_join(worker);
     }

@@ -13,6 +13,7 @@ use super::awaited::Awaited;
 use super::calls::Calls;
 use super::definitions::{Defined, Definitions};
 use super::keys::Keys;
+use super::members::Audience;
 use super::metrics::Counters;
 use super::nodes::{Clients, Node, Workers};
 use super::stream::Stream;
@@ -104,6 +105,7 @@ pub(super) struct Hub {
     pub(super) definitions: Definitions,
     pub(super) workers: Workers,
     pub(super) clients: Clients,
+    pub(super) audience: Audience,
     pub(super) calls: Calls,
     /// By their keys in the poller.
     pub(super) connections: HashMap<usize, Connection, foldhash::fast::RandomState>,
@@ -154,6 +156,7 @@ impl Hub {
             definitions: Definitions::default(),
             workers: Workers::default(),
             clients: Clients::default(),
+            audience: Audience::default(),
             calls: Calls::default(),
             connections: HashMap::default(),
             dirty: Vec::new(),
@@ -294,6 +297,7 @@ impl Hub {
             self.handle_reports(worker);
             match message {
                 FromWorker::Report(_) => {}
+                FromWorker::AskSettled(client) => self.ask_settled(worker, client),
                 FromWorker::Drain => self.feed_own(Event::Drain(worker)),
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
                 FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
@@ -461,6 +465,8 @@ impl Hub {
                 let tasks = self.meant(client, &ids)?;
                 self.feed(Event::Retry { client, tasks })?;
             }
+            FromClient::Members => self.tell_members(client),
+            FromClient::Settled { worker, settled } => self.tell_settled(client, worker, settled),
             FromClient::Call(call) => self.call(Node::Client(client), call),
             FromClient::Answer(answer) => self.answered(Node::Client(client), answer),
             // Its connection ends by itself.

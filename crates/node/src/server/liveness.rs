@@ -142,11 +142,14 @@ impl Hub {
         };
         self.workers
             .remember(node.symbol, node.lost(cause.clone(), log));
+        self.worker_left(worker, &cause);
+        let all = self.audience.began();
         for other in self.workers.ids() {
-            if self
-                .workers
-                .get(other)
-                .is_some_and(|other| other.knows.has(worker.0))
+            if all
+                || self
+                    .workers
+                    .get(other)
+                    .is_some_and(|other| other.knows.has(worker.0))
             {
                 self.tell_worker(other, &ToWorker::PeerLost(worker));
             }
@@ -187,6 +190,7 @@ impl Hub {
         self.unwait(Node::Client(client));
         self.stop_tracing(client, None);
         self.awaited.remove_client(client);
+        self.end_session(client);
         if node.streams {
             self.stream.subscribe(false);
         }

@@ -1,15 +1,17 @@
 //! Messages that are rare, each by itself.
 
 use bytes::Bytes;
+use treadle_broadcast::Settled;
 use treadle_scheduler::Stuck;
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::WireError;
 use super::batch::{get_all, get_blobs, get_deltas, put_all, put_blobs};
 use super::keep::Keeper;
+use super::relayed::{get_runs, put_runs};
 use crate::message::{
-    Answer, Call, Definition, Failed, FailedKind, FromClient, FromWorker, LostWorker, Standing,
-    ToClient,
+    Answer, Call, Definition, Failed, FailedKind, FromClient, FromWorker, LostWorker, Member,
+    Standing, ToClient,
 };
 use crate::wire::proto::{self, section::Section};
 
@@ -82,6 +84,33 @@ pub(super) fn put_peer_lost(worker: WorkerId) -> Section {
     Section::PeerLost(proto::Worker { worker: worker.0 })
 }
 
+/// An upper bound of the length of one of `members`.
+pub(super) fn member_cost(member: &Member) -> usize {
+    cost(&[member.name.len(), member.address.len(), member.host.len()])
+}
+
+pub(super) fn put_joined(members: &[Member]) -> Section {
+    let member = |member: &Member| proto::Member {
+        worker: member.worker.0,
+        name: member.name.clone(),
+        address: member.address.clone(),
+        host: member.host.clone(),
+    };
+    Section::Joined(proto::Members {
+        members: members.iter().map(member).collect(),
+    })
+}
+
+pub(super) fn get_joined(section: proto::Members) -> ToClient {
+    let member = |member: proto::Member| Member {
+        worker: WorkerId(member.worker),
+        name: member.name,
+        address: member.address,
+        host: member.host,
+    };
+    ToClient::Joined(section.members.into_iter().map(member).collect())
+}
+
 pub(super) fn put_health(report: &Report) -> Section {
     let Report::Health {
         managed,
@@ -135,6 +164,44 @@ fn get_cause(cause: Option<proto::Cause>) -> Result<Cause, WireError> {
         Kind::Drained(_) => Cause::Drained,
         Kind::Misbehaved(reason) => Cause::Misbehaved(reason),
     })
+}
+
+/// As [`cost`], of a cause.
+pub(super) fn cause_cost(cause: &Cause) -> usize {
+    match cause {
+        Cause::Misbehaved(reason) => cost(&[reason.len()]),
+        _ => cost(&[]),
+    }
+}
+
+pub(super) fn put_left(worker: WorkerId, cause: &Cause) -> Section {
+    Section::Left(proto::Left {
+        worker: worker.0,
+        cause: Some(put_cause(cause)),
+    })
+}
+
+pub(super) fn get_left(section: proto::Left) -> Result<ToClient, WireError> {
+    Ok(ToClient::Left {
+        worker: WorkerId(section.worker),
+        cause: get_cause(section.cause)?,
+    })
+}
+
+/// As [`cost`], of what is settled.
+pub(super) fn settled_cost(settled: &Settled) -> usize {
+    cost(&[20 * settled.0.ranges().len()])
+}
+
+pub(super) fn put_settled(node: u32, settled: &Settled) -> proto::SettledAt {
+    proto::SettledAt {
+        node,
+        settled: put_runs(&settled.0),
+    }
+}
+
+pub(super) fn get_settled(section: &proto::SettledAt) -> Result<Settled, WireError> {
+    get_runs(&section.settled).map(Settled)
 }
 
 pub(super) fn put_goodbye(cause: &Cause, log: &str) -> Section {
@@ -423,6 +490,14 @@ pub(super) fn name(section: &Section) -> &'static str {
         Section::Stuck(_) => "stuck",
         Section::Restarted(_) => "restarted",
         Section::Bye(_) => "bye",
+        Section::SessionOver(_) => "session_over",
+        Section::Members(_) => "members",
+        Section::Joined(_) => "joined",
+        Section::Left(_) => "left",
+        Section::AskSettled(_) => "ask_settled",
+        Section::SettledAsked(_) => "settled_asked",
+        Section::SettledTold(_) => "settled_told",
+        Section::Settled(_) => "settled",
     }
 }
 

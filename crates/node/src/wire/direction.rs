@@ -72,7 +72,8 @@ impl Message for ToWorker {
             Self::Command(command) => Commands::cost(command),
             Self::Define(definition) => cold::definition_cost(definition),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
-            Self::Undefine(_) | Self::PeerLost(_) => cold::cost(&[]),
+            Self::Undefine(_) | Self::SessionOver(_) | Self::PeerLost(_) => cold::cost(&[]),
+            Self::Settled { settled, .. } => cold::settled_cost(settled),
             Self::Withdraw { numbers, .. } => cold::cost(&[5 * numbers.len()]),
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
@@ -94,6 +95,10 @@ impl Message for ToWorker {
             Self::Command(_) => unreachable!("commands are columns"),
             Self::Define(definition) => cold::put_definition(definition),
             Self::Undefine(client) => cold::put_undefine(*client),
+            Self::SessionOver(client) => Section::SessionOver(proto::Client { client: client.0 }),
+            Self::Settled { client, settled } => {
+                Section::Settled(cold::put_settled(client.0, settled))
+            }
             Self::Withdraw { client, numbers } => Section::Withdraw(proto::Withdrawn {
                 client: client.0,
                 numbers: put_deltas(numbers),
@@ -111,6 +116,11 @@ impl Message for ToWorker {
             Section::Commands(commands) => return Ok(Part::Rows(CommandRows::new(commands))),
             Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
             Section::Undefine(section) => Self::Undefine(ClientId(section.client)),
+            Section::SessionOver(section) => Self::SessionOver(ClientId(section.client)),
+            Section::Settled(section) => Self::Settled {
+                client: ClientId(section.node),
+                settled: cold::get_settled(&section)?,
+            },
             Section::Withdraw(section) => Self::Withdraw {
                 client: ClientId(section.client),
                 numbers: get_deltas("numbers", section.numbers)?,
@@ -140,7 +150,7 @@ impl Message for FromWorker {
     fn cost(&self) -> usize {
         match self {
             Self::Report(report) => Reports::cost(report).max(cold::cost(&[])),
-            Self::Drain => cold::cost(&[]),
+            Self::AskSettled(_) | Self::Drain => cold::cost(&[]),
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
             Self::Goodbye { cause, log } => cold::goodbye_cost(cause, log),
@@ -158,6 +168,7 @@ impl Message for FromWorker {
     fn section(&self) -> Section {
         match self {
             Self::Report(report) => cold::put_health(report),
+            Self::AskSettled(client) => Section::AskSettled(proto::Client { client: client.0 }),
             Self::Drain => Section::Drain(proto::Nothing {}),
             Self::Call(call) => cold::put_call(call),
             Self::Answer(answer) => cold::put_answer(answer),
@@ -171,6 +182,7 @@ impl Message for FromWorker {
                 return Ok(Part::Rows(ReportRows::new(reports, keeper)));
             }
             Section::Health(section) => Self::Report(cold::get_health(&section)),
+            Section::AskSettled(section) => Self::AskSettled(ClientId(section.client)),
             Section::Drain(_) => Self::Drain,
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
@@ -198,7 +210,9 @@ impl Message for ToClient {
             },
             Self::Place { workers, .. } => cold::cost(&[5 * workers.len()]),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
-            Self::PeerLost(_) | Self::Restarted => cold::cost(&[]),
+            Self::PeerLost(_) | Self::SettledAsked(_) | Self::Restarted => cold::cost(&[]),
+            Self::Joined(members) => cold::cost(&[members.iter().map(cold::member_cost).sum()]),
+            Self::Left { cause, .. } => cold::cause_cost(cause),
             Self::Bring(ids) | Self::Unkeep(ids) | Self::Unused(ids) => {
                 cold::cost(&[5 * ids.len()])
             }
@@ -230,6 +244,9 @@ impl Message for ToClient {
             } => cold::put_place(*id, *object, workers),
             Self::Peer { worker, address } => cold::put_peer(*worker, address),
             Self::PeerLost(worker) => cold::put_peer_lost(*worker),
+            Self::Joined(members) => cold::put_joined(members),
+            Self::Left { worker, cause } => cold::put_left(*worker, cause),
+            Self::SettledAsked(worker) => Section::SettledAsked(proto::Worker { worker: worker.0 }),
             Self::Call(call) => cold::put_call(call),
             Self::Answer(answer) => cold::put_answer(answer),
             Self::Stuck { keys, reason } => cold::put_stuck(keys, *reason),
@@ -261,6 +278,9 @@ impl Message for ToClient {
             Section::PeerLost(section) => Self::PeerLost(WorkerId(section.worker)),
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
+            Section::Joined(section) => cold::get_joined(section),
+            Section::Left(section) => cold::get_left(section)?,
+            Section::SettledAsked(section) => Self::SettledAsked(WorkerId(section.worker)),
             Section::Stuck(section) => cold::get_stuck(section, keeper)?,
             Section::Bring(section) => Self::Bring(get_deltas("ids", section.ids)?),
             Section::Unkeep(section) => Self::Unkeep(get_deltas("ids", section.ids)?),
@@ -304,7 +324,8 @@ impl Message for FromClient {
             }
             Self::Call(call) => cold::call_cost(call),
             Self::Answer(answer) => cold::answer_cost(answer),
-            Self::Goodbye => cold::cost(&[]),
+            Self::Settled { settled, .. } => cold::settled_cost(settled),
+            Self::Members | Self::Goodbye => cold::cost(&[]),
         }
     }
 
@@ -338,6 +359,10 @@ impl Message for FromClient {
             Self::Unkept(ids) => Section::Unkept(proto::Ids {
                 ids: put_deltas(ids),
             }),
+            Self::Members => Section::Members(proto::Nothing {}),
+            Self::Settled { worker, settled } => {
+                Section::SettledTold(cold::put_settled(worker.0, settled))
+            }
             Self::Call(call) => cold::put_call(call),
             Self::Answer(answer) => cold::put_answer(answer),
             Self::Goodbye => Section::Bye(proto::Nothing {}),
@@ -357,6 +382,11 @@ impl Message for FromClient {
             Section::Unkept(section) => Self::Unkept(get_deltas("ids", section.ids)?),
             Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
             Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
+            Section::Members(_) => Self::Members,
+            Section::SettledTold(section) => Self::Settled {
+                worker: WorkerId(section.node),
+                settled: cold::get_settled(&section)?,
+            },
             Section::Bye(_) => Self::Goodbye,
             other => return foreign(&other),
         }))

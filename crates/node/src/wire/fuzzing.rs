@@ -19,6 +19,14 @@ pub fn packet(bytes: &[u8]) {
     let _ = super::decode_data(bytes);
 }
 
+/// Takes the frame of a message between neighbours apart, and packs what it held again.
+///
+/// # Panics
+/// When a decoder breaks its word.
+pub fn relayed(bytes: &[u8]) {
+    super::relayed::again(bytes);
+}
+
 fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
     let mut encoder = Encoder::default();
     let mut messages = Vec::new();
@@ -153,22 +161,148 @@ mod tests {
         ]
     }
 
+    /// One of each kind, in the shortest form.
+    fn relayed_seeds() -> Vec<(&'static str, Vec<u8>)> {
+        use treadle_broadcast::{
+            CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Runs, Settled,
+            Shape, Told, Version,
+        };
+        let session = ClientId(4);
+        let cast = CastId { session, number: 7 };
+        let engines: Runs = [1, 2, 5].into_iter().collect();
+        let offer = Offer {
+            cast,
+            members: engines.clone(),
+            previous: Previous([(2, 6), (1, 0)].into_iter().collect()),
+            size: 70_000,
+            shape: Shape {
+                degree: 3,
+                local: 8,
+                chunk: 1 << 18,
+            },
+            version: Version {
+                count: 2,
+                by: Some(WorkerId(9)),
+            },
+            fresh: true,
+            mapped: false,
+            aborted: false,
+            settled: Settled([1, 2, 3].into_iter().collect()),
+        };
+        let told = |outcome| Told {
+            number: 7,
+            engines: Runs::range(1, 3),
+            outcome,
+        };
+        let results = vec![
+            told(Outcome::Finished { size: 12 }),
+            told(Outcome::Finished { size: 0 }),
+            told(Outcome::Refused("no room".into())),
+            told(Outcome::Aborted),
+        ];
+        let output = Output {
+            number: 7,
+            engine: WorkerId(1),
+            text: bytes::Bytes::from_static(b"text"),
+        };
+        let member = Member {
+            worker: WorkerId(1),
+            host: 77,
+            address: "treadle://127.0.0.1:9".into(),
+        };
+        let lengths = [vec![12], vec![5, 0, 7]];
+        let members = engines.clone();
+        let offset = 1 << 20;
+        let messages = [
+            ("introduce", Message::Introduce(vec![member])),
+            ("offer", Message::Offer(Box::new(offer))),
+            (
+                "chunk",
+                Message::Chunk {
+                    cast,
+                    offset,
+                    length: 1 << 18,
+                },
+            ),
+            ("mapping", Message::Mapping { cast }),
+            ("want", Message::Want { cast, offset }),
+            ("have", Message::Have { cast, offset }),
+            ("decline", Message::Decline { cast, members }),
+            ("results", Message::Results { session, results }),
+            (
+                "outputs",
+                Message::Outputs {
+                    session,
+                    outputs: vec![output],
+                },
+            ),
+            (
+                "settled",
+                Message::Settled {
+                    session,
+                    settled: Settled(engines),
+                },
+            ),
+            (
+                "abort",
+                Message::Abort {
+                    cast,
+                    interrupt: true,
+                },
+            ),
+        ];
+        let packed = messages.into_iter().map(|(name, message)| {
+            let lengths = if name == "results" { &lengths[..] } else { &[] };
+            let bytes = super::super::encode_relayed(&message, lengths);
+            let again = super::super::decode_relayed(&bytes);
+            assert_eq!(again, Ok((message, lengths.to_vec())));
+            (name, bytes)
+        });
+        let mut all: Vec<_> = packed.collect();
+        let greeting = super::super::encode_neighbour(Neighbour::Top(session), WorkerId(3));
+        all.push(("neighbour", greeting));
+        all
+    }
+
+    #[test]
+    fn results_that_are_not_as_long_as_they_say_are_no_message() {
+        let seeds = relayed_seeds();
+        let (_, results) = seeds.iter().find(|(name, _)| *name == "results").unwrap();
+        let (message, mut lengths) = super::super::decode_relayed(results).unwrap();
+        for change in [
+            |lengths: &mut Vec<Vec<u64>>| lengths[0][0] += 1,
+            |lengths: &mut Vec<Vec<u64>>| lengths.truncate(1),
+            |lengths: &mut Vec<Vec<u64>>| lengths.push(vec![1]),
+        ] {
+            let before = lengths.clone();
+            change(&mut lengths);
+            let bytes = super::super::encode_relayed(&message, &lengths);
+            assert!(super::super::decode_relayed(&bytes).is_err());
+            lengths = before;
+        }
+    }
+
     #[test]
     fn the_corpus_has_what_is_valid() {
         for (name, bytes) in seeds() {
             corpus::compare("packet", name, &bytes);
+        }
+        for (name, bytes) in relayed_seeds() {
+            corpus::compare("relayed", name, &bytes);
         }
     }
 
     #[test]
     fn the_corpus_is_replayed() {
         corpus::replay("packet", packet);
+        corpus::replay("relayed", relayed);
     }
 
     proptest! {
         #[test]
         fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             packet(&bytes);
+            relayed(&bytes);
         }
 
         /// A section of a known family, with anything in its columns.

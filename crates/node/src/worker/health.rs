@@ -46,7 +46,7 @@ impl Health {
         let shared = Segments::global().stats();
         let idle = shared.idle_bytes as u64;
         Self {
-            managed: stats.managed,
+            managed: stats.managed + inner.plane.bytes(),
             process: resident().unwrap_or(0) + shared.live_bytes as u64 + idle,
             idle,
             spilled: stats.spilled.nbytes,
@@ -88,7 +88,8 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
         return;
     }
     let left = (limit * SPILL) as u64;
-    inner.values.store().set_target(left.saturating_sub(others));
+    let beside = others + inner.plane.bytes();
+    inner.values.store().set_target(left.saturating_sub(beside));
     let most = inner.options.terminate * limit;
     if most > 0.0
         && others as f64 > most

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_net::{Lane, Peer, Wait};
-use treadle_types::{ClientId, Command, ObjectId, WorkerId};
+use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::peers::{Request, Requests};
@@ -21,6 +21,7 @@ use super::serving::Visitors;
 use super::tracing::{self, Tracing};
 use super::values::Values;
 use super::{Host, Log, Options, health};
+use crate::broadcast::{Plane, Surroundings};
 use crate::error::NodeError;
 use crate::lock;
 use crate::message::{Definition, FromWorker, ToWorker};
@@ -59,6 +60,7 @@ pub(super) struct Inner {
     pub(super) values: Values,
     pub(super) requests: Arc<Requests>,
     pub(super) visitors: Visitors,
+    pub(super) plane: Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) tracing: Arc<Tracing>,
     pub(super) host: OnceLock<Arc<dyn Host>>,
@@ -98,6 +100,7 @@ impl Inner {
     pub(super) fn end(&self, reason: &str) {
         lock(&self.end).get_or_insert_with(|| reason.to_owned());
         self.over.store(true, Ordering::Release);
+        self.plane.end();
         if let Some(host) = self.host.get() {
             host.ended(reason);
         }
@@ -181,6 +184,10 @@ impl Inner {
                 ToWorker::Undefine(client) => host.undefine(client),
                 ToWorker::Withdraw { client, numbers } => host.withdraw(client, &numbers),
                 ToWorker::Leave(reason) => self.end(&reason),
+                // Why, only clients are told, and want to know.
+                ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),
+                ToWorker::SessionOver(client) => self.plane.client_gone(client),
+                ToWorker::Settled { client, settled } => self.plane.settled_is(client, settled),
                 _ => {}
             }
         }
@@ -212,7 +219,10 @@ impl Inner {
                 lock(&self.definitions).insert(name, definition);
             }
             ToWorker::Peer { worker, address } => self.requests.met(worker, address),
-            ToWorker::PeerLost(worker) => self.requests.lost(worker),
+            ToWorker::PeerLost(worker) => {
+                self.requests.lost(worker);
+                others.push(message);
+            }
             ToWorker::Undefine(client) => {
                 lock(&self.definitions).retain(|(whose, _), _| *whose != client);
                 others.push(message);
@@ -236,7 +246,11 @@ impl Inner {
                 self.tracing.told(call);
                 others.push(message);
             }
-            ToWorker::Call(_) | ToWorker::Answer(_) | ToWorker::Leave(_) => others.push(message),
+            ToWorker::SessionOver(_)
+            | ToWorker::Settled { .. }
+            | ToWorker::Call(_)
+            | ToWorker::Answer(_)
+            | ToWorker::Leave(_) => others.push(message),
         }
     }
 
@@ -388,6 +402,41 @@ impl Inner {
         drop(sender);
         if let Err(error) = sent {
             self.end(&format!("the connection to the scheduler ended: {error}"));
+        }
+    }
+}
+
+/// What the broadcast plane wants of a worker.
+pub(super) struct Around(pub(super) Weak<Inner>);
+
+impl Around {
+    fn with_host(&self, act: impl FnOnce(&dyn Host)) {
+        if let Some(inner) = self.0.upgrade()
+            && let Some(host) = inner.host.get()
+        {
+            act(&**host);
+        }
+    }
+}
+
+impl Surroundings for Around {
+    fn ask(&self, client: ClientId) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.say(FromWorker::AskSettled(client));
+        }
+    }
+
+    fn cast_came(&self) {
+        self.with_host(Host::cast_came);
+    }
+
+    fn interrupt(&self, client: ClientId, number: u64) {
+        self.with_host(|host| host.interrupt_cast(client, number));
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.log(line);
         }
     }
 }

@@ -92,7 +92,8 @@ pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
         let Some(visitor) = visitor else {
             continue;
         };
-        if lock(&visitor).answer(&inner).is_err() {
+        let stays = lock(&visitor).answer(&inner).unwrap_or(false);
+        if !stays {
             let gone = lock(&inner.visitors.connections).remove(&key);
             drop(gone);
         }
@@ -100,10 +101,14 @@ pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
 }
 
 impl Visitor {
-    /// Answers what has come.
-    fn answer(&mut self, inner: &Inner) -> Result<(), NetError> {
+    /// Answers what has come; whether the connection is still this one's.
+    fn answer(&mut self, inner: &Inner) -> Result<bool, NetError> {
         while let Some(incoming) = self.peer.try_next()? {
             let (kind, sizes) = incoming.header();
+            if kind == Data::NEIGHBOUR {
+                self.neighbour(inner, incoming);
+                return Ok(false);
+            }
             let bytes: u64 = sizes.iter().sum();
             let limit = inner.options.store.limit;
             if kind == Data::PUT && bytes > limit {
@@ -124,7 +129,19 @@ impl Visitor {
                 _ => self.peer.start_close(),
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// It is a neighbour in the broadcast plane, which takes the connection over.
+    fn neighbour(&self, inner: &Inner, greeting: Incoming) {
+        let words = greeting.inline_frame(0).unwrap_or_default();
+        let taken = greeting.take();
+        match wire::decode_neighbour(&words) {
+            Ok((who, meant)) if meant == inner.id && taken.is_ok() && self.coming.is_empty() => {
+                inner.plane.adopt(&self.peer, who);
+            }
+            _ => self.peer.start_close(),
+        }
     }
 
     fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_broadcast::Settled;
 use treadle_net::{Address, Lane, Options, Peer, Poller, Signal, Wait};
 use treadle_node::message::{Answer, FromWorker, Hello, Role, ToWorker};
 use treadle_node::wire::{Link, Packet, introduce};
@@ -76,6 +77,10 @@ pub(crate) struct Seen {
     pub(crate) peers: Vec<(WorkerId, WorkerId)>,
     pub(crate) lost: Vec<(WorkerId, WorkerId)>,
     pub(crate) left: Vec<(WorkerId, String)>,
+    /// Clients whose casts are over.
+    pub(crate) over: Vec<(WorkerId, ClientId)>,
+    /// What clients say to be settled.
+    pub(crate) settled: Vec<(WorkerId, ClientId, Settled)>,
     /// Answers to questions of workers.
     pub(crate) answers: Vec<(WorkerId, Answer)>,
     /// Things that must not be.
@@ -409,6 +414,10 @@ impl Worker {
             ToWorker::PeerLost(worker) => {
                 self.peers.remove(&worker);
                 seen.lost.push((self.id, worker));
+            }
+            ToWorker::SessionOver(client) => seen.over.push((self.id, client)),
+            ToWorker::Settled { client, settled } => {
+                seen.settled.push((self.id, client, settled));
             }
             ToWorker::Call(call) => {
                 let argument = Value::from_bytes(&call.argument).unwrap();

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use treadle_broadcast::Settled;
 use treadle_node::message::{
     Answer, Batch, Call, Data, Definition, Failed, FailedKind, FromClient, FromWorker, Hello,
-    LostWorker, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
+    LostWorker, Member, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
 };
 use treadle_scheduler::Stuck;
 use treadle_types::{
@@ -150,11 +151,29 @@ fn peer() -> impl Strategy<Value = (WorkerId, String)> {
     (worker(), text())
 }
 
+fn settled() -> impl Strategy<Value = Settled> {
+    let numbers = prop::collection::vec(0..50u64, 0..10);
+    numbers.prop_map(|numbers| Settled(numbers.into_iter().collect()))
+}
+
+fn member() -> impl Strategy<Value = Member> {
+    (worker(), text(), text(), text()).prop_map(|(worker, name, address, host)| Member {
+        worker,
+        name,
+        address,
+        host,
+    })
+}
+
 pub(crate) fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
         8 => command().prop_map(ToWorker::Command),
         1 => definition().prop_map(ToWorker::Define),
         1 => number().prop_map(|client| ToWorker::Undefine(ClientId(client))),
+        1 => number().prop_map(|client| ToWorker::SessionOver(ClientId(client))),
+        1 => (number(), settled()).prop_map(|(client, settled)| ToWorker::Settled {
+            client: ClientId(client), settled
+        }),
         1 => peer().prop_map(|(worker, address)| ToWorker::Peer { worker, address }),
         1 => worker().prop_map(ToWorker::PeerLost),
         1 => call().prop_map(ToWorker::Call),
@@ -227,6 +246,7 @@ pub(crate) fn from_worker() -> impl Strategy<Value = FromWorker> {
     prop_oneof![
         8 => report().prop_map(FromWorker::Report),
         1 => Just(FromWorker::Drain),
+        1 => number().prop_map(|client| FromWorker::AskSettled(ClientId(client))),
         1 => call().prop_map(FromWorker::Call),
         1 => answer().prop_map(FromWorker::Answer),
         1 => (cause(), text()).prop_map(|(cause, log)| FromWorker::Goodbye { cause, log }),
@@ -289,6 +309,9 @@ pub(crate) fn to_client() -> impl Strategy<Value = ToClient> {
         1 => ids().prop_map(ToClient::Bring),
         1 => ids().prop_map(ToClient::Unkeep),
         1 => ids().prop_map(ToClient::Unused),
+        1 => prop::collection::vec(member(), 0..3).prop_map(ToClient::Joined),
+        1 => (worker(), cause()).prop_map(|(worker, cause)| ToClient::Left { worker, cause }),
+        1 => worker().prop_map(ToClient::SettledAsked),
         1 => Just(ToClient::Restarted),
     ]
 }
@@ -416,6 +439,10 @@ pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
         1 => ids().prop_map(FromClient::Undefine),
         1 => call().prop_map(FromClient::Call),
         1 => answer().prop_map(FromClient::Answer),
+        1 => Just(FromClient::Members),
+        1 => (worker(), settled()).prop_map(|(worker, settled)| FromClient::Settled {
+            worker, settled
+        }),
         1 => Just(FromClient::Goodbye),
     ]
 }

@@ -1,5 +1,6 @@
 //! `treadle._core.Connection`: the native end of a client.
 
+mod casts;
 mod deliver;
 mod graph;
 mod options;
@@ -26,6 +27,8 @@ use treadle_net::{NetError, Wait};
 use treadle_node::client::{ClientError, Lead};
 use treadle_node::message::{Answer, Call, Hello, Role};
 use values::Fetch;
+
+pub(super) use casts::buffer;
 
 /// A client whose states are Python's.
 type Client = treadle_node::client::Client<Py<PyAny>>;
@@ -54,6 +57,8 @@ struct Held {
     calls: HashMap<u64, Py<PyAny>>,
     /// By ticket.
     fetches: HashMap<u64, Fetch>,
+    /// Who wants to know what came of casts.
+    casts: Option<Py<PyAny>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -536,6 +541,57 @@ impl Connection {
             .map_err(self.failed())
     }
 
+    /// The engines, each as its number, name, address and host; `None`: the scheduler, which is asked
+    /// here the first time, has not said who they are.
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        self.engines(py)
+    }
+
+    /// From now on `arrived` is called with a list of what came of casts, in the thread that
+    /// processes: of each the number, the engine, the kind and the frames.
+    fn on_casts(&self, arrived: Option<Py<PyAny>>) {
+        let before = std::mem::replace(&mut self.held().casts, arrived);
+        drop(before);
+    }
+
+    /// Sends a head and buffers to engines; returns the cast's number, by which numbers increase.
+    ///
+    /// The buffers are copied once, before it returns. It waits while too many casts are not
+    /// finished.
+    ///
+    /// Raises
+    /// ------
+    /// MemoryError
+    ///     There is no memory for them.
+    /// ValueError
+    ///     An engine is not among the members, nor was.
+    #[pyo3(signature = (engines, head, frames))]
+    fn cast(
+        &self,
+        py: Python<'_>,
+        engines: Vec<u32>,
+        head: &Bound<'_, PyAny>,
+        frames: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        self.cast_frames(py, &engines, head, &frames)
+    }
+
+    /// Engines that have not begun these casts are not to; with `interrupt`, the others are
+    /// interrupted.
+    #[pyo3(signature = (numbers, interrupt=false))]
+    fn abort(&self, py: Python<'_>, numbers: Vec<u64>, interrupt: bool) -> PyResult<()> {
+        let client = self.client()?;
+        py.detach(|| client.abort_casts(&numbers, interrupt));
+        Ok(())
+    }
+
+    /// What was sent to engines so far: messages, bytes through sockets, bytes as shared memory.
+    fn cast_traffic(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let client = self.client()?;
+        let traffic = py.detach(|| client.cast_traffic());
+        Ok((traffic.messages, traffic.bytes, traffic.shared))
+    }
+
     /// Says goodbye, and closes the connection when what was sent before has left, or after
     /// `timeout` seconds.
     #[pyo3(signature = (timeout=5.0))]
@@ -571,6 +627,7 @@ impl Connection {
             return Ok(());
         };
         visit.call(&held.handlers)?;
+        visit.call(&held.casts)?;
         for done in held.calls.values() {
             visit.call(done)?;
         }

@@ -1,5 +1,6 @@
 //! `treadle._core.Worker`: a worker in this process.
 
+mod casts;
 mod executor;
 mod live;
 mod service;
@@ -211,6 +212,18 @@ impl Host for Embedder {
     fn ended(&self, reason: &str) {
         if let Some(desk) = self.0.desk.get() {
             desk.push(Job::End(reason.to_owned()));
+        }
+    }
+
+    fn cast_came(&self) {
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::CastCame);
+        }
+    }
+
+    fn interrupt_cast(&self, client: ClientId, number: u64) {
+        if let Some(desk) = self.0.desk.get() {
+            desk.push(Job::InterruptCast(client.0, number));
         }
     }
 
@@ -616,6 +629,54 @@ impl Worker {
             desk.close(py, &reason);
         }
         Ok(())
+    }
+
+    /// The next cast for this worker's engine, in each client's order: the client, its number, and the
+    /// frames, which are the engine's to write. `None`: none came within `timeout` seconds, or the
+    /// worker has ended. The one after it comes when it is finished.
+    fn next_cast<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<casts::Taken<'py>>> {
+        self.take_cast(py, timeout)
+    }
+
+    /// Has `next_cast` return nothing, now or the next time.
+    fn nudge_engine(&self) {
+        self.0.node.nudge_engine();
+    }
+
+    /// How many casts the engine has not begun.
+    fn casts_waiting(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.0.node.casts_waiting())
+    }
+
+    /// Sends what the engine has put out while it runs a cast.
+    fn cast_output(
+        &self,
+        py: Python<'_>,
+        client: u32,
+        number: u64,
+        output: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let output = super::connection::buffer(output)?;
+        py.detach(|| self.0.node.cast_output(ClientId(client), number, output));
+        Ok(())
+    }
+
+    /// Sends the result of a cast: the last word about it.
+    fn finish_cast(
+        &self,
+        py: Python<'_>,
+        client: u32,
+        number: u64,
+        frames: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.end_cast(py, client, number, &frames)
+    }
+
+    /// What was sent to other engines and to clients so far: messages, bytes through sockets, bytes as
+    /// shared memory.
+    fn cast_traffic(&self, py: Python<'_>) -> (u64, u64, u64) {
+        let traffic = py.detach(|| self.0.node.cast_traffic());
+        (traffic.messages, traffic.bytes, traffic.shared)
     }
 
     /// Asks to be let go; its values move elsewhere first.

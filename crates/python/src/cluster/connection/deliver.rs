@@ -86,6 +86,7 @@ impl Connection {
                 }
                 Ok(())
             }
+            Event::Arrived(arrivals) => self.arrived(py, arrivals),
             Event::Restarted => self.handle(py, |handlers| {
                 handlers.call_method0(intern!(py, "on_restarted")).map(drop)
             }),

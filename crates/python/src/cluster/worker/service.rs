@@ -16,6 +16,10 @@ use treadle_node::message::{Answer, Call};
 pub(crate) enum Job {
     Call(Call),
     Answer(Answer),
+    /// A cast waits, and no thread for it.
+    CastCame,
+    /// A client's cast is to be interrupted, if it runs.
+    InterruptCast(u32, u64),
     /// The worker has ended; why.
     End(String),
     /// The value of an actor was released; the key, encoded.
@@ -102,6 +106,10 @@ fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: Py<PyAny>
                     desk.close(py, &reason);
                     Ok(())
                 }
+                Job::CastCame => service.call_method0(py, "cast_came").map(drop),
+                Job::InterruptCast(client, number) => service
+                    .call_method1(py, "interrupt_cast", (client, number))
+                    .map(drop),
                 Job::Forget(definitions) => {
                     drop(definitions);
                     Ok(())

@@ -1,0 +1,427 @@
+//! The machine with what it decides about: all under one lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_broadcast::{
+    CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
+};
+use treadle_net::{Frame, Peer, Poller};
+use treadle_types::{Cause, ClientId, WorkerId};
+
+use super::attached::{Attached, frames, taken};
+use super::links::{Arrived, Links, Traffic};
+use super::store::Store;
+use super::{Arrival, What};
+
+/// Who speaks.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) who: Neighbour,
+    /// The worker's name, for people.
+    pub(super) name: String,
+    /// Bytes that payloads may take; 0: as much as there is.
+    pub(super) limit: u64,
+}
+
+/// What is left to do when the lock is released.
+#[derive(Default)]
+pub(super) struct Deeds {
+    pub(super) dial: Vec<Member>,
+    pub(super) ask: Vec<ClientId>,
+    pub(super) run: Vec<(CastId, Bytes)>,
+    pub(super) interrupt: Vec<CastId>,
+    pub(super) forget: Vec<Forget>,
+    pub(super) log: Vec<String>,
+    /// Something arrived.
+    pub(super) arrived: bool,
+    /// The client may cast again.
+    pub(super) room: bool,
+    /// To be dropped.
+    pub(super) garbage: Vec<Box<dyn Send>>,
+}
+
+/// Casts that the engine is not to run any more.
+pub(super) enum Forget {
+    Cast(CastId),
+    Session(ClientId),
+}
+
+/// A node of the broadcast plane.
+pub(super) struct Host {
+    relay: Relay,
+    own: Own,
+    store: Store,
+    links: Links,
+    effects: Effects,
+    epoch: Instant,
+    /// For the client.
+    pub(super) arrivals: VecDeque<Arrival>,
+    over: bool,
+}
+
+impl Host {
+    pub(super) fn new(me: Me, own: Own) -> Self {
+        let config = treadle_broadcast::Config {
+            inline: super::payload::INLINE,
+            ..treadle_broadcast::Config::default()
+        };
+        Self {
+            relay: Relay::new(me, config),
+            own,
+            store: Store::default(),
+            links: Links::default(),
+            effects: Effects::default(),
+            epoch: Instant::now(),
+            arrivals: VecDeque::new(),
+            over: false,
+        }
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.links.traffic()
+    }
+
+    /// Bytes of memory that payloads take of this process.
+    pub(super) fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.relay.waiting()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.relay.has_room()
+    }
+
+    pub(super) fn settled(&self, session: ClientId) -> treadle_broadcast::Settled {
+        self.relay.settled(session)
+    }
+
+    /// When [`Host::tick`] is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.epoch.checked_add(self.relay.next_deadline()?)
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Hands the machine an event, and does what follows.
+    pub(super) fn handle(&mut self, event: Event, deeds: &mut Deeds) {
+        if let Err(violation) = self.feed(event, Attached::default(), deeds) {
+            deeds.log.push(violation.to_string());
+        }
+    }
+
+    fn feed(
+        &mut self,
+        event: Event,
+        mut attached: Attached,
+        deeds: &mut Deeds,
+    ) -> Result<(), Violation> {
+        if self.over {
+            return Ok(());
+        }
+        let mut later = VecDeque::new();
+        let now = self.now();
+        let outcome = self.relay.handle(event, now, &mut self.effects);
+        self.act(&mut attached, &mut later, deeds);
+        while let Some(event) = later.pop_front() {
+            let now = self.now();
+            if let Err(violation) = self.relay.handle(event, now, &mut self.effects) {
+                deeds.log.push(violation.to_string());
+            }
+            self.act(&mut attached, &mut later, deeds);
+        }
+        outcome
+    }
+
+    fn act(&mut self, attached: &mut Attached, later: &mut VecDeque<Event>, deeds: &mut Deeds) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.0.drain(..) {
+            self.act_one(effect, attached, later, deeds);
+        }
+        // For its memory.
+        self.effects = effects;
+    }
+
+    fn act_one(
+        &mut self,
+        effect: Effect,
+        attached: &mut Attached,
+        later: &mut VecDeque<Event>,
+        deeds: &mut Deeds,
+    ) {
+        match effect {
+            Effect::Send(who, message) => {
+                // What is gone was dropped after this was said: nobody waits for it.
+                if let Some(frames) = frames(&message, &self.store)
+                    && !self.links.send(who, &frames)
+                    && self.links.remove(who, &mut self.store)
+                {
+                    later.push_back(Event::Broken(who));
+                }
+            }
+            Effect::Connect(member) => deeds.dial.push(member),
+            Effect::Reserve { cast, size, mapped } => {
+                let result = self.reserve(cast, size, mapped).map_err(Arc::from);
+                later.push_back(Event::Reserved { cast, result });
+            }
+            Effect::StorePayload(cast) => {
+                if let Some(payload) = attached.payload.take() {
+                    self.store.came(cast, payload);
+                }
+            }
+            Effect::StoreResults { cast, engines } => {
+                self.store.keep_results(cast, &engines, attached);
+            }
+            Effect::Run(cast) => {
+                use super::attached::Keep as _;
+                match self.store.payload(cast) {
+                    Some(payload) => deeds.run.push((cast, payload)),
+                    None => later.push_back(Event::Ran { cast, size: 0 }),
+                }
+            }
+            Effect::Interrupt(cast) => deeds.interrupt.push(cast),
+            Effect::Drop(cast) => {
+                deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
+                deeds.forget.push(Forget::Cast(cast));
+            }
+            Effect::DropSession(session) => {
+                deeds
+                    .garbage
+                    .push(Box::new(self.store.drop_session(session)));
+                deeds.forget.push(Forget::Session(session));
+            }
+            Effect::Ask(session) => deeds.ask.push(session),
+            Effect::Result {
+                number,
+                engines,
+                outcome,
+            } => {
+                self.results(number, &engines, &outcome, attached);
+                deeds.arrived = true;
+            }
+            Effect::Output(output) => {
+                self.arrivals.push_back(Arrival {
+                    number: output.number,
+                    engine: output.engine,
+                    what: What::Output(output.text),
+                });
+                deeds.arrived = true;
+            }
+            Effect::Complete { number } => {
+                self.arrivals.push_back(Arrival {
+                    number,
+                    engine: WorkerId(u32::MAX),
+                    what: What::Complete,
+                });
+                deeds.arrived = true;
+                deeds.room = true;
+            }
+        }
+    }
+
+    fn results(&mut self, number: u64, engines: &Runs, outcome: &Outcome, attached: &mut Attached) {
+        for engine in engines.iter() {
+            let engine = WorkerId(engine as u32);
+            let what = match outcome {
+                Outcome::Finished { size: 0 } => What::Finished(Vec::new()),
+                Outcome::Finished { .. } => What::Finished(attached.take_result(number, engine)),
+                Outcome::Refused(reason) => What::Refused(reason.to_string()),
+                Outcome::Aborted => What::Aborted,
+                Outcome::Lost(cause) => What::Lost(words(cause)),
+                Outcome::Unreachable => {
+                    What::Lost("nobody could reach it, although the scheduler can".to_owned())
+                }
+            };
+            self.arrivals.push_back(Arrival {
+                number,
+                engine,
+                what,
+            });
+        }
+    }
+
+    fn reserve(&mut self, cast: CastId, size: u64, mapped: bool) -> Result<(), String> {
+        let limit = self.own.limit;
+        let taken = if mapped { 0 } else { self.store.bytes() };
+        if limit > 0 && taken.saturating_add(size) > limit {
+            let held = match taken {
+                0 => String::new(),
+                taken => format!(", of which other payloads take {taken}"),
+            };
+            return Err(format!(
+                "a payload of {size} bytes does not fit into the memory limit of worker {}, {limit} \
+                 bytes{held}",
+                self.own.name
+            ));
+        }
+        match mapped {
+            true => Ok(()),
+            false => self.store.reserve(cast, size),
+        }
+    }
+
+    /// A client casts.
+    pub(super) fn cast(
+        &mut self,
+        session: ClientId,
+        members: Runs,
+        payload: Bytes,
+        deeds: &mut Deeds,
+    ) -> Result<u64, Violation> {
+        let number = self.relay.next_number();
+        let size = payload.len() as u64;
+        let cast = CastId { session, number };
+        self.store.own(cast, payload);
+        let event = Event::Cast {
+            number,
+            members,
+            size,
+        };
+        let outcome = self.feed(event, Attached::default(), deeds);
+        if outcome.is_err() {
+            deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
+        }
+        outcome.map(|()| number)
+    }
+
+    /// The engine has run a cast.
+    pub(super) fn ran(&mut self, cast: CastId, result: Vec<Bytes>, deeds: &mut Deeds) {
+        let Neighbour::Worker(engine) = self.own.who else {
+            return;
+        };
+        let size = result.iter().map(|frame| frame.len() as u64).sum();
+        let mut attached = Attached::default();
+        if size > 0 {
+            let frames = result.into_iter().map(Frame::from).collect();
+            attached.results.push(((cast.number, engine), frames));
+        }
+        if let Err(violation) = self.feed(Event::Ran { cast, size }, attached, deeds) {
+            deeds.log.push(violation.to_string());
+        }
+    }
+
+    /// There is a connection to a neighbour.
+    pub(super) fn connected(
+        &mut self,
+        peer: &Peer,
+        who: Neighbour,
+        dialled: bool,
+        poller: &Arc<Poller>,
+        deeds: &mut Deeds,
+    ) {
+        if self.over {
+            return;
+        }
+        let is_first = !self.links.has(who);
+        let replaces = self.links.add(peer, who, dialled, poller, &mut self.store);
+        if replaces {
+            self.handle(Event::Broken(who), deeds);
+        }
+        if is_first || replaces {
+            self.handle(Event::Connected(who), deeds);
+        }
+    }
+
+    /// Takes what has come on a connection.
+    pub(super) fn take(&mut self, key: usize, deeds: &mut Deeds) {
+        while let Some(who) = self.links.who(key) {
+            match self.links.take(key, &mut self.store) {
+                Ok(Some(arrived)) => {
+                    if let Err(reason) = self.hear(who, key, arrived, deeds) {
+                        deeds.log.push(reason);
+                        self.broke(who, deeds);
+                    }
+                }
+                Ok(None) => return,
+                Err(_) => self.broke(who, deeds),
+            }
+        }
+    }
+
+    fn broke(&mut self, who: Neighbour, deeds: &mut Deeds) {
+        self.links.remove(who, &mut self.store);
+        self.handle(Event::Broken(who), deeds);
+    }
+
+    fn hear(
+        &mut self,
+        from: Neighbour,
+        key: usize,
+        arrived: Arrived,
+        deeds: &mut Deeds,
+    ) -> Result<(), String> {
+        let Arrived { received, placed } = arrived;
+        let (message, attached) = taken(received.frames)
+            .map_err(|error| format!("{from:?} broke the protocol: {error}"))?;
+        if let Message::Chunk {
+            cast,
+            offset,
+            length,
+        } = message
+            && let Some(piece) = &attached.payload
+        {
+            if self.relay.wants_chunk(from, cast, offset, length) {
+                self.store.add(cast, offset, piece, placed);
+            } else {
+                self.store.skip(cast, key);
+            }
+        }
+        self.feed(Event::Message(from, message), attached, deeds)
+            .map_err(|violation| violation.to_string())
+    }
+
+    /// The scheduler says that a worker is gone.
+    pub(super) fn gone(&mut self, worker: WorkerId, cause: Cause, deeds: &mut Deeds) {
+        self.links
+            .remove(Neighbour::Worker(worker), &mut self.store);
+        self.handle(Event::Gone(worker, cause), deeds);
+    }
+
+    /// The scheduler says that a client is gone.
+    pub(super) fn client_gone(&mut self, client: ClientId, deeds: &mut Deeds) {
+        self.links.remove(Neighbour::Top(client), &mut self.store);
+        self.handle(Event::ClientGone(client), deeds);
+    }
+
+    /// Closes connections that nobody uses.
+    pub(super) fn sweep(&mut self, deeds: &mut Deeds) {
+        for who in self.links.idle(Instant::now()) {
+            if !self.relay.is_used(who) {
+                self.broke(who, deeds);
+            }
+        }
+    }
+
+    /// Nothing happens any more.
+    pub(super) fn end(&mut self, deeds: &mut Deeds) {
+        self.over = true;
+        self.links.close(&mut self.store);
+        let store = std::mem::take(&mut self.store);
+        deeds.garbage.push(Box::new(store));
+        deeds.room = true;
+    }
+}
+
+/// How a cause reads.
+fn words(cause: &Cause) -> String {
+    match cause {
+        Cause::OutOfMemory => "the kernel ended it for lack of memory".to_owned(),
+        Cause::MemoryLimit => "it took more memory than its limit".to_owned(),
+        Cause::Signal(signal) => format!("signal {signal} ended it"),
+        Cause::Exited(code) => format!("it exited with code {code}"),
+        Cause::Unreachable => "it is unreachable".to_owned(),
+        Cause::Drained => "it was drained".to_owned(),
+        Cause::Misbehaved(reason) => reason.clone(),
+    }
+}

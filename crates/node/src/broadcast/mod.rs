@@ -1,0 +1,557 @@
+//! The broadcast plane's node: `treadle-broadcast` with sockets, memory and an engine's queue around
+//! it. The design is `docs/broadcast.md`.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `host` | the machine, and what it decides about |
+//! | `links` | connections to neighbours |
+//! | `store` | payloads and results |
+//! | `payload` | the memory of a payload, and its frames |
+//! | `attached` | messages with what comes with them, as frames |
+//! | `engine` | casts for the engine |
+//!
+//! Any thread may hand the machine an event: it takes one lock, for short, and what may take long is
+//! done after that. One thread, `treadle-relay`, waits for what comes on connections and for time to
+//! pass. It is started with the first connection or cast.
+
+mod attached;
+mod engine;
+mod host;
+mod links;
+mod payload;
+mod store;
+
+pub use engine::{Cast, Next};
+pub use links::Traffic;
+pub use payload::snapshot;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
+use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
+use treadle_types::{Cause, ClientId, WorkerId};
+
+use crate::lock;
+use engine::Engine;
+use host::{Deeds, Forget, Host, Own};
+
+/// How long connecting to a neighbour may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long the way for shared memory may take, once there is a connection.
+const DESCRIPTORS: Duration = Duration::from_millis(500);
+/// The thread looks at least this often whether the node is over, and for unused connections.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often unused connections are looked for.
+const SWEEP: Duration = Duration::from_secs(15);
+/// The signal's key in the poller; connections begin at 1.
+const SIGNAL: usize = 0;
+/// The part of the memory that a client's payloads may take before the next cast waits.
+const PAYLOADS: u64 = 4;
+/// How often a cast that waits for room looks whether it was interrupted.
+const INTERRUPT: Duration = Duration::from_millis(25);
+
+/// Something for the client.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The cast.
+    pub number: u64,
+    /// The engine; none that exists for [`What::Complete`].
+    pub engine: WorkerId,
+    /// What arrived.
+    pub what: What,
+}
+
+/// What came of a cast at an engine.
+#[derive(Debug)]
+pub enum What {
+    /// The engine wrote something, and goes on.
+    Output(Bytes),
+    /// The frames of its result.
+    Finished(Vec<Frame>),
+    /// The payload did not fit into its memory; why.
+    Refused(String),
+    /// It was aborted before the engine began.
+    Aborted,
+    /// The engine is gone; why.
+    Lost(String),
+    /// Every engine has its result.
+    Complete,
+}
+
+/// The code around a node.
+pub(crate) trait Surroundings: Send + Sync {
+    /// [`Plane::take_arrivals`] has something.
+    fn arrived(&self) {}
+    /// Ask a client through the scheduler what is settled; see [`Plane::settled_is`].
+    fn ask(&self, _client: ClientId) {}
+    /// A cast waits for the engine, and no thread has ever asked for one.
+    fn cast_came(&self) {}
+    /// Interrupt what the engine runs.
+    fn interrupt(&self, _client: ClientId, _number: u64) {}
+    /// A line for the log.
+    fn log(&self, line: fmt::Arguments<'_>);
+}
+
+/// A node. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Plane(Arc<Inner>);
+
+struct Inner {
+    me: Neighbour,
+    /// The number of this host.
+    host_number: u32,
+    options: Options,
+    surroundings: Box<dyn Surroundings>,
+    host: Mutex<Host>,
+    /// The client may cast again.
+    room: Condvar,
+    engine: Engine,
+    wires: OnceLock<Option<Wires>>,
+    /// When the thread wakes by itself.
+    wakes: Mutex<Option<Instant>>,
+}
+
+struct Wires {
+    lane: Lane,
+    poller: Arc<Poller>,
+    signal: Signal,
+}
+
+/// A machine's number: nodes with the same share memory. Of two machines with the same number, which
+/// is unlikely, payloads come in one piece instead of many.
+pub(crate) fn host_number(host: &str) -> u32 {
+    // FNV-1a.
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    host.as_bytes().iter().fold(0x811c_9dc5, step)
+}
+
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+impl Plane {
+    /// An engine's node. Payloads take at most `limit` bytes of its memory; 0: as much as they like.
+    pub(crate) fn of_engine(
+        member: Member,
+        name: String,
+        limit: u64,
+        options: Options,
+        surroundings: Box<dyn Surroundings>,
+    ) -> Self {
+        let own = Own {
+            who: Neighbour::Worker(member.worker),
+            name,
+            limit,
+        };
+        let host_number = member.host;
+        Self::new(Me::Engine(member), own, host_number, options, surroundings)
+    }
+
+    /// The top of a client's session, on the machine called `host`.
+    pub(crate) fn of_client(
+        session: ClientId,
+        host: &str,
+        options: Options,
+        surroundings: Box<dyn Surroundings>,
+    ) -> Self {
+        let own = Own {
+            who: Neighbour::Top(session),
+            name: String::new(),
+            limit: 0,
+        };
+        let host_number = host_number(host);
+        let me = Me::Top {
+            session,
+            host: Some(host_number),
+        };
+        Self::new(me, own, host_number, options, surroundings)
+    }
+
+    fn new(
+        me: Me,
+        own: Own,
+        host_number: u32,
+        options: Options,
+        surroundings: Box<dyn Surroundings>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            me: own.who,
+            host_number,
+            options,
+            surroundings,
+            host: Mutex::new(Host::new(me, own)),
+            room: Condvar::new(),
+            engine: Engine::default(),
+            wires: OnceLock::new(),
+            wakes: Mutex::new(None),
+        }))
+    }
+
+    // for both
+
+    /// The scheduler says that a worker is gone.
+    pub(crate) fn gone(&self, worker: WorkerId, cause: Cause) {
+        self.0.with(|host, deeds| host.gone(worker, cause, deeds));
+    }
+
+    /// Bytes of memory that payloads take of this process.
+    pub(crate) fn bytes(&self) -> u64 {
+        lock(&self.0.host).bytes()
+    }
+
+    /// What was sent to neighbours so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        lock(&self.0.host).traffic()
+    }
+
+    /// Nothing happens any more.
+    pub(crate) fn end(&self) {
+        self.0.with(|host, deeds| host.end(deeds));
+        self.0.engine.close();
+        self.0.wake();
+    }
+
+    // for engines
+
+    /// A neighbour has connected.
+    pub(crate) fn adopt(&self, peer: &Peer, who: Neighbour) {
+        if let Some(wires) = self.0.wires() {
+            let poller = &wires.poller;
+            self.0
+                .with(|host, deeds| host.connected(peer, who, false, poller, deeds));
+        }
+    }
+
+    /// The next cast for the engine; nothing: none came until the timeout. There will be none when
+    /// the node is over.
+    pub(crate) fn next_cast(&self, timeout: Duration) -> Next {
+        self.0.engine.next(timeout)
+    }
+
+    /// Has [`Plane::next_cast`] return, now or the next time.
+    pub(crate) fn nudge(&self) {
+        self.0.engine.nudge();
+    }
+
+    /// Casts that the engine has not begun.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.0.host).waiting()
+    }
+
+    /// The engine wrote something while it runs a cast.
+    pub(crate) fn wrote(&self, client: ClientId, number: u64, text: Bytes) {
+        let cast = CastId {
+            session: client,
+            number,
+        };
+        let event = Event::Wrote { cast, text };
+        self.0.with(|host, deeds| host.handle(event, deeds));
+    }
+
+    /// The engine has finished a cast.
+    pub(crate) fn finished(&self, client: ClientId, number: u64, result: Vec<Bytes>) {
+        let cast = CastId {
+            session: client,
+            number,
+        };
+        self.0.with(|host, deeds| host.ran(cast, result, deeds));
+    }
+
+    /// A client is gone.
+    pub(crate) fn client_gone(&self, client: ClientId) {
+        self.0.with(|host, deeds| host.client_gone(client, deeds));
+    }
+
+    /// A client's answer to [`Surroundings::ask`].
+    pub(crate) fn settled_is(&self, session: ClientId, settled: Settled) {
+        let event = Event::Settled { session, settled };
+        self.0.with(|host, deeds| host.handle(event, deeds));
+    }
+
+    // for clients
+
+    /// Workers that the scheduler knows.
+    pub(crate) fn introduce(&self, members: Vec<Member>) {
+        let event = Event::Introduce(members);
+        self.0.with(|host, deeds| host.handle(event, deeds));
+    }
+
+    /// Sends frames to engines; the cast's number. Waits while too many casts, or too many bytes, are
+    /// not settled.
+    ///
+    /// # Errors
+    /// When there is no memory for them, an engine is unknown, or the wait ends.
+    pub(crate) fn cast(
+        &self,
+        members: &Runs,
+        frames: &[Bytes],
+        wait: &mut Wait<'_>,
+    ) -> Result<u64, CastError> {
+        let inner = &self.0;
+        let Neighbour::Top(session) = inner.me else {
+            return Err(CastError::Refused("only clients cast".to_owned()));
+        };
+        inner.wires().ok_or(CastError::NoThread)?;
+        let payload = payload::pack(frames)?;
+        let most = treadle_memory::memory_limit() / PAYLOADS;
+        let mut host = lock(&inner.host);
+        while !host.has_room() || (host.bytes() > 0 && host.bytes() + payload.len() as u64 > most) {
+            if wait.deadline.is_some_and(|limit| Instant::now() >= limit) {
+                return Err(NetError::Timeout.into());
+            }
+            let waited = inner.room.wait_timeout(host, INTERRUPT);
+            host = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if host.is_over() {
+                return Err(CastError::Refused("the client is closed".to_owned()));
+            }
+            drop(host);
+            if (wait.interrupted)() {
+                return Err(NetError::Interrupted.into());
+            }
+            host = lock(&inner.host);
+        }
+        let mut deeds = Deeds::default();
+        let outcome = host.cast(session, members.clone(), payload, &mut deeds);
+        let due = host.due();
+        drop(host);
+        inner.finish(deeds, due);
+        outcome.map_err(|violation| CastError::Refused(violation.to_string()))
+    }
+
+    /// Engines that have not begun these casts are not to; the others are interrupted, if wanted.
+    pub(crate) fn abort(&self, numbers: &[u64], interrupt: bool) {
+        self.0.with(|host, deeds| {
+            for &number in numbers {
+                host.handle(Event::Abort { number, interrupt }, deeds);
+            }
+        });
+    }
+
+    /// What has arrived.
+    pub(crate) fn take_arrivals(&self) -> Vec<Arrival> {
+        lock(&self.0.host).arrivals.drain(..).collect()
+    }
+
+    /// What is settled of this client's casts.
+    pub(crate) fn settled(&self) -> Settled {
+        match self.0.me {
+            Neighbour::Top(session) => lock(&self.0.host).settled(session),
+            Neighbour::Worker(_) => Settled::default(),
+        }
+    }
+}
+
+/// Why a cast was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum CastError {
+    /// There is no memory for its payload.
+    #[error("no memory for what is cast: {0}")]
+    Memory(#[from] treadle_memory::MemoryError),
+    /// It makes no sense.
+    #[error("{0}")]
+    Refused(String),
+    /// The system has no more threads or descriptors.
+    #[error("no thread or descriptor is left for connections to engines")]
+    NoThread,
+    /// The wait for room ended.
+    #[error(transparent)]
+    Wait(#[from] NetError),
+}
+
+impl Inner {
+    /// Does something under the lock, and after that what is not done under it.
+    fn with(self: &Arc<Self>, act: impl FnOnce(&mut Host, &mut Deeds)) {
+        let mut deeds = Deeds::default();
+        let mut host = lock(&self.host);
+        act(&mut host, &mut deeds);
+        let due = host.due();
+        drop(host);
+        self.finish(deeds, due);
+    }
+
+    fn finish(self: &Arc<Self>, deeds: Deeds, due: Option<Instant>) {
+        for line in &deeds.log {
+            self.surroundings.log(format_args!("{line}"));
+        }
+        for forget in &deeds.forget {
+            let forgotten = match *forget {
+                Forget::Cast(cast) => self.engine.forget(|other| other == cast),
+                Forget::Session(session) => self.engine.forget(|other| other.session == session),
+            };
+            for cast in forgotten {
+                self.with(|host, deeds| host.ran(cast, Vec::new(), deeds));
+            }
+        }
+        for (cast, payload) in deeds.run {
+            if !self.engine.put(cast, payload) {
+                self.surroundings.cast_came();
+            }
+        }
+        for cast in &deeds.interrupt {
+            self.surroundings.interrupt(cast.session, cast.number);
+        }
+        for client in &deeds.ask {
+            self.surroundings.ask(*client);
+        }
+        if deeds.arrived {
+            self.surroundings.arrived();
+        }
+        if deeds.room {
+            self.room.notify_all();
+        }
+        for member in deeds.dial {
+            self.dial(member);
+        }
+        // Memory of others: dropping it may take other locks.
+        drop(deeds.garbage);
+        if let Some(due) = due {
+            let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
+            if is_late {
+                self.wake();
+            }
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(Some(wires)) = self.wires.get() {
+            wires.signal.set();
+        }
+    }
+
+    /// What connections need, with the thread that serves them. `None`: the system has no more.
+    fn wires(self: &Arc<Self>) -> Option<&Wires> {
+        let start = || {
+            let lane = Lane::patient().ok()?;
+            let poller = Poller::on(&lane);
+            let signal = poller.signal(SIGNAL);
+            let (weak, waits) = (Arc::downgrade(self), Arc::clone(&poller));
+            let thread = std::thread::Builder::new().name("treadle-relay".into());
+            thread.spawn(move || serve(&weak, &waits)).ok()?;
+            Some(Wires {
+                lane,
+                poller,
+                signal,
+            })
+        };
+        self.wires.get_or_init(start).as_ref()
+    }
+
+    /// Connects to an engine, in a thread of its own.
+    fn dial(self: &Arc<Self>, member: Member) {
+        let Some(wires) = self.wires() else {
+            let event = Event::Unreachable(member.worker);
+            return self.with(|host, deeds| host.handle(event, deeds));
+        };
+        let options = Options {
+            lane: Some(wires.lane.clone()),
+            connect_timeout: CONNECT,
+            // Between hosts payloads go in pieces, which are not to be frozen before they are whole.
+            shared_memory: self.options.shared_memory && member.host == self.host_number,
+            ..self.options.clone()
+        };
+        let (weak, worker) = (Arc::downgrade(self), member.worker);
+        let thread = std::thread::Builder::new().name("treadle-dial".into());
+        let me = self.me;
+        let spawned = thread.spawn(move || {
+            let outcome = connect(&member, me, &options);
+            if let Some(inner) = weak.upgrade() {
+                inner.dialled(worker, outcome);
+            }
+        });
+        if spawned.is_err() {
+            let event = Event::Unreachable(worker);
+            self.with(|host, deeds| host.handle(event, deeds));
+        }
+    }
+
+    fn dialled(self: &Arc<Self>, worker: WorkerId, outcome: Result<Peer, String>) {
+        let who = Neighbour::Worker(worker);
+        match (outcome, self.wires()) {
+            (Ok(peer), Some(wires)) => {
+                let poller = &wires.poller;
+                self.with(|host, deeds| host.connected(&peer, who, true, poller, deeds));
+            }
+            (Ok(_), None) => {
+                let event = Event::Unreachable(worker);
+                self.with(|host, deeds| host.handle(event, deeds));
+            }
+            (Err(reason), _) => {
+                self.surroundings
+                    .log(format_args!("cannot reach {worker:?}: {reason}"));
+                let event = Event::Unreachable(worker);
+                self.with(|host, deeds| host.handle(event, deeds));
+            }
+        }
+    }
+}
+
+fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, String> {
+    let address: Address = member.address.parse().map_err(|error| format!("{error}"))?;
+    let mut wait = Wait {
+        deadline: None,
+        interrupted: &mut || false,
+    };
+    let peer = Peer::connect(&address, options, &mut wait).map_err(|error| error.to_string())?;
+    let (kind, frames) = attached::greeting(me, member.worker);
+    peer.send(kind, &frames)
+        .map_err(|error| error.to_string())?;
+    if options.shared_memory {
+        // Without it everything goes in bytes, which works too.
+        let deadline = Instant::now() + DESCRIPTORS;
+        while !peer.shares_memory() && peer.ended().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    Ok(peer)
+}
+
+/// Serves connections until the node is over.
+fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
+    let mut swept = Instant::now();
+    loop {
+        let wakes = {
+            let Some(inner) = inner.upgrade() else { return };
+            let host = lock(&inner.host);
+            if host.is_over() {
+                return;
+            }
+            let now = Instant::now();
+            let wakes = host.due().map_or(now + LOOK, |due| due.min(now + LOOK));
+            *lock(&inner.wakes) = Some(wakes);
+            wakes
+        };
+        let turn = poller.next(&mut Wait {
+            deadline: Some(wakes),
+            interrupted: &mut || false,
+        });
+        let Some(inner) = inner.upgrade() else { return };
+        let is_swept = swept.elapsed() > SWEEP;
+        inner.with(|host, deeds| {
+            if let Ok(turn) = &turn
+                && turn.key() != SIGNAL
+            {
+                host.take(turn.key(), deeds);
+            }
+            if host.due().is_some_and(|due| due <= Instant::now()) {
+                host.handle(Event::Tick, deeds);
+            }
+            if is_swept {
+                host.sweep(deeds);
+            }
+        });
+        if is_swept {
+            swept = Instant::now();
+        }
+    }
+}
+
+impl fmt::Debug for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plane({:?})", self.0.me)
+    }
+}

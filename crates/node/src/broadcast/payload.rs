@@ -1,0 +1,231 @@
+//! The bytes of a cast: a table, a head and buffers, in one piece of memory.
+//!
+//! The table is the number of frames in eight bytes, and the length of each in eight bytes. Frames
+//! begin at multiples of 64, so arrays are aligned.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fd::AsFd;
+use treadle_memory::{Handover, Mapping, MemoryError, Segments};
+use treadle_net::Frame;
+
+/// Frames begin at multiples of this.
+const ALIGNMENT: usize = 64;
+/// Payloads of at most so many bytes travel in the offer, which must fit into the header of an
+/// object with them.
+pub(super) const INLINE: u64 = treadle_net::SMALL - 8192;
+
+/// Memory for a payload that comes in pieces. What was written is read while the rest is.
+pub(super) struct Assembly {
+    start: NonNull<u8>,
+    len: usize,
+    /// Otherwise it is a segment.
+    heap: Option<Box<[u8]>>,
+}
+
+// SAFETY: the memory is this value's own, and belongs to no thread.
+unsafe impl Send for Assembly {}
+// SAFETY: shared references read what is whole, and write the rest, which nobody reads before.
+unsafe impl Sync for Assembly {}
+
+impl Assembly {
+    /// Shared memory, if there is some: others of this host map it then.
+    pub(super) fn new(len: usize) -> Result<Self, MemoryError> {
+        match Segments::global().allocate(len) {
+            Ok(start) => Ok(Self {
+                start,
+                len,
+                heap: None,
+            }),
+            Err(MemoryError::TooManySegments { .. }) => {
+                let mut heap = vec![0; len].into_boxed_slice();
+                Ok(Self {
+                    start: NonNull::from(&mut heap[..]).cast(),
+                    len,
+                    heap: Some(heap),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The byte at `offset`, to write.
+    pub(super) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.len);
+        // SAFETY: within the memory, or one past its end.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// # Safety
+    /// These bytes were not handed out by [`Assembly::bytes`].
+    pub(super) unsafe fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= self.len && bytes.len() <= self.len - offset);
+        // SAFETY: within the memory; who calls vouches that nobody reads it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
+    }
+
+    /// A view of what was written and will not be written again.
+    pub(super) fn bytes(self: &Arc<Self>, offset: usize, length: usize) -> Bytes {
+        struct View(Arc<Assembly>, usize, usize);
+        impl AsRef<[u8]> for View {
+            fn as_ref(&self) -> &[u8] {
+                // SAFETY: `bytes` checked the bounds, and nobody writes there any more.
+                unsafe { std::slice::from_raw_parts(self.0.at(self.1), self.2) }
+            }
+        }
+        assert!(offset <= self.len && length <= self.len - offset);
+        Bytes::from_owner(View(Arc::clone(self), offset, length))
+    }
+}
+
+impl Drop for Assembly {
+    fn drop(&mut self) {
+        if self.heap.is_none() {
+            // SAFETY: with this value, the last one that uses the memory is gone.
+            unsafe { Segments::global().free(self.start) };
+        }
+    }
+}
+
+impl fmt::Debug for Assembly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Assembly({} bytes)", self.len)
+    }
+}
+
+fn aligned(offset: u64) -> u64 {
+    offset.next_multiple_of(ALIGNMENT as u64)
+}
+
+/// Where each frame begins, and how many bytes the payload has.
+fn places(lengths: impl ExactSizeIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
+    let mut end = 8 * (1 + lengths.len() as u64);
+    let mut starts = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let start = aligned(end);
+        starts.push(start);
+        end = start.checked_add(length)?;
+    }
+    Some((starts, end))
+}
+
+/// Frames as a payload: the one copy that the client makes.
+pub(super) fn pack(frames: &[Bytes]) -> Result<Bytes, MemoryError> {
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let (starts, size) = places(lengths).ok_or(MemoryError::TooLarge { len: usize::MAX })?;
+    let len = usize::try_from(size).map_err(|_| MemoryError::TooLarge { len: usize::MAX })?;
+    let mut table = Vec::with_capacity(8 * (1 + frames.len()));
+    table.extend((frames.len() as u64).to_le_bytes());
+    for frame in frames {
+        table.extend((frame.len() as u64).to_le_bytes());
+    }
+    if size <= INLINE {
+        let mut bytes = table;
+        for (frame, start) in frames.iter().zip(starts) {
+            bytes.resize(start as usize, 0);
+            bytes.extend_from_slice(frame);
+        }
+        return Ok(bytes.into());
+    }
+    let assembly = Arc::new(Assembly::new(len)?);
+    // SAFETY: nobody else knows it yet.
+    unsafe {
+        assembly.write(0, &table);
+        for (frame, start) in frames.iter().zip(starts) {
+            assembly.write(start as usize, frame);
+        }
+    }
+    Ok(assembly.bytes(0, len))
+}
+
+/// The frames of a payload, writable: what is written to one is seen by nobody else. `None`: it is
+/// no payload.
+pub(super) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
+    let (count, rest) = payload.split_first_chunk::<8>()?;
+    let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+    let table = rest.get(..count.checked_mul(8)?)?;
+    let lengths = table.as_chunks::<8>().0.iter();
+    let lengths: Vec<u64> = lengths.map(|length| u64::from_le_bytes(*length)).collect();
+    let (starts, size) = places(lengths.iter().copied())?;
+    if size != payload.len() as u64 {
+        return None;
+    }
+    let own = snapshot(payload);
+    let frames = starts.iter().zip(&lengths).map(|(&start, &length)| {
+        let bytes = own.slice(start as usize..(start + length) as usize);
+        // SAFETY: the memory is a private mapping, or a copy, of which frames are disjoint parts.
+        unsafe { Frame::writable(bytes) }
+    });
+    Some(frames.collect())
+}
+
+/// The bytes as they are now, in memory that only its reader has: mapped once more where they are in
+/// shared memory, otherwise copied.
+pub fn snapshot(bytes: &Bytes) -> Bytes {
+    fn map(file: impl AsFd, offset: u64, length: u64) -> Option<Mapping> {
+        let descriptor = file.as_fd().try_clone_to_owned().ok()?;
+        Mapping::new(descriptor, offset, length).ok()
+    }
+    let (start, len) = (bytes.as_ptr(), bytes.len());
+    if let Some(export) = Segments::global().export(start, len)
+        && let Some(mut mapping) = map(&export, export.offset, export.length)
+    {
+        mapping.on_drop(Box::new(move || drop(export)));
+        return mapping.into_bytes();
+    }
+    if let Some(handover) = Handover::of(start, len)
+        && let Some(mut mapping) = map(&handover, handover.offset, handover.length)
+    {
+        mapping.on_drop(Box::new(move || drop(handover)));
+        return mapping.into_bytes();
+    }
+    Bytes::copy_from_slice(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(lengths: &[usize]) -> Vec<Bytes> {
+        let frame = |(i, length): (usize, &usize)| vec![i as u8 + 1; *length].into();
+        lengths.iter().enumerate().map(frame).collect()
+    }
+
+    #[test]
+    fn a_payload_has_its_frames() {
+        for lengths in [&[][..], &[0], &[5], &[1, 0, 64, 65], &[3, 200_000, 7]] {
+            let frames = frames(lengths);
+            let payload = pack(&frames).unwrap();
+            let unpacked = unpack(&payload).unwrap();
+            assert_eq!(unpacked.len(), frames.len());
+            for (frame, unpacked) in frames.iter().zip(&unpacked) {
+                assert_eq!(frame, unpacked.as_slice());
+                assert_eq!(unpacked.as_ptr().addr() % 8, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_reader_writes_is_its_own() {
+        for length in [100, 3 << 20] {
+            let payload = pack(&frames(&[length])).unwrap();
+            let mut one = unpack(&payload).unwrap();
+            // SAFETY: within the frame, which is this test's.
+            unsafe { one[0].as_mut_ptr().unwrap().write(9) };
+            assert_eq!(one[0].as_slice()[0], 9);
+            assert_eq!(unpack(&payload).unwrap()[0].as_slice()[0], 1);
+            assert_eq!(pack(&frames(&[length])).unwrap(), payload);
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_payload() {
+        let payload = pack(&frames(&[5, 6])).unwrap();
+        assert!(unpack(&payload.slice(..payload.len() - 1)).is_none());
+        assert!(unpack(&Bytes::from_static(b"1234567")).is_none());
+        assert!(unpack(&Bytes::from_static(&[255; 64])).is_none());
+    }
+}

@@ -1,0 +1,228 @@
+//! What a node keeps of casts: payloads, and results until they are settled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use treadle_broadcast::{CastId, Runs};
+use treadle_net::{Frame, Target};
+use treadle_types::{ClientId, WorkerId};
+
+use super::attached::{Attached, Keep, Result_};
+use super::payload::Assembly;
+
+/// What a node keeps.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    payloads: HashMap<CastId, Held>,
+    results: HashMap<CastId, HashMap<WorkerId, Result_>>,
+    /// Bytes of payloads that were made here, or received, but not mapped.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    content: Content,
+    counted: u64,
+}
+
+#[derive(Debug)]
+enum Content {
+    Whole(Bytes),
+    Coming(Coming),
+}
+
+/// A payload that comes in pieces.
+#[derive(Debug)]
+struct Coming {
+    assembly: Arc<Assembly>,
+    size: u64,
+    /// Bytes that are here.
+    have: u64,
+    /// Where the pieces end that a connection is receiving into their place, and which one it is.
+    claimed: u64,
+    claimer: Option<usize>,
+}
+
+impl Store {
+    /// Bytes of memory that payloads take of this process.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Keeps a payload that this process made.
+    pub(super) fn own(&mut self, cast: CastId, payload: Bytes) {
+        let counted = payload.len() as u64;
+        self.put(cast, Content::Whole(payload), counted);
+    }
+
+    /// Keeps a payload that came at once: mapped, or small.
+    pub(super) fn came(&mut self, cast: CastId, payload: Frame) {
+        self.put(cast, Content::Whole(payload.into_bytes()), 0);
+    }
+
+    /// Makes memory for a payload.
+    pub(super) fn reserve(&mut self, cast: CastId, size: u64) -> Result<(), String> {
+        if matches!(
+            self.payloads.get(&cast),
+            Some(Held {
+                content: Content::Coming(_),
+                ..
+            })
+        ) {
+            return Ok(());
+        }
+        let len = usize::try_from(size).map_err(|error| error.to_string())?;
+        let assembly = Assembly::new(len).map_err(|error| error.to_string())?;
+        let coming = Coming {
+            assembly: Arc::new(assembly),
+            size,
+            have: 0,
+            claimed: 0,
+            claimer: None,
+        };
+        self.put(cast, Content::Coming(coming), size);
+        Ok(())
+    }
+
+    fn put(&mut self, cast: CastId, content: Content, counted: u64) {
+        let before = self.payloads.insert(cast, Held { content, counted });
+        self.bytes += counted;
+        self.bytes -= before.map_or(0, |before| before.counted);
+    }
+
+    fn coming(&mut self, cast: CastId) -> Option<&mut Coming> {
+        match &mut self.payloads.get_mut(&cast)?.content {
+            Content::Coming(coming) => Some(coming),
+            Content::Whole(_) => None,
+        }
+    }
+
+    /// Where a piece belongs that a connection is about to receive; `None`: elsewhere, first.
+    pub(super) fn claim(
+        &mut self,
+        cast: CastId,
+        offset: u64,
+        length: u32,
+        connection: usize,
+    ) -> Option<Target> {
+        let coming = self.coming(cast)?;
+        let end = offset.checked_add(u64::from(length))?;
+        let is_its = coming.claimer.is_none_or(|claimer| claimer == connection);
+        if !is_its || offset != coming.claimed.max(coming.have) || end > coming.size {
+            return None;
+        }
+        coming.claimer = Some(connection);
+        coming.claimed = end;
+        let at = coming.assembly.at(offset as usize);
+        let owner = Box::new(Arc::clone(&coming.assembly));
+        // SAFETY: the owner keeps the memory. Nobody reads it before it is whole, and nobody else
+        // writes there: this connection alone has claimed it.
+        Some(unsafe { Target::new(at, length as usize, owner) })
+    }
+
+    /// What a connection has claimed and was not taken is free again.
+    pub(super) fn unclaim(&mut self, connection: usize) {
+        for held in self.payloads.values_mut() {
+            if let Content::Coming(coming) = &mut held.content
+                && coming.claimer == Some(connection)
+            {
+                coming.claimer = None;
+                coming.claimed = coming.have;
+            }
+        }
+    }
+
+    /// Takes the next piece, which is in its place already if it was `placed`.
+    pub(super) fn add(&mut self, cast: CastId, offset: u64, piece: &Frame, placed: bool) {
+        let Some(coming) = self.coming(cast) else {
+            return;
+        };
+        if offset != coming.have {
+            return;
+        }
+        if !placed {
+            // SAFETY: what is not here yet was not handed out.
+            unsafe { coming.assembly.write(offset as usize, piece.as_slice()) };
+        }
+        coming.have += piece.len() as u64;
+        if coming.have >= coming.claimed {
+            coming.claimed = coming.have;
+            coming.claimer = None;
+        }
+        if coming.have == coming.size {
+            let whole = coming.assembly.bytes(0, coming.size as usize);
+            if let Some(held) = self.payloads.get_mut(&cast) {
+                held.content = Content::Whole(whole);
+            }
+        }
+    }
+
+    /// A piece came that is not wanted: what its connection claimed after it is not either.
+    pub(super) fn skip(&mut self, cast: CastId, connection: usize) {
+        if let Some(coming) = self.coming(cast)
+            && coming.claimer == Some(connection)
+        {
+            coming.claimer = None;
+            coming.claimed = coming.have;
+        }
+    }
+
+    /// Keeps results that came.
+    pub(super) fn keep_results(&mut self, cast: CastId, engines: &Runs, from: &mut Attached) {
+        for engine in engines.iter() {
+            let engine = WorkerId(engine as u32);
+            let frames = from.take_result(cast.number, engine);
+            if !frames.is_empty() {
+                let result = frames.into_iter().map(Frame::into_bytes).collect();
+                self.results.entry(cast).or_default().insert(engine, result);
+            }
+        }
+    }
+
+    /// Nobody needs anything of this cast. What it returns is to be dropped outside of locks.
+    pub(super) fn drop_cast(&mut self, cast: CastId) -> impl Sized + use<> {
+        let payload = self.payloads.remove(&cast);
+        self.bytes -= payload.as_ref().map_or(0, |held| held.counted);
+        (payload, self.results.remove(&cast))
+    }
+
+    /// The same of all casts of a session.
+    pub(super) fn drop_session(&mut self, session: ClientId) -> impl Sized + use<> {
+        let of_session = |cast: &CastId| cast.session == session;
+        let payloads: Vec<Held> = self
+            .payloads
+            .extract_if(|cast, _| of_session(cast))
+            .map(|(_, held)| held)
+            .collect();
+        self.bytes -= payloads.iter().map(|held| held.counted).sum::<u64>();
+        let results = self.results.extract_if(|cast, _| of_session(cast));
+        (payloads, results.collect::<Vec<_>>())
+    }
+}
+
+impl Keep for Store {
+    fn payload(&self, cast: CastId) -> Option<Bytes> {
+        match &self.payloads.get(&cast)?.content {
+            Content::Whole(bytes) => Some(bytes.clone()),
+            Content::Coming(_) => None,
+        }
+    }
+
+    fn piece(&self, cast: CastId, offset: u64, length: u32) -> Option<Bytes> {
+        let end = offset.checked_add(u64::from(length))?;
+        match &self.payloads.get(&cast)?.content {
+            Content::Whole(bytes) if end <= bytes.len() as u64 => {
+                Some(bytes.slice(offset as usize..end as usize))
+            }
+            Content::Coming(coming) if end <= coming.have => {
+                Some(coming.assembly.bytes(offset as usize, length as usize))
+            }
+            _ => None,
+        }
+    }
+
+    fn result(&self, cast: CastId, engine: WorkerId) -> Option<&Result_> {
+        self.results.get(&cast)?.get(&engine)
+    }
+}

@@ -1,0 +1,264 @@
+//! A scheduler, workers whose engines are Rust closures, and clients: all of them real, in this
+//! process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use treadle_net::Wait;
+use treadle_net::secret::Secret;
+use treadle_node::client::{Client, Event, Traffic, What};
+use treadle_node::message::{Answer, Call, Hello, Role};
+use treadle_node::server::{self, Server};
+use treadle_node::worker::{Cast, Host, Next, Options, Worker};
+use treadle_types::{ClientId, ObjectId, WorkerId};
+
+/// Long enough for any machine.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn soon() -> Wait<'static> {
+    Wait {
+        deadline: Some(Instant::now() + LONG),
+        interrupted: Box::leak(Box::new(|| false)),
+    }
+}
+
+fn net() -> treadle_net::Options {
+    treadle_net::Options {
+        secret: Some(Secret::new([9; 32]).unwrap()),
+        ..treadle_net::Options::default()
+    }
+}
+
+/// What an engine does with a cast; its result.
+pub(crate) type Run = Arc<dyn Fn(&Node, &Cast) -> Vec<Bytes> + Send + Sync>;
+
+/// A worker, as its engine sees it.
+pub(crate) struct Node {
+    pub(crate) worker: Worker,
+    interrupted: Arc<Mutex<Vec<(ClientId, u64)>>>,
+}
+
+impl Node {
+    /// Waits until a cast is interrupted.
+    pub(crate) fn until_interrupted(&self, cast: &Cast) {
+        let deadline = Instant::now() + LONG;
+        while Instant::now() < deadline {
+            let interrupted = self.interrupted.lock().unwrap();
+            if interrupted.contains(&(cast.client, cast.number)) {
+                return;
+            }
+            drop(interrupted);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A worker with an engine.
+pub(crate) struct Engine {
+    pub(crate) worker: Worker,
+    over: Arc<AtomicBool>,
+    /// Numbers of casts, in the order in which they ran.
+    pub(crate) ran: Arc<Mutex<Vec<(ClientId, u64)>>>,
+    _directory: TempDir,
+}
+
+/// Notes what is to be interrupted.
+struct Notes(Arc<Mutex<Vec<(ClientId, u64)>>>);
+
+impl Host for Notes {
+    fn interrupt_cast(&self, client: ClientId, number: u64) {
+        self.0.lock().unwrap().push((client, number));
+    }
+
+    fn spawn(&self) {}
+    fn call(&self, _call: Call) {}
+    fn answer(&self, _answer: Answer) {}
+    fn undefine(&self, _client: ClientId) {}
+    fn withdraw(&self, _client: ClientId, _numbers: &[u32]) {}
+    fn dropped(&self, _object: ObjectId) {}
+}
+
+impl Engine {
+    pub(crate) fn new(server: &Server, name: &str, host: &str, memory: u64, run: Run) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options {
+            scheduler: server.address().clone(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            net: net(),
+            name: name.to_owned(),
+            host: host.to_owned(),
+            python: "3.11".to_owned(),
+            threads: 1,
+            memory,
+            terminate: 0.0,
+            resources: Vec::new(),
+            info: Bytes::new(),
+            store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
+        };
+        let label = name.to_owned();
+        let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("{label}: {line}"));
+        let worker = Worker::connect(options, log, &mut soon()).unwrap();
+        let interrupted = Arc::default();
+        worker.start(Arc::new(Notes(Arc::clone(&interrupted))));
+        let over = Arc::new(AtomicBool::new(false));
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let node = Node {
+            worker: worker.clone(),
+            interrupted,
+        };
+        let (is_over, order) = (Arc::clone(&over), Arc::clone(&ran));
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                let Next::Cast(cast) = node.worker.next_cast(Duration::from_millis(50)) else {
+                    continue;
+                };
+                order.lock().unwrap().push((cast.client, cast.number));
+                let result = run(&node, &cast);
+                node.worker.finish_cast(cast.client, cast.number, result);
+            }
+        });
+        Self {
+            worker,
+            over,
+            ran,
+            _directory: directory,
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.worker.id().0
+    }
+
+    /// Ends it as a process that is killed does: nobody is told.
+    pub(crate) fn kill(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.worker
+            .close("killed", treadle_types::Cause::Signal(9), String::new());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(crate) fn server() -> Server {
+    let options = server::Options {
+        net: net(),
+        http: None,
+        ..server::Options::default()
+    };
+    Server::start(options, Box::new(|line| eprintln!("scheduler: {line}"))).unwrap()
+}
+
+/// What came of a cast, by engine.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) results: BTreeMap<u32, Result<Vec<Bytes>, String>>,
+    pub(crate) outputs: Vec<(u32, Bytes)>,
+    pub(crate) complete: bool,
+}
+
+/// A client that casts.
+pub(crate) struct Caster {
+    pub(crate) client: Client<()>,
+    outcomes: BTreeMap<u64, Outcome>,
+}
+
+impl Caster {
+    pub(crate) fn new(server: &Server, name: &str) -> Self {
+        let hello = Hello {
+            role: Role::Client,
+            name: name.to_owned(),
+            python: "3.11".to_owned(),
+            version: String::new(),
+            info: Bytes::new(),
+        };
+        let client = Client::connect(server.address(), &net(), &hello, &mut soon()).unwrap();
+        Self {
+            client,
+            outcomes: BTreeMap::new(),
+        }
+    }
+
+    /// Waits until the client knows so many engines; their ids.
+    pub(crate) fn engines(&mut self, count: usize) -> Vec<u32> {
+        loop {
+            let members = self.client.members().unwrap().unwrap_or_default();
+            if members.len() == count {
+                return members.iter().map(|member| member.worker.0).collect();
+            }
+            self.process();
+        }
+    }
+
+    pub(crate) fn cast(&self, engines: &[u32], frames: &[Bytes]) -> u64 {
+        self.client.cast(engines, frames, &mut soon()).unwrap()
+    }
+
+    fn process(&mut self) {
+        let seen = self.client.rounds();
+        let Some(lead) = self.client.lead(seen, &mut soon()).unwrap() else {
+            return;
+        };
+        let mut short = Wait {
+            deadline: Some(Instant::now() + Duration::from_millis(100)),
+            interrupted: &mut || false,
+        };
+        let _ = lead.receive(&mut short);
+        while let Some(event) = lead.next(|()| ()) {
+            let Event::Arrived(arrivals) = event else {
+                continue;
+            };
+            for arrival in arrivals {
+                let outcome = self.outcomes.entry(arrival.number).or_default();
+                let WorkerId(engine) = arrival.engine;
+                let result = match arrival.what {
+                    What::Output(text) => {
+                        outcome.outputs.push((engine, text));
+                        continue;
+                    }
+                    What::Complete => {
+                        outcome.complete = true;
+                        continue;
+                    }
+                    What::Finished(frames) => {
+                        let bytes = frames.into_iter().map(treadle_net::Frame::into_bytes);
+                        Ok(bytes.collect())
+                    }
+                    What::Refused(reason) => Err(format!("refused: {reason}")),
+                    What::Aborted => Err("aborted".to_owned()),
+                    What::Lost(reason) => Err(format!("lost: {reason}")),
+                };
+                let before = outcome.results.insert(engine, result);
+                assert!(before.is_none(), "two results of {engine}");
+            }
+        }
+    }
+
+    /// Waits for all results of a cast.
+    pub(crate) fn outcome(&mut self, number: u64) -> Outcome {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let is_complete = |outcome: &Outcome| outcome.complete;
+            if self.outcomes.get(&number).is_some_and(is_complete) {
+                return self.outcomes.remove(&number).unwrap();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{:?}",
+                self.outcomes.get(&number)
+            );
+            self.process();
+        }
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.client.cast_traffic()
+    }
+}

@@ -1,0 +1,83 @@
+//! Casts for a worker's engine.
+
+use super::Worker;
+use crate::transfer::{self, Held};
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::time::{Duration, Instant};
+use treadle_node::worker::Next;
+use treadle_node::worker::snapshot;
+use treadle_types::ClientId;
+
+/// While it waits, the process's main thread looks so often whether there is a signal for it.
+const LOOK: Duration = Duration::from_millis(100);
+/// And others, whether the worker is over.
+const LOOK_IDLE: Duration = Duration::from_secs(1);
+/// The engine may write to what it gave as a result; copies above this are made without the
+/// interpreter's lock.
+const LARGE: usize = 64 << 10;
+
+/// A client, the number of its cast, and the frames.
+pub(super) type Taken<'py> = (u32, u64, Bound<'py, PyList>);
+
+impl Worker {
+    pub(super) fn take_cast<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: f64,
+    ) -> PyResult<Option<Taken<'py>>> {
+        let node = &self.0.node;
+        let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e6));
+        let look = match transfer::is_main_thread() {
+            true => LOOK,
+            false => LOOK_IDLE,
+        };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let cast = py.detach(|| node.next_cast(left.min(look)));
+            match cast {
+                Next::Cast(cast) => {
+                    let frames = PyList::new(py, transfer::memories(py, cast.frames)?)?;
+                    return Ok(Some((cast.client.0, cast.number, frames)));
+                }
+                Next::Nudged => return Ok(None),
+                Next::Nothing => {}
+            }
+            py.check_signals()?;
+            if left.is_zero() || node.ended().is_some() {
+                return Ok(None);
+            }
+        }
+    }
+
+    pub(super) fn end_cast(
+        &self,
+        py: Python<'_>,
+        client: u32,
+        number: u64,
+        frames: &[Bound<'_, PyAny>],
+    ) -> PyResult<()> {
+        let frames = frames.iter().map(|frame| result(py, frame));
+        let frames = frames.collect::<PyResult<Vec<_>>>()?;
+        let node = &self.0.node;
+        py.detach(|| node.finish_cast(ClientId(client), number, frames));
+        Ok(())
+    }
+}
+
+/// A frame of a result, as it is now: it may be sent later, and more than once, and the engine goes
+/// on with the object that it is of.
+fn result(py: Python<'_>, frame: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    let held = Held::new(frame, false)?;
+    if held.is_readonly() {
+        return Ok(held.into_bytes());
+    }
+    if held.len() <= LARGE {
+        let bytes = Bytes::copy_from_slice(held.as_ref());
+        held.release();
+        return Ok(bytes);
+    }
+    let bytes = held.into_bytes();
+    Ok(py.detach(|| snapshot(&bytes)))
+}

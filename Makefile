@@ -49,7 +49,7 @@ mutants: $(INSTALLED) ## remove each guard of the transfer crate in turn; a test
 fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
 	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120
 
-conformance: $(BUILT) ## run all of Dask's own tests on Treadle (ARGS="--suite bag", …)
+conformance: $(BUILT) ## run all of Dask's own tests on Treadle, and ipyparallel's of views (ARGS="--suite bag", …)
 	$(VENV_PY) tests/conformance/run.py $(ARGS)
 
 conformance-subset: $(BUILT) ## run the part of Dask's own tests that belongs to `make test`
@@ -90,7 +90,7 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
 	set -e; for lock in bootstrap dev peers; do \
-		case $$lock in dev) from="--extra demo --extra cluster --group dev pyproject.toml";; peers) from="-c requirements/dev.lock requirements/peers.in";; *) from=requirements/$$lock.in;; esac; \
+		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; peers) from="-c requirements/dev.lock requirements/peers.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

@@ -77,3 +77,15 @@ def __getattr__(name: str) -> Any:
     if name in _CLIENT:
         return getattr(importlib.import_module("treadle.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register ``%px`` and its like: what ``%load_ext treadle`` calls.
+
+    Raises
+    ------
+    ImportError
+        ipyparallel is not installed: ``pip install 'treadle[ipython]'``.
+    """
+    importlib.import_module("treadle.views")
+    importlib.import_module("treadle.views._magics").load(shell)

@@ -67,13 +67,22 @@ class Ending:
     """How often this process was asked to end: by SIGTERM, which asks politely, or by SIGINT.
 
     ``Ending.asked`` is set by the first of either, ``Ending.now`` by SIGINT and by a second SIGTERM.
+
+    Parameters
+    ----------
+    interrupt
+        Called with SIGINT, in the main thread: says whether it was meant for something else, or
+        raises ``KeyboardInterrupt`` in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interrupt: Callable[[], bool] = lambda: False) -> None:
         self.asked = self.now = False
+        self._interrupt = interrupt
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGINT, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._interrupt():
+            return
         self.now = self.asked or number == signal.SIGINT
         self.asked = True

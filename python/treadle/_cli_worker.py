@@ -11,12 +11,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle._cli import clear_errors, end_with_input, listening
 from treadle._cli_cluster import Credentials, Ending, security_options
+
+if TYPE_CHECKING:
+    from treadle.worker._engine import Engine
+    from treadle.worker._main_thread import MainThread
 
 __all__ = ["worker"]
 
@@ -139,12 +143,19 @@ def _run(
 
     from treadle import _core
     from treadle._settings import memory_share_of_termination
-    from treadle.worker._service import RESTART, Service
+    from treadle.worker._main_thread import MainThread
+    from treadle.worker._service import Service
 
     nthreads = nthreads or CPU_COUNT
     limit = _bytes(memory_limit, nthreads)
     _remember(address, credentials)
-    service = Service(connection=credentials.of_connections(), preload=preload, own_process=True)
+    main_thread = MainThread()
+    service = Service(
+        connection=credentials.of_connections(),
+        preload=preload,
+        own_process=True,
+        main_thread=main_thread,
+    )
     native: Any = _core.Worker(
         address,
         name=name,
@@ -159,19 +170,51 @@ def _run(
         **credentials.of_connections(),
     )
     try:
-        ending = Ending()
+        ending = Ending(main_thread.interrupted)
         native.start()
         listening(native.address)
-        reason = _watch(native, ending)
+        reason = _serve(native, ending, main_thread, service.engine)
     finally:
         _close(native)
         service.stop()
+    return _status(reason)
+
+
+def _status(reason: str) -> int:
+    from treadle.worker._service import RESTART
+
     if reason == "restart":
         return RESTART
     if reason.startswith("the connection"):
         click.echo(f"Error: {reason}", err=True)
         return 1
     return 0
+
+
+def _serve(native: Any, ending: Ending, main_thread: MainThread, engine: Engine) -> str:
+    """Lend this thread to the engine until the worker ends, or is to; return why."""
+    reasons: list[str] = []
+    left = threading.Event()
+
+    def watch() -> None:
+        reason = _watch(native, ending)
+        reasons.append(reason)
+        main_thread.stop()
+        engine.close()
+        if not left.wait(0.05 if ending.now else _PATIENCE):
+            main_thread.interrupt()
+        if not left.wait(_PATIENCE):
+            # What was cast does not listen.
+            _close(native)
+            shutil.rmtree(native.directory, ignore_errors=True)
+            _exit(_status(reason))
+
+    watching = threading.Thread(target=watch, name="treadle-watch", daemon=True)
+    watching.start()
+    main_thread.run()
+    left.set()
+    watching.join()
+    return reasons[0]
 
 
 def _watch(native: Any, ending: Ending) -> str:

@@ -1,7 +1,8 @@
 """Run Dask's own tests, which its wheel ships, on Treadle: each that passes with Dask must pass.
 
-The tests run with a plugin: treadle_conformance in place of Dask's local schedulers, or
-treadle_distributed in place of distributed's client and clusters (xarray's tests as well). Those that
+The tests run with a plugin: treadle_conformance in place of Dask's local schedulers,
+treadle_distributed in place of distributed's client and clusters (xarray's tests as well), or
+treadle_ipyparallel in place of ipyparallel's client and clusters, for its tests of views. Those that
 do not pass, skipped ones included, then run again without it, in the same environment: what passes
 there is a deviation, and must be listed with its reason in deviations.txt. The run fails
 
@@ -33,7 +34,7 @@ DEVIATIONS = HERE / "deviations.txt"
 
 @dataclass(frozen=True)
 class Suite:
-    """Some of the tests of Dask or xarray."""
+    """Some of the tests of Dask, xarray or ipyparallel."""
 
     name: str
     targets: tuple[str, ...]  # files and folders, relative to site-packages
@@ -64,6 +65,17 @@ FULL = (
         350,
         "treadle_distributed",
         options=("--treadle-default-client",),
+    ),
+    Suite(
+        "ipyparallel",
+        (
+            "ipyparallel/tests/test_asyncresult.py",
+            "ipyparallel/tests/test_lbview.py",
+            "ipyparallel/tests/test_magics.py",
+            "ipyparallel/tests/test_view.py",
+        ),
+        760,
+        "treadle_ipyparallel",
     ),
 )
 SUBSET = (
@@ -119,14 +131,19 @@ SUBSET = (
 )
 
 
+def site_packages(target: str) -> Path:
+    """Where the package is installed that a target belongs to."""
+    package = target.partition("/")[0]
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"{package} is not installed here: run this with `make conformance`.")
+    return Path(spec.origin).parents[1]
+
+
 class Pytest:
     """Runs pytest on tests of installed packages, away from the project's own settings."""
 
     def __init__(self, workers: int) -> None:
-        spec = find_spec("dask")
-        if spec is None or spec.origin is None:
-            raise SystemExit("Dask is not installed here: run this with `make conformance`.")
-        self.site_packages = Path(spec.origin).parents[1]
         self.workers = workers
 
     def collect(self, suite: Suite, outcomes: Path) -> set[str]:
@@ -149,7 +166,7 @@ class Pytest:
         return status, json.loads(outcomes.read_text())
 
     def _without(self, suite: Suite) -> list[str]:
-        return [f"--ignore={self.site_packages / file}" for file in suite.without]
+        return [f"--ignore={site_packages(file) / file}" for file in suite.without]
 
     def _run(
         self,
@@ -165,11 +182,12 @@ class Pytest:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with tempfile.TemporaryDirectory() as cwd:  # where some tests leave files
             arguments = Path(cwd, "arguments")
-            arguments.write_text("\n".join(str(self.site_packages / target) for target in targets))
+            root = site_packages(targets[0])
+            arguments.write_text("\n".join(str(root / target) for target in targets))
             command = [
                 *(sys.executable, "-m", "pytest", "--quiet", "--tb=short"),
-                *("-c", str(HERE / "pytest.ini"), f"--rootdir={self.site_packages}"),
-                *(f"--confcutdir={self.site_packages}", "-p", "outcomes", f"--outcomes={outcomes}"),
+                *("-c", str(HERE / "pytest.ini"), f"--rootdir={root}"),
+                *(f"--confcutdir={root}", "-p", "outcomes", f"--outcomes={outcomes}"),
                 *(*options, f"@{arguments}"),
             ]
             with open(log or os.devnull, "w") as file:

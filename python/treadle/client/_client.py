@@ -30,15 +30,15 @@ from treadle.client._distributed import (
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
-from treadle.client._managing import Managing
 from treadle.client._observed import tell_plugins
 from treadle.client._scatter import Scattering
 from treadle.client._state import Expected, State
+from treadle.client._viewing import Viewing
 
 __all__ = ["Client"]
 
 
-class Client(Managing):
+class Client(Viewing):
     """A ``distributed.Client`` whose tasks run on Treadle.
 
     It is one: what accepts a client of distributed accepts it, and everything is documented there.

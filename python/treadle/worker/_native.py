@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 __all__ = ["Native"]
@@ -21,6 +21,10 @@ class Native(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def ended(self) -> str | None:
+        """Why it has ended."""
 
     @property
     def scheduler(self) -> str:
@@ -73,6 +77,24 @@ class Native(Protocol):
         self, node: str, operation: str, argument: Any, done: Callable[[Any, Any], None]
     ) -> None:
         """Call another node; ``done`` gets the result and the error, in any thread."""
+
+    def next_cast(self, timeout: float) -> tuple[int, int, list[Any]] | None:
+        """Return the next cast's client, number and frames, which are the engine's to write.
+
+        ``None``: none came within ``timeout`` seconds, or the worker has ended.
+        """
+
+    def nudge_engine(self) -> None:
+        """Have :meth:`next_cast` return ``None``, now or the next time."""
+
+    def casts_waiting(self) -> int:
+        """Return how many casts the engine has not begun."""
+
+    def cast_output(self, client: int, number: int, output: Any) -> None:
+        """Send what a cast has put out by now."""
+
+    def finish_cast(self, client: int, number: int, frames: Sequence[Any]) -> None:
+        """Send the result of a cast: the last word about it. The next one comes after that."""
 
     def drain(self) -> None:
         """Begin to leave: values move away first."""

@@ -23,6 +23,8 @@ from treadle._loop import LoopThread
 from treadle._shared import share_arrays
 from treadle.worker import errors
 from treadle.worker._actors import Actors
+from treadle.worker._engine import Engine
+from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
 from treadle.worker._rpc import ask
@@ -53,6 +55,8 @@ class Service:
     own_process
         The process is a worker and nothing else: what goes to standard error is kept for
         :meth:`log`, and a task that raises ``SystemExit`` or ``KeyboardInterrupt`` ends it.
+    main_thread
+        Where the engine runs; a thread of its own without one.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Service:
         preload: Sequence[str] = (),
         preload_argv: Sequence[str] = (),
         own_process: bool = False,
+        main_thread: MainThread | None = None,
     ) -> None:
         self._connection = dict(connection or {})
+        self._main_thread = main_thread
         self._preload = list(preload)
         self._preload_argv = list(preload_argv)
         self._preloads: Any = None
@@ -87,6 +93,16 @@ class Service:
             "packages": dict(get_versions()["packages"]),
         }
 
+    # casts
+
+    def cast_came(self) -> None:
+        """Start the engine: a cast waits for it, and no thread does."""
+        self.engine.cast_came()
+
+    def interrupt_cast(self, client: int, number: int) -> None:
+        """Interrupt a client's cast, if the engine runs it."""
+        self.engine.interrupt_cast(client, number)
+
     # the worker's life
 
     def start(self, native: Native) -> None:
@@ -102,6 +118,9 @@ class Service:
         self.worker = WorkerStandIn(native, self._loop, self._log, self._connection)
         self._actors = Actors(self.worker)
         self._plugins = Plugins(self.worker)
+        self.engine = self.worker.engine = Engine(
+            native, self._loop, self.worker, self._main_thread
+        )
         self._operations = self._all_operations()
         self._ready.set()
         self._loop.run(self._set_up(), _PATIENCE)
@@ -141,6 +160,7 @@ class Service:
             except Exception:
                 logger.warning("the worker's Python side did not end cleanly", exc_info=True)
             self._actors.close()
+            self.engine.close()
             self._loop.close(max(until - time.monotonic(), 0.0))
             self.worker.status = Status.closed
         self._log.close()
@@ -283,6 +303,7 @@ class Service:
             "terminate": worker.close,
             "close_gracefully": worker.close_gracefully,
             "restart": self._restart,
+            **self.engine.operations(),
         }
 
     def _run(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from treadle._log import Log
     from treadle._loop import LoopThread
+    from treadle.worker._engine import Engine
     from treadle.worker._native import Native
 
 __all__ = ["WorkerStandIn", "coroutine_key"]
@@ -121,6 +122,8 @@ class WorkerStandIn:
         self.security = connection.get("security")
         self.status = Status.running
         self.nanny = None
+        # Set by the service.
+        self.engine: Engine
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"

@@ -1,0 +1,47 @@
+"""The last casts of a client, for those who ask for their results by id."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.views._cast import Cast
+
+__all__ = ["Finished"]
+
+_MOST = 10_000
+_BYTES = 64 << 20
+
+
+class Finished:
+    """Casts that are finished, the oldest of which give way."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, tuple[Cast, int]] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, cast: Cast) -> None:
+        """Keep a cast."""
+        size = cast.size
+        if size > _BYTES:
+            return
+        self._kept[cast.number] = cast, size
+        self._bytes += size
+        while self._bytes > _BYTES or len(self._kept) > _MOST:
+            self.forget(next(iter(self._kept)))
+
+    def get(self, number: int) -> Cast | None:
+        """Return a cast by its number, if it is kept."""
+        kept = self._kept.get(number)
+        return None if kept is None else kept[0]
+
+    def forget(self, number: int | None = None) -> None:
+        """Forget a cast, or all."""
+        if number is None:
+            self._kept.clear()
+            self._bytes = 0
+            return
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            self._bytes -= kept[1]

@@ -1,0 +1,39 @@
+"""``%load_ext treadle``: ipyparallel's magics, for the engines of the current client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.client import _get_global_client
+from ipyparallel.client.magics import ParallelMagics
+from IPython.core.error import UsageError
+
+__all__ = ["Magics", "load"]
+
+
+class Magics(ParallelMagics):  # type: ignore[misc]
+    """``%px``, ``%%px``, ``%autopx``, ``%pxresult`` and ``%pxconfig``.
+
+    They use all engines of the current client, and wait, until a view is activated.
+    """
+
+    _view: Any = None
+
+    @property
+    def view(self) -> Any:
+        """The view that is used."""
+        if self._view is None or self._view.client._closed:
+            client = _get_global_client()
+            if client is None or not hasattr(client, "engines"):
+                raise UsageError("%px needs engines: make a treadle.Client first")
+            self._view = client.engines.direct_view("all", block=True)
+        return self._view
+
+    @view.setter
+    def view(self, view: Any) -> None:
+        self._view = view
+
+
+def load(shell: Any) -> None:
+    """Register the magics."""
+    shell.register_magics(Magics(shell, None))

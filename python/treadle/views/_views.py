@@ -1,0 +1,309 @@
+"""ipyparallel's views whose calls are one message, however many engines they have."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipyparallel
+from ipyparallel import AsyncMapResult, AsyncResult, Reference
+from ipyparallel.client import map as partitioning
+from ipyparallel.client.remotefunction import ParallelFunction, getname
+from ipyparallel.serialize import PrePickled
+
+from treadle import _canning
+from treadle.views._cast import CastResult
+
+__all__ = ["BroadcastView", "DirectView", "remember", "sized"]
+
+# Bytes of partitions that all engines get, rather than each of them a message of its own.
+_LITTLE = 64 * 1024
+
+
+class _Casting:
+    """What direct and broadcast views do in one cast."""
+
+    client: Any
+    targets: Any
+    block: bool
+    track: bool
+    label: Any
+    _sync_results: Callable[[], None]
+
+    def _finish(self, result: Any, block: bool | None) -> Any:
+        if self.block if block is None else block:
+            try:
+                return result.get()
+            except KeyboardInterrupt:
+                pass
+        return result
+
+    def _dumps(self, value: Any) -> list[Any]:
+        return _canning.dumps(value, by_value=self.client._by_value)
+
+    def _call(
+        self,
+        operation: str,
+        payload: Sequence[Any],
+        targets: Any,
+        block: bool | None,
+        *,
+        name: str,
+        label: Any = None,
+        **options: Any,
+    ) -> Any:
+        targets = self.targets if targets is None else targets
+        engines = self.client._build_targets(targets)[1]
+        label = self.label if label is None else label
+        cast = self.client.cast(engines, operation, payload, label=label, **options)
+        remember(self, cast.names())
+        result = CastResult(self.client, cast, name, single=isinstance(targets, int))
+        try:
+            return self._finish(result, block)
+        finally:
+            self._sync_results()
+
+    def _really_apply(
+        self,
+        f: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,  # noqa: ARG002 (nothing of the caller's is sent)
+        label: Any = None,
+    ) -> Any:
+        if not callable(f) and not isinstance(f, (Reference, PrePickled)):
+            raise TypeError(f"f must be callable, not {type(f)}")
+        payload = self._dumps((f, tuple(args or ()), dict(kwargs or {})))
+        return self._call("apply", payload, targets, block, name=getname(f), label=label)
+
+    def execute(
+        self,
+        code: str,
+        silent: bool = True,
+        targets: Any = None,
+        block: bool | None = None,
+        label: Any = None,
+    ) -> Any:
+        """Run code in the namespaces of engines."""
+        if not isinstance(code, str):
+            raise TypeError(f"code must be text, not {type(code)}")
+        result = self._call(
+            "execute",
+            [code.encode()],
+            targets,
+            False,
+            name="execute",
+            label=label,
+            request="execute_request",
+            silent=bool(silent),
+        )
+        self._finish(result, block)
+        return result
+
+    def push(
+        self,
+        ns: Any,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Give names values in the namespaces of engines."""
+        if not isinstance(ns, dict):
+            raise TypeError(f"Must be a dict, not {type(ns)}")
+        return self._call("push", self._dumps(ns), targets, block, name="_push")
+
+    def pull(self, names: Any, targets: Any = None, block: bool | None = None) -> Any:
+        """Return values of names, or of a list of names, of each engine."""
+        if isinstance(names, (list, tuple, set)):
+            names = list(names)
+            for name in names:
+                if not isinstance(name, str):
+                    raise TypeError(f"keys must be str, not type {type(name)!r}")
+        elif not isinstance(names, str):
+            raise TypeError(f"names must be strs, not {names!r}")
+        return self._call("pull", self._dumps(names), targets, block, name="_pull")
+
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,  # noqa: ARG002 (nothing of the caller's is sent)
+    ) -> Any:
+        """Partition a sequence, and give each engine its part under a name."""
+        targets = self.targets if targets is None else targets
+        engines = self.client._build_targets(targets)[1]
+        cut = partitioning.dists[dist]()
+        parts = [cut.getPartition(seq, index, len(engines)) for index in range(len(engines))]
+        values = [{key: part[0] if flatten and len(part) == 1 else part} for part in parts]
+        futures = self._cast_parts("push", engines, values)
+        result = AsyncResult(self.client, futures, fname="scatter", targets=engines, owner=True)
+        result._scatter_lengths = [len(part) for part in parts]
+        if self.block if block is None else block:
+            result.get()
+            return None
+        return result
+
+    def _cast_parts(
+        self,
+        operation: str,
+        engines: Sequence[int],
+        values: Sequence[Any],
+        *,
+        common: Any = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Have each engine do something with a value of its own, and one that all share."""
+        shared = self._dumps(common)
+        parts = {engine: self._dumps(value) for engine, value in zip(engines, values, strict=True)}
+        size = sum(memoryview(frame).nbytes for part in parts.values() for frame in part)
+        together = [list(engines)] if size <= _LITTLE else [[engine] for engine in engines]
+        futures: list[Any] = []
+        for some in together:
+            payload = _nested(shared, {engine: parts[engine] for engine in some})
+            cast = self.client.cast(some, operation, payload, label=self.label, own=True, **options)
+            remember(self, cast.names())
+            futures += cast.messages()
+        return futures
+
+    def gather(
+        self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None
+    ) -> Any:
+        """Return the parts that engines have of a sequence, put together."""
+        children = self.pull(key, targets=_listed(self, targets), block=False)._children
+        result = AsyncMapResult(self.client, children, partitioning.dists[dist](), fname="gather")
+        return self._finish(result, block)
+
+    def map(
+        self,
+        f: Any,
+        *sequences: Any,
+        block: bool | None = None,
+        track: bool = False,
+        return_exceptions: bool = False,
+        label: Any = None,
+    ) -> Any:
+        """Call a function with the elements of sequences, of which each engine gets a part."""
+        assert len(sequences) > 0, "must have some sequences to map onto!"
+        block = self.block if block is None else block
+        flags = {} if label is None else {"label": label}
+        function = _SpreadFunction(
+            self, f, block=block, track=track, return_exceptions=return_exceptions, **flags
+        )
+        return function.map(*sequences)
+
+    def parallel(self, dist: str = "b", block: bool | None = None, **flags: Any) -> Any:
+        """Decorate a function: it is called with parts of its arguments, one on each engine."""
+        block = self.block if block is None else block
+
+        def decorate(function: Callable[..., Any]) -> _SpreadFunction:
+            return _SpreadFunction(self, function, dist=dist, block=block, **flags)
+
+        return decorate
+
+    # serialisation
+
+    def use_cloudpickle(self) -> Any:
+        """Have functions take the globals that they use along, in both directions."""
+        return self._choose_pickler(True)
+
+    def use_pickle(self) -> Any:
+        """Have functions use the globals of the engine, as at first."""
+        return self._choose_pickler(False)
+
+    def use_dill(self) -> Any:
+        """Refuse."""
+        raise NotImplementedError(
+            "Treadle does not pickle with dill: use_cloudpickle() does as much"
+        )
+
+    def _choose_pickler(self, by_value: bool) -> Any:
+        self.client._by_value = by_value
+        return self._call("pickler", [], None, None, name="use_pickle", by_value=by_value)
+
+
+class DirectView(_Casting, ipyparallel.DirectView):  # type: ignore[misc]
+    """ipyparallel's ``DirectView``."""
+
+
+class BroadcastView(_Casting, ipyparallel.BroadcastView):  # type: ignore[misc]
+    """ipyparallel's ``BroadcastView``."""
+
+
+class _SpreadFunction(ParallelFunction):  # type: ignore[misc]
+    """A function whose arguments are spread over the engines of a view."""
+
+    def __call__(self, *sequences: Any, **kwargs: Any) -> Any:
+        """Call it with the parts of sequences."""
+        elementwise = kwargs.pop("__ipp_mapping", False)
+        if kwargs:
+            raise TypeError(f"Unexpected keyword arguments: {kwargs}")
+        sequences = tuple(map(sized, sequences))
+        lengths = [len(sequence) for sequence in sequences]
+        longest = max(lengths)
+        if longest == 0:
+            return []
+        if not elementwise and min(lengths) != longest:
+            raise ValueError(f"all sequences must have equal length, but have {lengths}")
+        engines = _listed(self.view, None)
+        chosen, values, counts = [], [], []
+        for index, engine in enumerate(engines):
+            parts = tuple(
+                self.mapObject.getPartition(sequence, index, len(engines), longest)
+                for sequence in sequences
+            )
+            if any(len(part) for part in parts):
+                chosen.append(engine)
+                values.append(parts)
+                counts.append(min(map(len, parts)) if elementwise else 1)
+        with self.view.temp_flags(**self.flags):
+            children = self.view._cast_parts(
+                "part", chosen, values, common=self.func, elementwise=elementwise
+            )
+        result = AsyncMapResult(
+            self.view.client,
+            children,
+            self.mapObject,
+            fname=getname(self.func),
+            ordered=self.ordered,
+            return_exceptions=self.return_exceptions,
+            chunk_sizes={
+                child.msg_id: count for child, count in zip(children, counts, strict=True)
+            },
+        )
+        return self.view._finish(result, bool(self.block))
+
+
+def remember(view: Any, names: Sequence[str]) -> None:
+    """Make messages part of a view's history."""
+    view.history.extend(names)
+    view.outstanding.update(names)
+
+
+def sized(sequence: Any) -> Any:
+    """Return a sequence, or a list of what an iterator has."""
+    try:
+        len(sequence)
+    except Exception:
+        return list(sequence)
+    return sequence
+
+
+def _listed(view: Any, targets: Any) -> list[int]:
+    engines: list[int] = view.client._build_targets(view.targets if targets is None else targets)[1]
+    return engines
+
+
+def _nested(shared: Sequence[Any], parts: dict[int, list[Any]]) -> list[Any]:
+    """Return a payload of pickles within a pickle; their buffers are not copied into it."""
+
+    def of(frames: Sequence[Any]) -> list[Any]:
+        return [pickle.PickleBuffer(frame) for frame in frames]
+
+    return _canning.dumps((of(shared), {engine: of(part) for engine, part in parts.items()}))

@@ -1,0 +1,348 @@
+"""A worker's engine: a namespace that stays, and the casts of clients that run in it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from treadle import _canning
+from treadle._loop import LoopThread
+from treadle.worker import errors
+from treadle.worker._casts import Cast, Casts, Result
+from treadle.worker._main_thread import MainThread
+from treadle.worker._native import Native
+from treadle.worker._outputs import Outputs, captured
+from treadle.worker._shell import make_shell
+from treadle.worker._slots import worker_here
+
+__all__ = ["Engine"]
+
+logger = logging.getLogger("treadle.worker")
+
+# Of the engine's own frames that stand above a function's in a traceback.
+_FRAMES = 2
+# Turns of a loop, each of which looks whether another thread wants to raise something here.
+_MOMENT = 10
+
+
+class _Result(NamedTuple):
+    value: Any = None
+    #: Of code that was executed.
+    number: int | None = None
+
+
+class _CodeFailed(Exception):
+    """Code that was executed raised: the shell has its traceback already."""
+
+    def __init__(self, error: BaseException, lines: list[str], count: int) -> None:
+        self.error, self.lines, self.count = error, lines, count
+
+
+class Engine:
+    """Runs casts, one after another, in one thread: a process's main thread, if it may have it.
+
+    A worker that is never cast anything pays nothing for it.
+    """
+
+    def __init__(
+        self,
+        native: Native,
+        loop: LoopThread,
+        worker: Any,
+        main_thread: MainThread | None,
+    ) -> None:
+        self._native = native
+        self._loop = loop
+        self._worker = worker
+        self._main_thread = main_thread
+        if main_thread is not None:
+            main_thread.interruptible = lambda: self._interruptible
+        self.id = native.id
+        self.uuid = f"{native.id}-{native.name}"
+        self._casts = Casts(native, self._begin, _aborted)
+        # Of each client: the last cast of code that failed.
+        self._failed: dict[int | str, int] = {}
+        self._shell: Any = None
+        self._outputs: Outputs | None = None
+        self._thread: int | None = None
+        # While it is set, an interrupt is for what runs.
+        self._interruptible = False
+        self._leaving = threading.Lock()
+        self._by_value = False
+        self._running: Cast | None = None
+        self._handlers: dict[str, Callable[..., _Result]] = {
+            "apply": self._apply,
+            "execute": self._execute,
+            "push": self._push,
+            "pull": self._pull,
+            "part": self._apply_part,
+            "clear": self._clear,
+            "pickler": self._choose_pickler,
+        }
+
+    # what clients ask, in the worker's loop
+
+    def operations(self) -> dict[str, Callable[..., Any]]:
+        """Return what clients call, by name."""
+        return {
+            "engine-status": self._status,
+            "engine-signal": self._signal,
+            "engine-drop-casts": self._casts.doom,
+            "engine-drop-task": self._casts.drop_task,
+        }
+
+    def cast_came(self) -> None:
+        """Take note that a cast is there while nobody waits for one. In any thread."""
+        self._casts.came()
+
+    def interrupt_cast(self, client: int, number: int) -> None:
+        """Interrupt a cast, if it runs. In any thread."""
+        running = self._running
+        if running is not None and (running.client, running.number) == (client, number):
+            self._interrupt()
+
+    def _status(self) -> dict[str, int]:
+        running = int(self._running is not None)
+        return {"queue": self._casts.waiting + running, "completed": self._casts.taken - running}
+
+    def _signal(self, number: int | str) -> None:
+        """Send the process a signal, or interrupt what runs here: nothing else if it is SIGINT."""
+        if isinstance(number, str):
+            number = int(getattr(signal, number))
+        if number == signal.SIGINT:
+            self._interrupt()
+        elif self._main_thread is not None:
+            os.kill(os.getpid(), number)
+        else:
+            raise ValueError(
+                f"engine {self.id} is threads of its client's process: it takes SIGINT only"
+            )
+
+    def _interrupt(self) -> None:
+        if not self._interruptible:
+            return
+        if self._main_thread is not None:
+            self._main_thread.interrupt()
+            return
+        with self._leaving:
+            if self._interruptible and self._thread is not None:
+                # Python's own way into another thread; a call in C ends first.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt)
+                )
+
+    def close(self) -> None:
+        """Take no more casts."""
+        self._casts.close()
+
+    # tasks of load-balanced views, in an executor's thread
+
+    def run_task(self, name: str, frames: Sequence[Any]) -> Result:
+        """Do something after what waits already."""
+        result: Future[Result] = Future()
+        self._casts.put(name, frames, result.set_result)
+        return result.result()
+
+    # the engine's thread
+
+    def _begin(self) -> None:
+        if self._main_thread is not None:
+            self._main_thread.give(self._run)
+        else:
+            name = f"treadle-engine-{self._native.name}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        self._thread = threading.get_ident()
+        worker_here.set(self._worker)
+        while True:
+            try:
+                cast = self._casts.next()
+                if cast is None:
+                    return
+                self._running = cast
+                self._finish(cast)
+            except KeyboardInterrupt:
+                # It came too late for what it was meant for.
+                continue
+            except Exception:
+                logger.exception("A cast failed in the engine itself")
+            finally:
+                # What it was sent is let go of before the next one comes.
+                self._running = cast = None
+
+    def _finish(self, cast: Cast) -> None:
+        result: Result | None = None
+        try:
+            if not self._casts.is_doomed(cast) and not self._follows_failure(cast):
+                result = self._perform(cast.frames, self._sender(cast))
+        finally:
+            if result is None:
+                result = _aborted()
+            elif self._stops_others(cast, result[0]):
+                self._failed[cast.client] = cast.number
+            self._casts.finish(cast, result)
+
+    @staticmethod
+    def _stops_others(cast: Cast, frames: list[Any]) -> bool:
+        """Whether code failed that a person has typed: what was to follow it is not run."""
+        operation, options, _ = pickle.loads(cast.frames[0])
+        if operation != "execute" or options["silent"]:
+            return False
+        return bool(pickle.loads(frames[0])["status"] == "error")
+
+    def _follows_failure(self, cast: Cast) -> bool:
+        """Whether a cast was sent before its client knew that code failed which is before it."""
+        failed = self._failed.get(cast.client)
+        if failed is None:
+            return False
+        _, _, known = pickle.loads(cast.frames[0])
+        return bool(known < failed)
+
+    def _sender(self, cast: Cast) -> Callable[[int, list[Any]], None]:
+        def send(first: int, events: list[Any]) -> None:
+            # A task's outputs come with its result.
+            self._casts.output(cast, pickle.dumps((first, events)))
+
+        return send
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        self._loop.soon(self._loop.asyncio_loop.call_later, seconds, function)
+
+    def _perform(self, frames: Sequence[Any], send: Callable[[int, list[Any]], None]) -> Result:
+        """Do what a cast says."""
+        started = time.time()
+        operation, options, _ = pickle.loads(frames[0])
+        self._outputs = outputs = Outputs(send, self._later)
+        reply: dict[str, Any] = {"status": "ok"}
+        value: list[Any] = []
+        with captured(outputs):
+            if self._shell is None:
+                own_process = self._main_thread is not None
+                self._shell = make_shell(self._running_outputs, self._native.directory, own_process)
+            try:
+                try:
+                    self._interruptible = True
+                    result = self._handlers[operation](frames[1:], **options)
+                    if result.number is not None:
+                        reply["count"] = result.number
+                    value = self._dumps(result.value)
+                finally:
+                    with self._leaving:
+                        self._interruptible = False
+                for _ in range(_MOMENT):
+                    # What was raised from another thread arrives now, and in no later call.
+                    pass
+            except BaseException as error:
+                self._interruptible = False
+                reply |= self._failure(error, operation)
+        # Without the times, results that are equal are equal bytes.
+        if events := outputs.close():
+            reply["events"] = events
+        return [pickle.dumps(reply), *value], (started, time.time())
+
+    def _running_outputs(self) -> Outputs:
+        assert self._outputs is not None
+        return self._outputs
+
+    def _dumps(self, value: Any) -> list[Any]:
+        try:
+            return _canning.dumps(value, by_value=self._by_value)
+        except Exception as error:
+            raise errors.unserializable(value, error, f"the result at engine {self.id}") from error
+
+    def _failure(self, error: BaseException, operation: str) -> dict[str, Any]:
+        count = None
+        if isinstance(error, _CodeFailed):
+            failed = error
+            error, lines, count = failed.error, failed.lines, failed.count
+        else:
+            try:
+                lines = self._shell.format(error, _FRAMES)
+            except Exception as another:
+                lines = [f"its traceback cannot be shown: {another!r}"]
+        try:
+            text = str(error)
+        except Exception as another:
+            text = f"it cannot be shown: {another!r}"
+        method = "execute" if operation == "execute" else "apply"
+        info = {"engine_uuid": self.uuid, "engine_id": self.id, "method": method}
+        content = {
+            "ename": type(error).__name__,
+            "evalue": text,
+            "traceback": lines,
+            "engine_info": info,
+        }
+        self._running_outputs().add("error", content)
+        return {"status": "error", "error": content, "count": count}
+
+    # operations
+
+    def _loads(self, frames: Sequence[Any]) -> Any:
+        return _canning.loads(frames, self._shell.namespace)
+
+    def _own(self, frames: Sequence[Any]) -> tuple[Any, Any]:
+        """Return what all engines share of a payload, and this engine's own."""
+        shared, parts = pickle.loads(frames[0], buffers=frames[1:])
+        return self._loads(shared), self._loads(parts[self.id])
+
+    def _apply(self, frames: Sequence[Any]) -> _Result:
+        function, args, kwargs = self._loads(frames)
+        return _Result(function(*args, **kwargs))
+
+    def _apply_part(self, frames: Sequence[Any], own: bool, elementwise: bool) -> _Result:
+        """Call a function with this engine's part of its arguments."""
+        assert own
+        function, args = self._own(frames)
+        return _Result(list(map(function, *args)) if elementwise else function(*args))
+
+    def _execute(self, frames: Sequence[Any], silent: bool) -> _Result:
+        code = bytes(frames[0]).decode()
+        if not silent:
+            self._running_outputs().add("execute_input", {"code": code})
+        done = self._shell.execute(code, silent)
+        if done.error is not None:
+            raise _CodeFailed(done.error, done.traceback, done.number)
+        return _Result(number=done.number)
+
+    def _push(self, frames: Sequence[Any], own: bool = False) -> _Result:
+        namespace = self._shell.namespace
+        values = self._own(frames)[1] if own else self._loads(frames)
+        for name, value in values.items():
+            if name.isidentifier():
+                namespace[name] = value
+                continue
+            # An attribute or an item: "a.b", "a[0]".
+            namespace["_treadle_pushed"] = value
+            try:
+                exec(f"{name} = _treadle_pushed", namespace)
+            finally:
+                namespace.pop("_treadle_pushed", None)
+        return _Result()
+
+    def _pull(self, frames: Sequence[Any]) -> _Result:
+        names = self._loads(frames)
+        namespace = self._shell.namespace
+        if isinstance(names, str):
+            return _Result(eval(names, namespace))
+        return _Result([eval(name, namespace) for name in names])
+
+    def _clear(self, _frames: Sequence[Any]) -> _Result:
+        self._shell.reset()
+        return _Result()
+
+    def _choose_pickler(self, _frames: Sequence[Any], by_value: bool) -> _Result:
+        self._by_value = by_value
+        return _Result()
+
+
+def _aborted() -> Result:
+    return [pickle.dumps({"status": "aborted"})], None

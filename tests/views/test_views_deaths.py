@@ -1,0 +1,91 @@
+"""Engines that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from ipyparallel import CompositeError, RemoteError
+
+from views_support import SOON
+
+
+def test_an_engine_that_is_killed(client: Any) -> None:
+    view = client[:]
+    victim = view.targets[1]
+    pids = view.apply_sync(os.getpid)
+
+    def wait(victim: int, gate: str) -> int:
+        import os
+        import time
+
+        while os.getpid() == victim:
+            time.sleep(1)
+        return os.getpid()
+
+    result = view.apply_async(wait, pids[1], "")
+    later = view.apply_async(os.getpid)
+    first, _, third = result.split()
+    assert first.get(SOON) == pids[0]
+    assert third.get(SOON) == pids[2]
+    os.kill(pids[1], signal.SIGKILL)
+    for which in (result, later):
+        with pytest.raises(CompositeError, match=f"Engine {victim} died") as caught:
+            which.get(SOON)
+        ((name, _, _, where),) = caught.value.elist
+        assert name == "EngineError"
+        assert where["engine_id"] == victim
+        zero, error, two = which.get(return_exceptions=True)
+        assert (zero, two) == (pids[0], pids[2])
+        assert isinstance(error, RemoteError)
+    client.engines.wait_for_engines(3, timeout=SOON)
+    assert victim not in client.ids
+    with pytest.raises(IndexError, match=f"No such engine: {victim}"):
+        view.apply_sync(os.getpid)
+    assert len(set(client[:].apply_sync(os.getpid))) == 3
+
+
+def test_an_engine_that_ends_itself(client: Any) -> None:
+    view = client[-1]
+    with pytest.raises(RemoteError, match="EngineError"):
+        view.apply_async(os._exit, 3).get(SOON)
+    client.engines.wait_for_engines(3, timeout=SOON)
+    assert view.targets not in client.ids
+
+
+def test_an_exit_of_code_is_an_error(client: Any) -> None:
+    view = client[0]
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(RemoteError, match="SystemExit"):
+        view.apply_sync(leave)
+    assert view.apply_sync(len, []) == 0
+
+
+def test_signals(client: Any) -> None:
+    engine = client.ids[0]
+    result = client[0].apply_async(signal.pause)
+    client.engines.send_signal("SIGKILL", engine)
+    with pytest.raises(RemoteError, match=f"Engine {engine} died"):
+        result.get(SOON)
+
+
+def test_an_engine_that_is_paused(client: Any) -> None:
+    """The others go on; it does its part later. The first one is the root: through it all get theirs."""
+    view = client[:]
+    pids = view.apply_sync(os.getpid)
+    os.kill(pids[-1], signal.SIGSTOP)
+    try:
+        results = [view.apply_async(os.getpid) for _ in range(3)]
+        for result in results:
+            *others, last = result.split()
+            assert [other.get(SOON) for other in others] == pids[:-1]
+            assert not last.ready()
+    finally:
+        os.kill(pids[-1], signal.SIGCONT)
+    for result in results:
+        assert result.get(SOON) == pids

@@ -23,6 +23,9 @@ __all__ = ["Buffer", "dumps", "loads"]
 
 _Pickler: Any = cloudpickle.Pickler
 
+# Nothing about these is special here.
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+
 # What ipyparallel's `interactive` and its like mark as the user's own.
 _MAIN = "__main__"
 
@@ -55,6 +58,8 @@ def dumps(value: Any, *, by_value: bool = False) -> list[Any]:
     Exception
         Whatever pickling raises.
     """
+    if type(value) in _PLAIN:
+        return [pickle.dumps(value, protocol=5)]
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     _Canner(file, by_value, buffers.append).dump(value)

@@ -155,17 +155,20 @@ class Caster:
     def wait(self, done: Callable[[], bool]) -> None:
         assert self.connection.wait(done, SOON)
 
-    def _arrived(self, arrivals: list[tuple[int, int, str, list[Any]]]) -> None:
+    def _arrived(self, arrivals: list[tuple[int, list[int], str, list[Any], list[Any]]]) -> None:
         self.calls += 1
-        for number, engine, kind, frames in arrivals:
+        for number, engines, kind, frames, times in arrivals:
+            assert len(times) == len(engines)
             if kind == "complete":
-                assert engine == -1
+                assert engines == [-1]
                 self.complete.add(number)
             elif kind == "output":
+                (engine,) = engines
                 self.outputs[number].append((engine, bytes(frames[0])))
             else:
-                assert engine not in self.results[number]
-                self.results[number][engine] = (kind, [bytes(frame) for frame in frames])
+                for engine in engines:
+                    assert engine not in self.results[number]
+                    self.results[number][engine] = (kind, [bytes(frame) for frame in frames])
 
     def cast(
         self, function: Callable[..., Any], *frames: Any, engines: Sequence[int] | None = None

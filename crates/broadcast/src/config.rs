@@ -75,7 +75,7 @@ impl Default for Config {
             inline: 64 << 10,
             window: 4 << 20,
             outstanding: 256,
-            flush: Duration::from_millis(3),
+            flush: Duration::from_millis(10),
             settle: Duration::from_millis(50),
             stall: Duration::from_secs(1),
             ask: Duration::from_secs(5),

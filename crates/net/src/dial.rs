@@ -48,6 +48,31 @@ pub(crate) struct Opened {
     pub(crate) session_secret: Secret,
 }
 
+impl Opened {
+    /// Has another driver drive it.
+    pub(crate) fn moved(self, driver: &Arc<Driver>) -> io::Result<Self> {
+        self.driver.deregister(self.token);
+        let socket = self.stream.as_fd();
+        let token = driver.register(Arc::new(Nobody), socket, Interest::None, true)?;
+        Ok(Self {
+            driver: Arc::clone(driver),
+            token,
+            ..self
+        })
+    }
+}
+
+/// Who owns a connection until its owner is made.
+struct Nobody;
+
+impl Source for Nobody {
+    fn ready(self: Arc<Self>, _token: Token, _readiness: Readiness) {}
+
+    fn tick(self: Arc<Self>, _token: Token, now: Instant) -> Option<Instant> {
+        Some(now)
+    }
+}
+
 /// What a listener does with those who knock.
 pub(crate) trait Door: Send + Sync {
     /// Answers or refuses a client.
@@ -322,10 +347,7 @@ impl Peer {
     ) -> Result<Self, NetError> {
         let security = Security::new(address, options)?;
         let limit = Instant::now() + options.connect_timeout;
-        let mut wait = Wait {
-            deadline: Some(wait.deadline.map_or(limit, |deadline| deadline.min(limit))),
-            interrupted: &mut *wait.interrupted,
-        };
+        let mut wait = wait.until(Some(limit));
         let mut last = None;
         for socket in address.resolve()? {
             match connect_to(address, socket, options, &security, &mut wait) {
@@ -357,6 +379,7 @@ fn connect_to(
     let stream = begin(socket, tls.as_ref()).map_err(failed)?;
     let mut own = hello(Role::Control);
     own.credit = options.pair.credit;
+    own.service = options.service;
     let handshake = Handshake::client(own, security.secret.clone());
     let slot = Arc::new((Mutex::new(None), Waiters::default()));
     let result = Arc::clone(&slot);

@@ -59,6 +59,8 @@ pub(crate) struct Token(u64);
 
 /// Set in the tokens of control connections: the leader serves them first.
 const CONTROL: u64 = 1 << 63;
+/// The token of the bell.
+const BELL: u64 = u64::MAX;
 
 /// Which readiness to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,42 @@ pub struct Wait<'a> {
     /// When to give up.
     pub deadline: Option<Instant>,
     /// Asked now and then, without any lock held: `true` ends the wait.
-    pub interrupted: &'a mut dyn FnMut() -> bool,
+    pub interrupted: Option<&'a mut dyn FnMut() -> bool>,
+}
+
+impl Wait<'_> {
+    /// Whether something ends it now.
+    pub fn is_interrupted(&mut self) -> bool {
+        self.interrupted
+            .as_mut()
+            .is_some_and(|interrupted| interrupted())
+    }
+
+    /// The same wait, which ends at `limit` at the latest.
+    pub fn until(&mut self, limit: Option<Instant>) -> Wait<'_> {
+        Wait {
+            deadline: match (self.deadline, limit) {
+                (Some(deadline), Some(limit)) => Some(deadline.min(limit)),
+                (deadline, limit) => deadline.or(limit),
+            },
+            interrupted: match &mut self.interrupted {
+                Some(interrupted) => Some(&mut **interrupted),
+                None => None,
+            },
+        }
+    }
+
+    /// How long to sleep before it is time to look whether it has ended.
+    pub fn look(&self) -> Duration {
+        let most = match self.interrupted {
+            Some(_) => INTERRUPT,
+            None => IDLE,
+        };
+        match self.deadline {
+            Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(most),
+            None => most,
+        }
+    }
 }
 
 impl std::fmt::Debug for Wait<'_> {
@@ -237,7 +274,7 @@ impl Driver {
             retired: AtomicBool::new(false),
             patient: AtomicBool::new(false),
         });
-        let bell = epoll::EventData::new_u64(u64::MAX);
+        let bell = epoll::EventData::new_u64(BELL);
         epoll::add(&driver.epoll, &driver.bell, bell, epoll::EventFlags::IN)?;
         let own = Arc::clone(&driver);
         let thread = std::thread::Builder::new()
@@ -371,7 +408,7 @@ impl Driver {
                 Err(TryLockError::WouldBlock) => None,
             };
             if let Some(mut lead) = lead {
-                let finished = self.lead_until(&mut lead, done, wait.deadline);
+                let finished = self.lead_until(&mut lead, done, wait.look());
                 drop(lead);
                 // A signal handler may wait for something here, too: it must be able to lead.
                 let early = if finished { Ok(()) } else { ended_early(wait) };
@@ -391,7 +428,7 @@ impl Driver {
             // Once it was so, it is not asked again: it may have taken what it found.
             let finished = !free && done();
             if !free && !finished {
-                std::thread::park_timeout(remaining(wait.deadline, INTERRUPT));
+                std::thread::park_timeout(wait.look());
             }
             self.following.fetch_sub(1, Ordering::SeqCst);
             self.followers.remove();
@@ -400,17 +437,16 @@ impl Driver {
                 self.pass_on();
                 return Ok(());
             }
-            ended_early(wait)?;
+            let early = ended_early(wait);
+            if early.is_err() {
+                self.pass_on();
+                return early;
+            }
         }
     }
 
-    /// Leads until `done`, or until it is time to look for an interruption: then `false`.
-    fn lead_until(
-        &self,
-        lead: &mut Lead,
-        done: &mut dyn FnMut() -> bool,
-        deadline: Option<Instant>,
-    ) -> bool {
+    /// Leads until `done`, for at most so long: then `false`.
+    fn lead_until(&self, lead: &mut Lead, done: &mut dyn FnMut() -> bool, most: Duration) -> bool {
         let started = Instant::now();
         let mut quiet_since = started;
         loop {
@@ -418,8 +454,9 @@ impl Driver {
                 return true;
             }
             let now = Instant::now();
-            let left = remaining(deadline, INTERRUPT.saturating_sub(now - started));
+            let left = most.saturating_sub(now - started);
             if left.is_zero() {
+                lead.lookout.note_nothing(now - quiet_since);
                 return false;
             }
             let looking =
@@ -503,11 +540,11 @@ impl Driver {
 
     fn handle(&self, event: epoll::Event, control: bool) {
         let token = event.data.u64();
-        if token == u64::MAX {
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        if (token & CONTROL != 0) != control {
             return;
         }
-        if (token & CONTROL != 0) != control {
+        if token == BELL {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             return;
         }
         let source = match lock(&self.sources).get(Token(token)) {
@@ -537,9 +574,19 @@ impl Driver {
 
     fn background(&self) {
         while !self.is_over() {
+            if self.following.load(Ordering::SeqCst) > 0 {
+                // One of them leads next.
+                self.park_while(|| self.following.load(Ordering::SeqCst) > 0);
+                continue;
+            }
             let idle = lock(&self.left).elapsed();
-            if self.following.load(Ordering::SeqCst) > 0 || idle < GRACE {
-                std::thread::park_timeout(GRACE);
+            // Where threads are not in a hurry, they come back.
+            let grace = match self.patient.load(Ordering::Relaxed) {
+                true => CALM,
+                false => GRACE,
+            };
+            if idle < grace {
+                std::thread::park_timeout(grace);
                 continue;
             }
             match self.lead.try_lock() {
@@ -553,16 +600,21 @@ impl Driver {
                     self.pass_on();
                 }
                 Err(_) if idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
-                    // The leader wakes this thread when it stops.
-                    self.state.store(PARKED, Ordering::SeqCst);
-                    if self.lead.try_lock().is_err() {
-                        std::thread::park_timeout(IDLE);
-                    }
-                    self.state.store(NAPPING, Ordering::SeqCst);
+                    self.park_while(|| self.lead.try_lock().is_err());
                 }
-                Err(_) => std::thread::park_timeout(GRACE),
+                Err(_) => std::thread::park_timeout(grace),
             }
         }
+    }
+
+    /// Has the background thread sleep, if there still is a reason to: whoever stops to wait last
+    /// wakes it.
+    fn park_while(&self, reason: impl Fn() -> bool) {
+        self.state.store(PARKED, Ordering::SeqCst);
+        if reason() {
+            std::thread::park_timeout(IDLE);
+        }
+        self.state.store(NAPPING, Ordering::SeqCst);
     }
 }
 
@@ -574,15 +626,8 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-fn remaining(deadline: Option<Instant>, most: Duration) -> Duration {
-    match deadline {
-        Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(most),
-        None => most,
-    }
-}
-
 fn ended_early(wait: &mut Wait<'_>) -> Result<(), Early> {
-    if (wait.interrupted)() {
+    if wait.is_interrupted() {
         return Err(Early::Interrupted);
     }
     match wait.deadline {

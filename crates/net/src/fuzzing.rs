@@ -416,6 +416,7 @@ mod tests {
             descriptors: b"treadle-1".to_vec(),
             timeout_ms: 30_000,
             proves: true,
+            service: 1,
             release: "0.1.0".into(),
         };
         let encoded = hello.encode_to_vec();

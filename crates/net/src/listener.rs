@@ -47,6 +47,7 @@ pub struct Listener {
 struct Listening {
     driver: Arc<Driver>,
     lane: Option<Lane>,
+    service_lanes: Vec<(u32, Lane)>,
     security: Security,
     config: Config,
     /// The abstract name of the Unix socket for descriptors.
@@ -105,6 +106,7 @@ impl Listener {
         let state = Arc::new(Listening {
             driver,
             lane,
+            service_lanes: options.service_lanes.clone(),
             security,
             config: options.pair.clone(),
             descriptors,
@@ -279,7 +281,15 @@ impl Listening {
     }
 
     /// A new pair.
-    fn welcome(&self, opened: Opened, session: u64, address: String) {
+    fn welcome(&self, mut opened: Opened, session: u64, address: String) {
+        let mut lanes = self.service_lanes.iter();
+        if let Some((_, lane)) = lanes.find(|(service, _)| *service == opened.hello.service) {
+            match opened.moved(lane.driver()) {
+                Ok(moved) => opened = moved,
+                // No descriptor is left: it is closed.
+                Err(_) => return,
+            }
+        }
         let established = Established {
             stream: opened.stream,
             driver: opened.driver,

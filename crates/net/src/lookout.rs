@@ -43,6 +43,13 @@ impl Lookout {
         }
     }
 
+    /// Nothing came for so long.
+    pub(crate) fn note_nothing(&mut self, waited: Duration) {
+        if waited >= SOON {
+            self.note(waited);
+        }
+    }
+
     /// Something came, after so long.
     pub(crate) fn note(&mut self, waited: Duration) {
         if waited < SOON {
@@ -89,5 +96,17 @@ mod tests {
         assert_eq!(lookout.length(), Duration::ZERO);
         lookout.note(micros(10));
         assert!(lookout.length() >= LOOKOUT, "{lookout:?}");
+    }
+
+    #[test]
+    fn nobody_looks_out_where_nothing_comes_at_all() {
+        let mut lookout = Lookout::default();
+        lookout.note_nothing(SOON - micros(1));
+        for _ in 1..PATIENCE {
+            lookout.note_nothing(SOON);
+        }
+        assert!(lookout.length() >= LOOKOUT, "{lookout:?}");
+        lookout.note_nothing(SOON);
+        assert_eq!(lookout.length(), Duration::ZERO);
     }
 }

@@ -28,6 +28,10 @@ pub struct Options {
     /// Where the control connection of a peer lives, or all connections of a listener. Without it:
     /// on one of the drivers that the process shares.
     pub lane: Option<Lane>,
+    /// What a connection is for, as the applications on both sides know it.
+    pub service: u32,
+    /// Where a listener's control connections for some services live.
+    pub service_lanes: Vec<(u32, Lane)>,
     /// How long connecting may take, resolving and handshake included.
     pub connect_timeout: Duration,
 }
@@ -41,6 +45,8 @@ impl Default for Options {
             insecure: false,
             shared_memory: true,
             lane: None,
+            service: 0,
+            service_lanes: Vec::new(),
             connect_timeout: Duration::from_secs(30),
         }
     }

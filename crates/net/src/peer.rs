@@ -404,7 +404,7 @@ impl Peer {
         self.start_close();
         let mut wait = Wait {
             deadline: Some(Instant::now() + LINGER),
-            interrupted: &mut || false,
+            interrupted: None,
         };
         let _ = self
             .shared

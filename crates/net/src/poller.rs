@@ -7,14 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::driver::{Driver, Wait, Waiters, drivers};
 use crate::error::NetError;
 use crate::lane::Lane;
-
-/// A waiting thread looks at least this often whether it was interrupted.
-const INTERRUPT: Duration = Duration::from_millis(25);
 
 /// A queue of pairs that want attention; [`Peer::watch`](crate::Peer::watch) adds one.
 #[derive(Debug)]
@@ -100,19 +97,14 @@ impl Poller {
             }
             if queue.leader.is_some() {
                 queue.idle += 1;
-                let limit = wait.deadline.map_or(INTERRUPT, |deadline| {
-                    deadline
-                        .saturating_duration_since(Instant::now())
-                        .min(INTERRUPT)
-                });
                 let (mut queue, timeout) = self
                     .idle
-                    .wait_timeout(queue, limit)
+                    .wait_timeout(queue, wait.look())
                     .unwrap_or_else(PoisonError::into_inner);
                 queue.idle -= 1;
                 drop(queue);
                 if timeout.timed_out() {
-                    if (wait.interrupted)() {
+                    if wait.is_interrupted() {
                         return Err(NetError::Interrupted);
                     }
                     if wait

@@ -17,7 +17,7 @@ fn run(threads: usize, response_size: usize, load: &Load) -> (Report, Served) {
         let served = scope.spawn(|| {
             let mut wait = Wait {
                 deadline: None,
-                interrupted: &mut || stop.load(Ordering::Relaxed),
+                interrupted: Some(&mut || stop.load(Ordering::Relaxed)),
             };
             serve(&listener, threads, response_size, &mut wait)
         });
@@ -101,17 +101,17 @@ fn an_interrupted_load_tells_what_it_counted_so_far() {
         scope.spawn(|| {
             let mut wait = Wait {
                 deadline: None,
-                interrupted: &mut || stop.load(Ordering::Relaxed),
+                interrupted: Some(&mut || stop.load(Ordering::Relaxed)),
             };
             serve(&listener, 1, 10, &mut wait)
         });
         let mut asked = 0;
         let mut wait = Wait {
             deadline: None,
-            interrupted: &mut || {
+            interrupted: Some(&mut || {
                 asked += 1;
                 asked > 20
-            },
+            }),
         };
         let report = drive(listener.address(), &options, &load, &mut wait);
         stop.store(true, Ordering::Relaxed);

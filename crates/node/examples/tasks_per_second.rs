@@ -242,10 +242,9 @@ impl Crowd {
     fn connect(address: &Address, options: &Options, lane: &Lane, workers: usize) -> Self {
         let poller = Poller::on(lane);
         let join = |name: String, role: Role, key: usize| {
-            let mut never = || false;
             let mut wait = Wait {
                 deadline: Some(Instant::now() + Duration::from_secs(30)),
-                interrupted: &mut never,
+                interrupted: None,
             };
             let peer = Peer::connect(address, options, &mut wait).expect("a connection");
             let hello = Hello {
@@ -395,10 +394,9 @@ impl Crowd {
                 worker.flush().expect("sent");
             }
         }
-        let mut never = || false;
         let mut wait = Wait {
             deadline: Some(Instant::now() + Duration::from_millis(500)),
-            interrupted: &mut never,
+            interrupted: None,
         };
         let Ok(turn) = self.poller.next(&mut wait) else {
             return;

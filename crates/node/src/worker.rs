@@ -37,7 +37,7 @@ use treadle_store::{Live, PutError, Store, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
 
-use crate::broadcast::{Plane, host_number};
+use crate::broadcast::{self, Plane, host_number};
 use crate::error::NodeError;
 use crate::lock;
 use crate::message::{Answer, Call, FromWorker, Hello, Role};
@@ -127,7 +127,12 @@ impl Worker {
     /// cannot be made.
     pub fn connect(options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
         let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
-        let listener = Listener::bind(&options.listen, &options.net)?;
+        let relay_lane = Lane::patient()?;
+        let listening = treadle_net::Options {
+            service_lanes: vec![(broadcast::SERVICE, relay_lane.clone())],
+            ..options.net.clone()
+        };
+        let listener = Listener::bind(&options.listen, &listening)?;
         let store = Store::open(options.store.clone())?;
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
@@ -164,6 +169,7 @@ impl Worker {
                 member,
                 options.name.clone(),
                 options.memory,
+                relay_lane,
                 options.net.clone(),
                 Box::new(Around(this.clone())),
             ),
@@ -437,7 +443,7 @@ impl Worker {
                 &mut closed,
                 &mut Wait {
                     deadline: Some(deadline),
-                    interrupted: &mut || false,
+                    interrupted: None,
                 },
             );
         }

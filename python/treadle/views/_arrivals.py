@@ -13,7 +13,7 @@ from ipyparallel import error
 from ipyparallel.client.client import ExecuteReply
 from ipyparallel.client.futures import MessageFuture
 
-from treadle import _canning
+from treadle import _canning, _reply
 
 __all__ = ["Times", "finish", "lose", "put_out", "refuse", "result_of", "size_of", "succeeded"]
 
@@ -74,7 +74,7 @@ def finish(
     if times is not None:
         for name, time in zip(("started", "completed"), times, strict=True):
             metadata[name] = datetime.fromtimestamp(time, timezone.utc)
-    reply = pickle.loads(frames[0])
+    reply = _reply.loads(frames[0])
     metadata["status"] = reply["status"]
     _take(future, 0, reply.get("events", ()))
     if reply["status"] == "ok" and future.header["msg_type"] == "execute_request":
@@ -85,13 +85,13 @@ def finish(
 
 def result_of(name: str, where: dict[str, Any], frames: Sequence[Any]) -> Any:
     """Return the result of a call that is in frames: an exception if it failed."""
-    reply = pickle.loads(frames[0])
+    reply = _reply.loads(frames[0])
     if reply["status"] == "aborted":
         return error.TaskAborted(name)
     if reply["status"] == "error":
         return error.unwrap_exception(reply["error"])
     try:
-        return _canning.loads(frames[1:])
+        return _canning.loads(frames[1:]) if len(frames) > 1 else None
     except Exception as problem:
         text = f"the result cannot be unpickled here: {problem}"
         return error.RemoteError(type(problem).__name__, text, "", {**where, "method": "apply"})
@@ -99,7 +99,7 @@ def result_of(name: str, where: dict[str, Any], frames: Sequence[Any]) -> Any:
 
 def succeeded(frames: Sequence[Any]) -> bool:
     """Whether the result in frames is not an exception."""
-    return bool(pickle.loads(frames[0])["status"] == "ok")
+    return bool(_reply.loads(frames[0])["status"] == "ok")
 
 
 def size_of(frames: Sequence[Any]) -> int:

@@ -35,7 +35,6 @@ class _Arrival(NamedTuple):
 
     kind: str
     frames: Sequence[Any]
-    times: Times | None
     received: datetime
 
 
@@ -47,16 +46,25 @@ class Cast:
     """
 
     def __init__(
-        self, client: Engines, number: int, engines: Sequence[int], request: str, label: Any
+        self,
+        client: Engines,
+        number: int,
+        engines: Sequence[int],
+        request: str,
+        label: Any,
+        submitted: datetime,
     ) -> None:
         self._client = client
         self.number = number
         self.engines = list(engines)
         self.request = request
         self._label = label
-        self._submitted = datetime.now(timezone.utc)
+        self._submitted = submitted
+        start = f"{client._prefix}_{number}_"
+        self._names = [f"{start}{engine}" for engine in self.engines]
         self._lock = threading.RLock()
         self._arrivals: dict[int, _Arrival] = {}
+        self._times: dict[int, Times | None] = {}
         self._messages: dict[int, MessageFuture] = {}
         self._results: dict[int, Any] = {}
         # What engines sent together, and is nothing: looked at once.
@@ -69,8 +77,7 @@ class Cast:
 
     def names(self) -> list[str]:
         """Return the ids of all of its messages."""
-        start = f"{self._client._prefix}_{self.number}_"
-        return [f"{start}{engine}" for engine in self.engines]
+        return self._names
 
     @property
     def finished(self) -> bool:
@@ -96,7 +103,11 @@ class Cast:
     # what arrives
 
     def arrive(
-        self, engines: Sequence[int], kind: str, frames: Sequence[Any], times: Times | None
+        self,
+        engines: Sequence[int],
+        kind: str,
+        frames: Sequence[Any],
+        times: Sequence[Times | None],
     ) -> None:
         """Take what engines sent: the same of each of them."""
         if kind == "output":
@@ -105,10 +116,12 @@ class Cast:
                     if engine not in self._arrivals:
                         put_out(self.message(engine), frames)
             return
-        arrival = _Arrival(kind, frames, times, datetime.now(timezone.utc))
+        arrival = _Arrival(kind, frames, datetime.now(timezone.utc))
         with self._lock:
-            fresh = [engine for engine in engines if engine not in self._arrivals]
-            self._arrivals.update(dict.fromkeys(fresh, arrival))
+            whens = zip(engines, times, strict=True)
+            fresh = {engine: when for engine, when in whens if engine not in self._arrivals}
+            self._times |= fresh
+            self._arrivals |= dict.fromkeys(fresh, arrival)
             listeners: list[Callable[[], None]] = []
             if self.finished:
                 listeners, self._listeners = self._listeners, []
@@ -159,7 +172,7 @@ class Cast:
                 failed = lose if arrival.kind == "lost" else refuse
                 result = failed(message, bytes(arrival.frames[0]).decode(), arrival.received)
             else:
-                result = finish(message, arrival.frames, arrival.times, arrival.received)
+                result = finish(message, arrival.frames, self._times[engine], arrival.received)
             result = self._results.setdefault(engine, result)
         self._client.resolve(message, result)
 

@@ -7,7 +7,7 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         self._registrations = self._submitted = 0
         # The last cast that is known to have failed somewhere.
         self._failed = 0
-        self._early: dict[int, list[tuple[Sequence[int], str, Any, Times | None]]] = {}
+        self._early: dict[int, list[tuple[Sequence[int], str, Any, Sequence[Times | None]]]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._client!r}>"
@@ -173,8 +173,9 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
             raise RuntimeError("Client cannot be used after it was closed")
         head = pickle.dumps((operation, options, self._failed))
         with self._registering():
+            submitted = datetime.now(timezone.utc)
             number = self._transport.cast(engines, head, payload)
-            cast = Cast(self, number, engines, request, label)
+            cast = Cast(self, number, engines, request, label, submitted)
             names = cast.names()
             self.history.extend(names)
             self.outstanding.update(names)
@@ -233,7 +234,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         engines: Sequence[int],
         kind: str,
         frames: Sequence[Any],
-        times: Times | None = None,
+        times: Sequence[Times | None],
     ) -> None:
         if kind == "finished" and not succeeded(frames):
             self._failed = max(self._failed, number)
@@ -248,9 +249,11 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         except Exception:
             logger.exception("%s of cast %d at engines %s", kind, number, engines)
 
-    def ended(self, cast: Cast, engines: Sequence[int]) -> None:
+    def ended(self, cast: Cast, engines: Collection[int]) -> None:
         """Take note that a cast's results of engines have come."""
-        self.outstanding.difference_update([cast.name(engine) for engine in engines])
+        is_all = len(engines) == len(cast.engines)
+        names = cast.names() if is_all else [cast.name(engine) for engine in engines]
+        self.outstanding.difference_update(names)
         if cast.finished:
             with self._lock:
                 self._casts.pop(cast.number, None)
@@ -285,7 +288,8 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         with self._lock:
             casts = list(self._casts.values())
         for cast in casts:
-            cast.arrive(cast.waiting(), "lost", [reason.encode()], None)
+            waiting = cast.waiting()
+            cast.arrive(waiting, "lost", [reason.encode()], [None] * len(waiting))
         self._tasks.disconnected(reason)
 
     # what is asked beside the casts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ipyparallel import Dependency, error
 from ipyparallel.client.futures import MessageFuture
 
+from treadle import _reply
 from treadle.views._arrivals import finish, lose
 from treadle.worker._balanced import Failed, Outcome, Payload, run
 
@@ -266,5 +266,5 @@ class Tasks:
 
 
 def _is_unmet(frames: Sequence[Any]) -> bool:
-    reply = pickle.loads(frames[0])
+    reply = _reply.loads(frames[0])
     return bool(reply["status"] == "error" and reply["error"]["ename"] == "UnmetDependency")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from treadle import _reply
 from treadle._calls import error_of, pack, unpack_answer
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
+    from treadle.views._arrivals import Times
 
 __all__ = ["Engine", "Transport"]
 
 # Seconds that the scheduler has to say who the engines are, and engines to answer what is not a cast.
 _PATIENCE = 30.0
-
-_ABORTED = pickle.dumps({"status": "aborted"})
 
 
 class Engine(NamedTuple):
@@ -36,7 +35,7 @@ class Transport:
     ----------
     arrived
         Called with the number of a cast, engines that have sent the same, what it is, its frames,
-        and when these engines began and ended, in any thread: ``"output"`` as it comes, then of
+        and when each of these engines began and ended, in any thread: ``"output"`` as it comes, then of
         each engine once ``"finished"``, or ``"lost"`` with the reason as the only frame, or
         ``"refused"`` with the reason why it did not take the payload.
     """
@@ -74,15 +73,14 @@ class Transport:
         number: int = connection.cast(engines, head, frames)
         return number
 
-    def _came(self, arrivals: Sequence[tuple[int, int, str, list[Any]]]) -> None:
-        for number, engine, kind, frames in arrivals:
-            if kind == "finished":
-                times = pickle.loads(frames[0])
-                self._arrived(number, [engine], kind, frames[1:], times)
-            elif kind == "aborted":
-                self._arrived(number, [engine], "finished", [_ABORTED])
+    def _came(
+        self, arrivals: Sequence[tuple[int, list[int], str, list[Any], Sequence[Times | None]]]
+    ) -> None:
+        for number, engines, kind, frames, times in arrivals:
+            if kind == "aborted":
+                self._arrived(number, engines, "finished", [_reply.ABORTED], times)
             elif kind != "complete":
-                self._arrived(number, [engine], kind, frames)
+                self._arrived(number, engines, kind, frames, times)
 
     def address(self, engine: int) -> str:
         """Return the address of an engine's worker."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -87,8 +86,7 @@ class Casts:
     def finish(self, cast: Cast, result: Result) -> None:
         """Send the result: the last word about it."""
         if isinstance(cast.client, int):
-            frames, times = result
-            self._native.finish_cast(cast.client, cast.number, [pickle.dumps(times), *frames])
+            self._native.finish_cast(cast.client, cast.number, *result)
             return
         with self._lock:
             finished = self._finished.pop((cast.client, cast.number), None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from treadle import _canning
+from treadle import _canning, _reply
 from treadle._loop import LoopThread
 from treadle.worker import errors
 from treadle.worker._casts import Cast, Casts, Result
@@ -182,30 +182,17 @@ class Engine:
     def _finish(self, cast: Cast) -> None:
         result: Result | None = None
         try:
-            if not self._casts.is_doomed(cast) and not self._follows_failure(cast):
-                result = self._perform(cast.frames, self._sender(cast))
+            operation, options, known = pickle.loads(cast.frames[0])
+            # Code failed that its client did not know of when it sent this.
+            follows_failure = known < self._failed.get(cast.client, 0)
+            if not follows_failure and not self._casts.is_doomed(cast):
+                result = self._perform(operation, options, cast.frames[1:], self._sender(cast))
+                is_typed = operation == "execute" and not options["silent"]
+                if is_typed and _reply.loads(result[0][0])["status"] == "error":
+                    # What was to follow code that a person has typed is not run.
+                    self._failed[cast.client] = cast.number
         finally:
-            if result is None:
-                result = _aborted()
-            elif self._stops_others(cast, result[0]):
-                self._failed[cast.client] = cast.number
-            self._casts.finish(cast, result)
-
-    @staticmethod
-    def _stops_others(cast: Cast, frames: list[Any]) -> bool:
-        """Whether code failed that a person has typed: what was to follow it is not run."""
-        operation, options, _ = pickle.loads(cast.frames[0])
-        if operation != "execute" or options["silent"]:
-            return False
-        return bool(pickle.loads(frames[0])["status"] == "error")
-
-    def _follows_failure(self, cast: Cast) -> bool:
-        """Whether a cast was sent before its client knew that code failed which is before it."""
-        failed = self._failed.get(cast.client)
-        if failed is None:
-            return False
-        _, _, known = pickle.loads(cast.frames[0])
-        return bool(known < failed)
+            self._casts.finish(cast, _aborted() if result is None else result)
 
     def _sender(self, cast: Cast) -> Callable[[int, list[Any]], None]:
         def send(first: int, events: list[Any]) -> None:
@@ -217,10 +204,15 @@ class Engine:
     def _later(self, seconds: float, function: Callable[[], None]) -> None:
         self._loop.soon(self._loop.asyncio_loop.call_later, seconds, function)
 
-    def _perform(self, frames: Sequence[Any], send: Callable[[int, list[Any]], None]) -> Result:
+    def _perform(
+        self,
+        operation: str,
+        options: dict[str, Any],
+        frames: Sequence[Any],
+        send: Callable[[int, list[Any]], None],
+    ) -> Result:
         """Do what a cast says."""
         started = time.time()
-        operation, options, _ = pickle.loads(frames[0])
         self._outputs = outputs = Outputs(send, self._later)
         reply: dict[str, Any] = {"status": "ok"}
         value: list[Any] = []
@@ -231,7 +223,7 @@ class Engine:
             try:
                 try:
                     self._interruptible = True
-                    result = self._handlers[operation](frames[1:], **options)
+                    result = self._handlers[operation](frames, **options)
                     if result.number is not None:
                         reply["count"] = result.number
                     value = self._dumps(result.value)
@@ -244,16 +236,17 @@ class Engine:
             except BaseException as error:
                 self._interruptible = False
                 reply |= self._failure(error, operation)
-        # Without the times, results that are equal are equal bytes.
         if events := outputs.close():
             reply["events"] = events
-        return [pickle.dumps(reply), *value], (started, time.time())
+        return [_reply.dumps(reply), *value], (started, time.time())
 
     def _running_outputs(self) -> Outputs:
         assert self._outputs is not None
         return self._outputs
 
     def _dumps(self, value: Any) -> list[Any]:
+        if value is None:
+            return []
         try:
             return _canning.dumps(value, by_value=self._by_value)
         except Exception as error:
@@ -345,4 +338,4 @@ class Engine:
 
 
 def _aborted() -> Result:
-    return [pickle.dumps({"status": "aborted"})], None
+    return [_reply.ABORTED], None

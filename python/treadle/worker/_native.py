@@ -93,8 +93,17 @@ class Native(Protocol):
     def cast_output(self, client: int, number: int, output: Any) -> None:
         """Send what a cast has put out by now."""
 
-    def finish_cast(self, client: int, number: int, frames: Sequence[Any]) -> None:
-        """Send the result of a cast: the last word about it. The next one comes after that."""
+    def finish_cast(
+        self,
+        client: int,
+        number: int,
+        frames: Sequence[Any],
+        times: tuple[float, float] | None = None,
+    ) -> None:
+        """Send the result of a cast, and when it began and ended (``time.time()``).
+
+        It is the last word about the cast. The next one comes after that.
+        """
 
     def drain(self) -> None:
         """Begin to leave: values move away first."""

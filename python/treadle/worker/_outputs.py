@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from collections.abc import Callable
+from typing import Any, TextIO
 
 __all__ = ["Event", "Outputs", "captured"]
 
@@ -78,21 +77,24 @@ class Outputs:
             return self._events
 
 
-class _Stream:
-    """A standard stream, but for one thread, whose text becomes output."""
+# Where what a thread prints goes.
+_outputs_of: dict[int, Outputs] = {}
 
-    def __init__(self, stream: TextIO, name: str, outputs: Outputs) -> None:
+
+class _Stream:
+    """A standard stream, but for the text of threads whose outputs are captured."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
         self._name = name
-        self._outputs = outputs
-        self._thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        if threading.get_ident() != self._thread:
+        outputs = _outputs_of.get(threading.get_ident())
+        if outputs is None:
             return self._stream.write(text)
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._outputs.write(self._name, text)
+        outputs.write(self._name, text)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -100,26 +102,25 @@ class _Stream:
             self.write(line)
 
     def isatty(self) -> bool:
-        return False
+        return threading.get_ident() not in _outputs_of and self._stream.isatty()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-@contextmanager
-def captured(outputs: Outputs) -> Iterator[None]:
-    """Make what the calling thread prints in the block output."""
-    before = sys.stdout, sys.stderr
-    mine = tuple(
-        cast("TextIO", _Stream(stream, name, outputs))
-        for stream, name in zip(before, ("stdout", "stderr"), strict=True)
-    )
-    sys.stdout, sys.stderr = mine
-    try:
-        yield
-    finally:
-        # Somebody else may have put a stream of his own in its place, and wants to find it there.
-        if sys.stdout is mine[0]:
-            sys.stdout = before[0]
-        if sys.stderr is mine[1]:
-            sys.stderr = before[1]
+class captured:
+    """Makes what the calling thread prints in the block output."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs = outputs
+
+    def __enter__(self) -> None:
+        # They stay, and are put there again if somebody has put others in their place.
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if type(stream) is not _Stream and stream is not None:
+                setattr(sys, name, _Stream(stream, name))
+        _outputs_of[threading.get_ident()] = self._outputs
+
+    def __exit__(self, *_: object) -> None:
+        _outputs_of.pop(threading.get_ident(), None)

@@ -195,7 +195,7 @@ impl Client {
             if now >= self.end || self.stop.load(Ordering::Relaxed) {
                 return Ok(now);
             }
-            let early = if (wait.interrupted)() {
+            let early = if wait.is_interrupted() {
                 Some(NetError::Interrupted)
             } else if wait.deadline.is_some_and(|deadline| now >= deadline) {
                 Some(NetError::Timeout)
@@ -215,7 +215,7 @@ impl Client {
         while !self.stop.load(Ordering::Relaxed) {
             let mut wait = Wait {
                 deadline: Some(self.end),
-                interrupted: &mut interrupted,
+                interrupted: Some(&mut interrupted),
             };
             let Ok(turn) = poller.next(&mut wait) else {
                 return;

@@ -67,7 +67,7 @@ pub fn serve(
                 peer.watch(&server.poller, key);
             }
             let now = std::time::Instant::now();
-            if (wait.interrupted)() || wait.deadline.is_some_and(|deadline| now >= deadline) {
+            if wait.is_interrupted() || wait.deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(());
             }
             match poll(&mut [PollFd::new(&*knock, PollFlags::IN)], Some(&INTERRUPT)) {
@@ -141,7 +141,7 @@ impl Server {
         while !self.stop.load(Ordering::Relaxed) {
             let mut wait = Wait {
                 deadline: None,
-                interrupted: &mut interrupted,
+                interrupted: Some(&mut interrupted),
             };
             let Ok(turn) = self.poller.next(&mut wait) else {
                 return;

@@ -44,8 +44,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const DESCRIPTORS: Duration = Duration::from_millis(500);
 /// The thread looks at least this often whether the node is over, and for unused connections.
 const LOOK: Duration = Duration::from_millis(250);
+/// And so soon after something came, then more rarely: what is due by then wakes nobody.
+const SOON: Duration = Duration::from_millis(15);
 /// How often unused connections are looked for.
 const SWEEP: Duration = Duration::from_secs(15);
+/// What connections between neighbours are for, in their handshake.
+pub(crate) const SERVICE: u32 = 1;
 /// The signal's key in the poller; connections begin at 1.
 const SIGNAL: usize = 0;
 /// The part of the memory that a client's payloads may take before the next cast waits.
@@ -103,6 +107,8 @@ struct Inner {
     me: Neighbour,
     /// The number of this host.
     host_number: u32,
+    /// Where connections live; a client that never casts has none.
+    lane: OnceLock<Lane>,
     options: Options,
     surroundings: Box<dyn Surroundings>,
     host: Mutex<Host>,
@@ -140,6 +146,7 @@ impl Plane {
         member: Member,
         name: String,
         limit: u64,
+        lane: Lane,
         options: Options,
         surroundings: Box<dyn Surroundings>,
     ) -> Self {
@@ -149,7 +156,15 @@ impl Plane {
             limit,
         };
         let host_number = member.host;
-        Self::new(Me::Engine(member), own, host_number, options, surroundings)
+        let me = Me::Engine(member);
+        Self::new(
+            me,
+            own,
+            host_number,
+            OnceLock::from(lane),
+            options,
+            surroundings,
+        )
     }
 
     /// The top of a client's session, on the machine called `host`.
@@ -169,19 +184,21 @@ impl Plane {
             session,
             host: Some(host_number),
         };
-        Self::new(me, own, host_number, options, surroundings)
+        Self::new(me, own, host_number, OnceLock::new(), options, surroundings)
     }
 
     fn new(
         me: Me,
         own: Own,
         host_number: u32,
+        lane: OnceLock<Lane>,
         options: Options,
         surroundings: Box<dyn Surroundings>,
     ) -> Self {
         Self(Arc::new(Inner {
             me: own.who,
             host_number,
+            lane,
             options,
             surroundings,
             host: Mutex::new(Host::new(me, own)),
@@ -310,7 +327,7 @@ impl Plane {
                 return Err(CastError::Refused("the client is closed".to_owned()));
             }
             drop(host);
-            if (wait.interrupted)() {
+            if wait.is_interrupted() {
                 return Err(NetError::Interrupted.into());
             }
             host = lock(&inner.host);
@@ -426,7 +443,10 @@ impl Inner {
     /// What connections need, with the thread that serves them. `None`: the system has no more.
     fn wires(self: &Arc<Self>) -> Option<&Wires> {
         let start = || {
-            let lane = Lane::patient().ok()?;
+            if self.lane.get().is_none() {
+                let _ = self.lane.set(Lane::patient().ok()?);
+            }
+            let lane = self.lane.get()?.clone();
             let poller = Poller::on(&lane);
             let signal = poller.signal(SIGNAL);
             let (weak, waits) = (Arc::downgrade(self), Arc::clone(&poller));
@@ -449,6 +469,7 @@ impl Inner {
         };
         let options = Options {
             lane: Some(wires.lane.clone()),
+            service: SERVICE,
             connect_timeout: CONNECT,
             // Between hosts payloads go in pieces, which are not to be frozen before they are whole.
             shared_memory: self.options.shared_memory && member.host == self.host_number,
@@ -494,7 +515,7 @@ fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, St
     let address: Address = member.address.parse().map_err(|error| format!("{error}"))?;
     let mut wait = Wait {
         deadline: None,
-        interrupted: &mut || false,
+        interrupted: None,
     };
     let peer = Peer::connect(&address, options, &mut wait).map_err(|error| error.to_string())?;
     let (kind, frames) = attached::greeting(me, member.worker);
@@ -513,6 +534,7 @@ fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, St
 /// Serves connections until the node is over.
 fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
     let mut swept = Instant::now();
+    let mut look = SOON;
     loop {
         let wakes = {
             let Some(inner) = inner.upgrade() else { return };
@@ -521,14 +543,18 @@ fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
                 return;
             }
             let now = Instant::now();
-            let wakes = host.due().map_or(now + LOOK, |due| due.min(now + LOOK));
+            let wakes = host.due().map_or(now + look, |due| due.min(now + look));
             *lock(&inner.wakes) = Some(wakes);
             wakes
         };
         let turn = poller.next(&mut Wait {
             deadline: Some(wakes),
-            interrupted: &mut || false,
+            interrupted: None,
         });
+        look = match &turn {
+            Ok(_) => SOON,
+            Err(_) => LOOK.min(look * 2),
+        };
         let Some(inner) = inner.upgrade() else { return };
         let is_swept = swept.elapsed() > SWEEP;
         inner.with(|host, deeds| {

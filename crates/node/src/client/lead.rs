@@ -52,12 +52,7 @@ impl<T> Client<T> {
 
     /// Waits a moment for room, while another thread leads.
     pub(super) fn wait_briefly(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
-        let slice = Instant::now() + SLICE;
-        let deadline = wait.deadline.map_or(slice, |deadline| deadline.min(slice));
-        let mut brief = Wait {
-            deadline: Some(deadline),
-            interrupted: &mut *wait.interrupted,
-        };
+        let mut brief = wait.until(Some(Instant::now() + SLICE));
         match self.peer.wait_for_room(&mut brief) {
             Err(NetError::Timeout) if wait.deadline.is_none_or(|limit| Instant::now() < limit) => {
                 Ok(())
@@ -105,14 +100,7 @@ impl<T> Lead<'_, T> {
             }
             engine.next_due()
         };
-        let deadline = match (wait.deadline, due) {
-            (Some(deadline), Some(due)) => Some(deadline.min(due)),
-            (deadline, due) => deadline.or(due),
-        };
-        let mut shorter = Wait {
-            deadline,
-            interrupted: &mut *wait.interrupted,
-        };
+        let mut shorter = wait.until(due);
         match client.poller.next(&mut shorter) {
             Ok(turn) => client.serve(turn),
             Err(NetError::Timeout) if wait.deadline.is_none_or(|limit| Instant::now() < limit) => {
@@ -137,7 +125,7 @@ impl<T> Lead<'_, T> {
         for _ in 0..TURNS {
             let mut none = Wait {
                 deadline: Some(now),
-                interrupted: &mut || false,
+                interrupted: None,
             };
             match client.poller.next(&mut none) {
                 Ok(turn) => client.serve(turn),

@@ -2,14 +2,11 @@
 
 use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use treadle_net::{NetError, Wait};
 
 use crate::lock;
-
-/// A waiting thread looks at least this often whether it was interrupted.
-const INTERRUPT: Duration = Duration::from_millis(25);
 
 /// A role that one thread has at a time. That thread may take it again: what it processes may run
 /// code that waits, too.
@@ -67,20 +64,15 @@ impl Role {
                 state.depth += 1;
                 return Ok(Some(state.depth));
             }
-            let limit = wait.deadline.map_or(INTERRUPT, |deadline| {
-                deadline
-                    .saturating_duration_since(Instant::now())
-                    .min(INTERRUPT)
-            });
             state.waiting += 1;
             let (mut state, timeout) = self
                 .changed
-                .wait_timeout(state, limit)
+                .wait_timeout(state, wait.look())
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             state.waiting -= 1;
             drop(state);
             if timeout.timed_out() {
-                if (wait.interrupted)() {
+                if wait.is_interrupted() {
                     return Err(NetError::Interrupted);
                 }
                 let late = |deadline| Instant::now() >= deadline;

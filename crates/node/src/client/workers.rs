@@ -471,7 +471,7 @@ fn connect(address: &str, options: &Options) -> Result<Peer, String> {
     let address: Address = address.parse().map_err(|error| format!("{error}"))?;
     let mut wait = Wait {
         deadline: None,
-        interrupted: &mut || false,
+        interrupted: None,
     };
     Peer::connect(&address, options, &mut wait).map_err(|error| error.to_string())
 }

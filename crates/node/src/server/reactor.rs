@@ -191,7 +191,7 @@ impl Reactor {
         for _ in 0..TURNS {
             let mut wait = Wait {
                 deadline: Some(deadline),
-                interrupted: &mut interrupted,
+                interrupted: Some(&mut interrupted),
             };
             let Ok(turn) = self.poller.next(&mut wait) else {
                 return;

@@ -33,7 +33,7 @@ const REPORT_EVERY: Duration = Duration::from_micros(50);
 /// How often the control thread looks after the connection while executors are busy.
 const LOOK_BUSY: Duration = Duration::from_millis(1);
 /// The same while they wait there themselves.
-const LOOK_IDLE: Duration = Duration::from_millis(20);
+const LOOK_IDLE: Duration = health::LOOK;
 /// A thread that is one too many ends when it has waited so long.
 const SURPLUS: Duration = Duration::from_secs(5);
 /// Packets taken in at a time.
@@ -139,7 +139,7 @@ impl Inner {
                 &mut done,
                 &mut Wait {
                     deadline: Some(Instant::now() + SURPLUS),
-                    interrupted: &mut || false,
+                    interrupted: None,
                 },
             );
             lock(&self.runs).idle -= 1;

@@ -123,7 +123,7 @@ impl Fetching {
         loop {
             let turn = poller.next(&mut Wait {
                 deadline: Some(Instant::now() + Duration::from_secs(1)),
-                interrupted: &mut || false,
+                interrupted: None,
             });
             let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
                 return;
@@ -390,7 +390,7 @@ fn connect(inner: &Inner, worker: WorkerId) -> Result<(), String> {
     let spawned = thread.spawn(move || {
         let mut wait = Wait {
             deadline: None,
-            interrupted: &mut || false,
+            interrupted: None,
         };
         let outcome = Peer::connect(&address, &options, &mut wait);
         let outcome = outcome.map_err(|error| error.to_string());

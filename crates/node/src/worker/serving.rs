@@ -52,7 +52,7 @@ pub(super) fn accept(inner: &Weak<Inner>, listener: &Listener) {
     loop {
         let accepted = listener.accept(&mut Wait {
             deadline: Some(Instant::now() + LOOK),
-            interrupted: &mut || false,
+            interrupted: None,
         });
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
             return;
@@ -79,7 +79,7 @@ pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
     loop {
         let turn = poller.next(&mut Wait {
             deadline: Some(Instant::now() + LOOK),
-            interrupted: &mut || false,
+            interrupted: None,
         });
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
             return;

@@ -408,7 +408,7 @@ impl Batches {
                 &mut done,
                 &mut Wait {
                     deadline: Some(Instant::now() + LOOK),
-                    interrupted: &mut || false,
+                    interrupted: None,
                 },
             );
             if waited.is_ok() && come().is_none() {

@@ -22,7 +22,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn soon() -> Wait<'static> {
     Wait {
         deadline: Some(Instant::now() + LONG),
-        interrupted: Box::leak(Box::new(|| false)),
+        interrupted: None,
     }
 }
 
@@ -208,7 +208,7 @@ impl Caster {
         };
         let mut short = Wait {
             deadline: Some(Instant::now() + Duration::from_millis(100)),
-            interrupted: &mut || false,
+            interrupted: None,
         };
         let _ = lead.receive(&mut short);
         while let Some(event) = lead.next(|()| ()) {

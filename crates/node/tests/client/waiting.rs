@@ -65,7 +65,7 @@ fn an_event_loop_is_left_alone_while_a_thread_waits() {
                 false
             };
             let mut wait = Wait {
-                interrupted: &mut looks,
+                interrupted: Some(&mut looks),
                 ..soon()
             };
             lead.receive(&mut wait).unwrap();

@@ -231,7 +231,7 @@ impl Reactor {
         while !over.load(std::sync::atomic::Ordering::Relaxed) {
             let mut wait = Wait {
                 deadline: Some(breathe + Duration::from_millis(200)),
-                interrupted: &mut interrupted,
+                interrupted: Some(&mut interrupted),
             };
             if let Ok(turn) = self.poller.next(&mut wait) {
                 match turn.key() {
@@ -309,10 +309,9 @@ impl Reactor {
     }
 
     fn add(&mut self, profile: Profile) -> Result<WorkerId, String> {
-        let mut never = || false;
         let mut wait = Wait {
             deadline: Some(Instant::now() + Duration::from_secs(60)),
-            interrupted: &mut never,
+            interrupted: None,
         };
         let failed = |error: treadle_net::NetError| error.to_string();
         let peer = Peer::connect(&self.scheduler, &self.options, &mut wait).map_err(failed)?;

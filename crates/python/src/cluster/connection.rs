@@ -28,7 +28,7 @@ use treadle_node::client::{ClientError, Lead};
 use treadle_node::message::{Answer, Call, Hello, Role};
 use values::Fetch;
 
-pub(super) use casts::buffer;
+pub(super) use casts::{buffer, encode_times};
 
 /// A client whose states are Python's.
 type Client = treadle_node::client::Client<Py<PyAny>>;
@@ -548,7 +548,8 @@ impl Connection {
     }
 
     /// From now on `arrived` is called with a list of what came of casts, in the thread that
-    /// processes: of each the number, the engine, the kind and the frames.
+    /// processes: of each the number, the engines of which the same came, the kind, the frames, and
+    /// when each of the engines began and ended, if they said so.
     fn on_casts(&self, arrived: Option<Py<PyAny>>) {
         let before = std::mem::replace(&mut self.held().casts, arrived);
         drop(before);

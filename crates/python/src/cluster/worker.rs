@@ -661,15 +661,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends the result of a cast: the last word about it.
+    /// Sends the result of a cast, and when it began and ended: the last word about it.
+    #[pyo3(signature = (client, number, frames, times=None))]
     fn finish_cast(
         &self,
         py: Python<'_>,
         client: u32,
         number: u64,
         frames: Vec<Bound<'_, PyAny>>,
+        times: Option<(f64, f64)>,
     ) -> PyResult<()> {
-        self.end_cast(py, client, number, &frames)
+        self.end_cast(py, client, number, &frames, times)
     }
 
     /// What was sent to other engines and to clients so far: messages, bytes through sockets, bytes as

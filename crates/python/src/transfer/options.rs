@@ -57,8 +57,8 @@ impl Settings {
             }),
             insecure: self.insecure,
             shared_memory: self.shared_memory,
-            lane: None,
             connect_timeout: seconds("connect_timeout", self.connect_timeout)?,
+            ..Options::default()
         })
     }
 }

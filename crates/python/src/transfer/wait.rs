@@ -77,7 +77,7 @@ pub(crate) fn blocking<R: Send, E: Send>(
         };
         let result = operation(&mut Wait {
             deadline: limit.deadline,
-            interrupted: &mut interrupted,
+            interrupted: Some(&mut interrupted),
         });
         (result, raised)
     });

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyString};
+use treadle_net::Frame;
 use treadle_node::client::{Arrival, CastError, What};
 
 impl Connection {
@@ -53,11 +54,75 @@ impl Connection {
             return Ok(());
         };
         let list = PyList::empty(py);
-        for arrival in arrivals {
-            list.append(item(py, arrival)?)?;
+        let mut arrivals = arrivals.into_iter().peekable();
+        while let Some(mut arrival) = arrivals.next() {
+            let mut engines = vec![engine_of(&arrival)];
+            let mut times = vec![times_of(&mut arrival)];
+            while let Some(mut next) = arrivals.next_if(|next| is_same(&arrival, next)) {
+                engines.push(engine_of(&next));
+                times.push(times_of(&mut next));
+            }
+            let (kind, frames) = what(py, arrival.what)?;
+            list.append((arrival.number, engines, kind, frames, times))?;
         }
         callback.call1(py, (list,)).map(drop)
     }
+}
+
+/// When an engine began and ended, in seconds.
+type Times = Option<(f64, f64)>;
+
+/// What results of more bytes have in common is not looked for.
+const LITTLE: usize = 1 << 10;
+
+fn engine_of(arrival: &Arrival) -> i64 {
+    match arrival.engine.0 {
+        u32::MAX => -1,
+        engine => i64::from(engine),
+    }
+}
+
+/// Takes the first frame of a result.
+fn times_of(arrival: &mut Arrival) -> Times {
+    let What::Finished(frames) = &mut arrival.what else {
+        return None;
+    };
+    if frames.is_empty() {
+        return None;
+    }
+    let times = frames.remove(0);
+    let (began, ended) = times.as_slice().split_first_chunk()?;
+    let ended = ended.first_chunk()?;
+    Some((f64::from_le_bytes(*began), f64::from_le_bytes(*ended)))
+}
+
+/// Whether an arrival, whose times were taken, has the same to say as the next one.
+fn is_same(arrival: &Arrival, next: &Arrival) -> bool {
+    if arrival.number != next.number {
+        return false;
+    }
+    match (&arrival.what, &next.what) {
+        (What::Finished(one), What::Finished(other)) => {
+            let other = other.get(1..).unwrap_or_default();
+            let size: usize = one.iter().map(Frame::len).sum();
+            let mut pairs = one.iter().zip(other);
+            one.len() == other.len()
+                && size <= LITTLE
+                && pairs.all(|(one, other)| one.as_slice() == other.as_slice())
+        }
+        (What::Aborted, What::Aborted) => true,
+        (What::Lost(one), What::Lost(other)) | (What::Refused(one), What::Refused(other)) => {
+            one == other
+        }
+        _ => false,
+    }
+}
+
+/// What precedes the frames of a result on their way.
+pub(in crate::cluster) fn encode_times(times: Times) -> Bytes {
+    times.map_or_else(Bytes::new, |(began, ended)| {
+        [began.to_le_bytes(), ended.to_le_bytes()].concat().into()
+    })
 }
 
 /// The bytes of an object's buffer.
@@ -65,9 +130,12 @@ pub(in crate::cluster) fn buffer(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     Held::new(object, false).map(Held::into_bytes)
 }
 
-fn item<'py>(py: Python<'py>, arrival: Arrival) -> PyResult<Bound<'py, PyAny>> {
+fn what<'py>(
+    py: Python<'py>,
+    what: What,
+) -> PyResult<(&'py Bound<'py, PyString>, Bound<'py, PyList>)> {
     let words = |text: &str| PyList::new(py, [PyBytes::new(py, text.as_bytes())]);
-    let (kind, frames) = match arrival.what {
+    Ok(match what {
         What::Output(text) => (
             intern!(py, "output"),
             PyList::new(py, [PyBytes::new(py, &text)])?,
@@ -80,11 +148,5 @@ fn item<'py>(py: Python<'py>, arrival: Arrival) -> PyResult<Bound<'py, PyAny>> {
         What::Aborted => (intern!(py, "aborted"), PyList::empty(py)),
         What::Lost(reason) => (intern!(py, "lost"), words(&reason)?),
         What::Complete => (intern!(py, "complete"), PyList::empty(py)),
-    };
-    let engine = match arrival.engine.0 {
-        u32::MAX => -1,
-        engine => i64::from(engine),
-    };
-    let item = (arrival.number, engine, kind, frames);
-    Ok(item.into_pyobject(py)?.into_any())
+    })
 }

@@ -1,6 +1,7 @@
 //! Casts for a worker's engine.
 
 use super::Worker;
+use crate::cluster::connection::encode_times;
 use crate::transfer::{self, Held};
 use bytes::Bytes;
 use pyo3::prelude::*;
@@ -57,9 +58,14 @@ impl Worker {
         client: u32,
         number: u64,
         frames: &[Bound<'_, PyAny>],
+        times: Option<(f64, f64)>,
     ) -> PyResult<()> {
-        let frames = frames.iter().map(|frame| result(py, frame));
-        let frames = frames.collect::<PyResult<Vec<_>>>()?;
+        let results = frames.iter().map(|frame| result(py, frame));
+        let mut frames = results.collect::<PyResult<Vec<_>>>()?;
+        // Without either the result is nothing, which costs nothing on the way.
+        if times.is_some() || !frames.is_empty() {
+            frames.insert(0, encode_times(times));
+        }
         let node = &self.0.node;
         py.detach(|| node.finish_cast(ClientId(client), number, frames));
         Ok(())

@@ -13,6 +13,7 @@ use crate::dial::Remote;
 use crate::driver::{Driver, Token, Wait, Waiters};
 use crate::error::NetError;
 use crate::inner::{Action, Inner, Outbound, State};
+use crate::lane::Lane;
 use crate::memory::{Frame, Memory, Region, Target};
 use crate::poller::{Poller, Watch};
 use crate::secret::Secret;
@@ -385,6 +386,11 @@ impl Peer {
         let watch = Watch::new(poller, key);
         self.shared.locked().watch = Some(Arc::clone(&watch));
         watch.changed();
+    }
+
+    /// Whether its control connection lives in a lane.
+    pub fn lives_in(&self, lane: &Lane) -> bool {
+        Arc::ptr_eq(&self.shared.driver, lane.driver())
     }
 
     /// Whether memory can be passed to the other side. On one host it takes a moment after

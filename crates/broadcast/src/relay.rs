@@ -135,7 +135,14 @@ impl Relay {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         self.now = self.now.max(now);
-        let out = effects;
+        let outcome = self.take(event, effects);
+        // Also what is refused may have said what is settled, and so whose turn it is.
+        self.start(effects);
+        self.flush_dirty(effects);
+        outcome
+    }
+
+    fn take(&mut self, event: Event, out: &mut Effects) -> Result<(), Violation> {
         match event {
             Event::Introduce(members) => self.introduced(None, members)?,
             Event::Cast {
@@ -171,8 +178,6 @@ impl Relay {
             Event::Settled { session, settled } => self.hear_settled(session, &settled, out),
             Event::Tick => self.tick(out),
         }
-        self.start(out);
-        self.flush_dirty(out);
         Ok(())
     }
 

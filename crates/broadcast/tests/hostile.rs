@@ -22,6 +22,25 @@ fn refuses(victim: &mut Engine, from: Neighbour, message: Message, reason: &str)
 }
 
 #[test]
+fn what_a_refused_offer_says_to_be_settled_is_acted_upon() {
+    let mut victim = Engine::new();
+    // It waits for the cast before, which was never offered here.
+    let waiting = Offer {
+        previous: Previous([(1, 1)].into_iter().collect()),
+        aborted: true,
+        ..offer(3, Runs::one(0), 0)
+    };
+    victim.tell(worker(1), offers(waiting.clone())).unwrap();
+    let another_size = Offer {
+        size: 1,
+        settled: Settled(Runs::one(1)),
+        ..waiting
+    };
+    refuses(&mut victim, worker(1), offers(another_size), "size");
+    // The rest is checked after each event: its result goes up.
+}
+
+#[test]
 fn an_offer_that_breaks_a_rule_is_refused() {
     let mut victim = Engine::new();
     let all = Runs::range(0, 4);

@@ -272,9 +272,16 @@ impl Listening {
         match opened.hello.role() {
             Role::StripeToListener => start_stripe(&pair, stripe, opened, false),
             Role::StripeToClient => start_stripe(&pair, stripe, opened, true),
-            Role::Descriptors => match opened.stream {
-                Stream::Unix(socket) => Channel::start(&pair, socket, &opened.driver, opened.token),
-                _ => abandon(opened),
+            // Where the pair itself lives: no other thread wakes for it.
+            Role::Descriptors => match opened.moved(&pair.driver) {
+                Ok(Opened {
+                    stream: Stream::Unix(socket),
+                    driver,
+                    token,
+                    ..
+                }) => Channel::start(&pair, socket, &driver, token),
+                Ok(opened) => abandon(opened),
+                Err(_) => {}
             },
             Role::Unspecified | Role::Control => abandon(opened),
         }

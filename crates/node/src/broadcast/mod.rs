@@ -44,8 +44,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 const DESCRIPTORS: Duration = Duration::from_millis(500);
 /// The thread looks at least this often whether the node is over, and for unused connections.
 const LOOK: Duration = Duration::from_millis(250);
-/// And so soon after something came, then more rarely: what is due by then wakes nobody.
-const SOON: Duration = Duration::from_millis(15);
+/// And so soon after something came, then more rarely: what is due by then, as results that wait for
+/// others are, wakes nobody.
+const SOON: Duration = Duration::from_millis(10);
 /// How often unused connections are looked for.
 const SWEEP: Duration = Duration::from_secs(15);
 /// What connections between neighbours are for, in their handshake.
@@ -116,7 +117,7 @@ struct Inner {
     room: Condvar,
     engine: Engine,
     wires: OnceLock<Option<Wires>>,
-    /// When the thread wakes by itself.
+    /// When the thread wakes by itself; nothing while it is awake.
     wakes: Mutex<Option<Instant>>,
 }
 
@@ -556,6 +557,7 @@ fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
             Err(_) => LOOK.min(look * 2),
         };
         let Some(inner) = inner.upgrade() else { return };
+        *lock(&inner.wakes) = None;
         let is_swept = swept.elapsed() > SWEEP;
         inner.with(|host, deeds| {
             if let Ok(turn) = &turn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from datetime import datetime
@@ -11,6 +13,7 @@ import pytest
 from ipyparallel import CompositeError, RemoteError, TaskAborted, interactive
 from ipyparallel.error import EngineError  # noqa: F401 (its name is what comes)
 
+from treadle.views._transport import Transport
 from views_support import SOON, endless, until
 
 
@@ -216,6 +219,32 @@ def test_interrupt_of_some(client: Any) -> None:
     # Engines that run nothing take no notice.
     client.interrupt()
     assert view.apply_sync(len, [1]) == [1, 1, 1]
+
+
+def test_an_interrupt_at_the_client(view: Any) -> None:
+    """Who waits has the pending result instead, as in ipyparallel; the engines go on."""
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: _waits_for_what_arrives(main), "the call is waited for")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = view.apply_sync(time.sleep, 2)
+    thread.join()
+    assert not result.ready()
+    assert result.get(SOON) == [None] * 3
+    assert view.apply_sync(len, []) == [0] * 3
+
+
+def _waits_for_what_arrives(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code is Transport.wait.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_code_that_fails_stops_what_was_to_follow_it(client: Any) -> None:

@@ -132,6 +132,7 @@ impl Hub {
                     knows: Bits::default(),
                     dirty: false,
                     streams: false,
+                    leaves: false,
                 });
                 self.definitions.join(id);
                 Ok((Node::Client(id), id.0))

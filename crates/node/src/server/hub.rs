@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use treadle_net::Peer;
+use treadle_net::{NetError, Peer};
 use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
 use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
 
@@ -397,8 +397,8 @@ impl Hub {
         self.packets = packets;
         let outcome = outcome.and_then(|()| match received {
             Ok(more) => Ok(more),
-            Err(NodeError::Net(_)) => {
-                self.lose_client(client);
+            Err(NodeError::Net(error)) => {
+                self.client_broke(client, &error);
                 Ok(false)
             }
             Err(error) => Err(error.into()),
@@ -407,6 +407,14 @@ impl Hub {
             self.throw_out(client, &reason);
             false
         })
+    }
+
+    fn client_broke(&mut self, client: ClientId, error: &NetError) {
+        if self.clients.get(client).is_some_and(|node| !node.leaves) {
+            let name = self.called(Node::Client(client));
+            self.log(format_args!("client {name} is lost: {error}"));
+        }
+        self.lose_client(client);
     }
 
     fn throw_out(&mut self, client: ClientId, reason: &str) {
@@ -469,8 +477,12 @@ impl Hub {
             FromClient::Settled { worker, settled } => self.tell_settled(client, worker, settled),
             FromClient::Call(call) => self.call(Node::Client(client), call),
             FromClient::Answer(answer) => self.answered(Node::Client(client), answer),
-            // Its connection ends by itself.
-            FromClient::Goodbye => {}
+            FromClient::Goodbye => {
+                // Its connection ends by itself.
+                if let Some(node) = self.clients.get_mut(client) {
+                    node.leaves = true;
+                }
+            }
         }
         Ok(())
     }

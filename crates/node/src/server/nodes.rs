@@ -195,6 +195,8 @@ pub(super) struct ClientNode {
     pub(super) dirty: bool,
     /// Whether it reads the stream of task events.
     pub(super) streams: bool,
+    /// It said that it leaves.
+    pub(super) leaves: bool,
 }
 
 /// The clients, and names in which clients want keys.

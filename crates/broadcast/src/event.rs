@@ -21,6 +21,8 @@ pub enum Event {
         members: Runs,
         /// Bytes of the payload.
         size: u64,
+        /// See [`Offer::beside`](crate::Offer::beside).
+        beside: bool,
     },
     /// Top: an unfinished cast is for these members too. Those that it is for already, and a cast
     /// that is complete, change nothing.
@@ -116,7 +118,7 @@ pub enum Effect {
         engines: Runs,
     },
     /// The payload is whole and it is its turn: run it. [`Event::Ran`] follows; until then nothing
-    /// else is run.
+    /// else is run, except casts [beside](crate::Offer::beside) the others.
     Run(CastId),
     /// The engine runs this: interrupt it.
     Interrupt(CastId),

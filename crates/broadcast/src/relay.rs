@@ -149,7 +149,8 @@ impl Relay {
                 number,
                 members,
                 size,
-            } => self.make(number, &members, size, out)?,
+                beside,
+            } => self.make(number, &members, (size, beside), out)?,
             Event::Extend { number, members } => self.extend(number, &members, out)?,
             Event::Abort { number, interrupt } => {
                 if let Some(session) = self.top.as_ref().map(|top| top.session) {

@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::{Engine, SESSION, TOP, offer, offers, worker};
-use treadle_broadcast::{CastId, Effect, Event, Message, Neighbour, Runs};
+use treadle_broadcast::{
+    CastId, Effect, Effects, Event, Message, Neighbour, Offer, Previous, Runs,
+};
 
 const CAST: CastId = CastId {
     session: SESSION,
@@ -119,4 +123,44 @@ fn when_a_source_is_lost_another_parent_is_asked() {
     );
     assert!(!relay.relay.wants_chunk(TOP, CAST, 16, 16));
     assert!(relay.relay.wants_chunk(worker(3), CAST, 16, 16));
+}
+
+#[test]
+fn a_cast_beside_the_others_waits_for_no_turn_and_none_waits_for_it() {
+    let mut engine = Engine::new();
+    let id = |number| CastId {
+        session: SESSION,
+        number,
+    };
+    let run = |effect| matches!(effect, Effect::Run(_)).then_some(effect);
+    let mut runs = |message| -> Vec<Effect> {
+        let mut effects = Effects::default();
+        let event = Event::Message(TOP, offers(message));
+        let now = Duration::from_secs(1);
+        engine.relay.handle(event, now, &mut effects).unwrap();
+        effects.0.into_iter().filter_map(run).collect()
+    };
+    let me = Runs::one(0);
+    let beside = |number| Offer {
+        beside: true,
+        previous: Previous([(1, 0)].into_iter().collect()),
+        ..offer(number, Runs::one(0), 0)
+    };
+    assert_eq!(runs(offer(1, me.clone(), 0)), [Effect::Run(id(1))]);
+    assert_eq!(runs(beside(2)), [Effect::Run(id(2))]);
+    // Its turn is after the first.
+    let next = Offer {
+        previous: Previous([(1, 1)].into_iter().collect()),
+        ..offer(3, me, 0)
+    };
+    assert_eq!(runs(next), []);
+    for (number, expected) in [(1, Some(Effect::Run(id(3)))), (2, None)] {
+        let mut effects = Effects::default();
+        let cast = id(number);
+        let ran = Event::Ran { cast, size: 0 };
+        let now = Duration::from_secs(2);
+        engine.relay.handle(ran, now, &mut effects).unwrap();
+        assert_eq!(effects.0.into_iter().find_map(run), expected);
+        engine.relay.check();
+    }
 }

@@ -61,6 +61,12 @@ fn an_offer_that_breaks_a_rule_is_refused() {
         ..good.clone()
     };
     refuses(&mut victim, TOP, offers(unordered), "previous");
+    let both = Offer {
+        beside: true,
+        previous: Previous([(4, 7)].into_iter().collect()),
+        ..good.clone()
+    };
+    refuses(&mut victim, TOP, offers(both), "beside the others");
     let shapeless = Offer {
         shape: Shape {
             degree: 0,
@@ -164,6 +170,7 @@ fn a_client_is_told_nothing_as_if_it_were_an_engine() {
             number,
             members,
             size,
+            beside: false,
         };
         assert!(top.handle(cast, now, &mut effects).is_err());
     }
@@ -201,7 +208,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 
 fn any_offer() -> impl Strategy<Value = Message> {
     let versions = (0..3_u32, prop::option::of(0..4_u32));
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (
         cast(),
         runs(),
@@ -212,7 +219,7 @@ fn any_offer() -> impl Strategy<Value = Message> {
         runs(),
     )
         .prop_map(
-            |(cast, members, previous, size, (count, by), (fresh, mapped, aborted), settled)| {
+            |(cast, members, previous, size, (count, by), (fresh, beside, mapped, aborted), settled)| {
                 offers(Offer {
                     cast,
                     previous: Previous([(members.len() as u32, previous)].into_iter().collect()),
@@ -221,6 +228,7 @@ fn any_offer() -> impl Strategy<Value = Message> {
                         by: by.map(WorkerId),
                     },
                     fresh,
+                    beside,
                     mapped,
                     aborted,
                     settled: Settled(settled.intersection(&Runs::range(0, 2))),

@@ -45,6 +45,11 @@ impl Relay {
             let verdict = match &cast.payload.memory {
                 _ if cast.aborted => Outcome::Aborted,
                 Memory::Refused(reason) => Outcome::Refused(reason.clone()),
+                _ if cast.is_whole() && cast.beside => {
+                    self.cast(id).expect("it is there").own = Some(Own::Running);
+                    out.push(Effect::Run(id));
+                    return;
+                }
                 _ if cast.is_whole() => {
                     self.cast(id).expect("it is there").own = Some(Own::Ready);
                     let engine = self.engine.as_mut().expect("it has one");
@@ -85,13 +90,12 @@ impl Relay {
         let Some(engine) = self.engine.as_mut() else {
             return;
         };
-        if engine.running != Some(id) {
-            return;
+        if engine.running == Some(id) {
+            engine.running = None;
         }
-        engine.running = None;
         // It may have been settled in the meantime.
-        let is_known = |cast: &mut Cast| cast.own == Some(Own::Running);
-        if !self.cast(id).is_some_and(is_known) {
+        let is_running = |cast: &mut Cast| cast.own == Some(Own::Running);
+        if !self.cast(id).is_some_and(is_running) {
             return;
         }
         if let Some(next) = self.done(id, Outcome::Finished { size }, out) {

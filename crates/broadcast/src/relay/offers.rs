@@ -65,7 +65,7 @@ impl Relay {
         let is_first = !session.casts.contains_key(&id.number);
         let (shape, now) = (offer.shape, self.now);
         let cast = session.casts.entry(id.number);
-        let cast = cast.or_insert_with(|| Cast::new(offer.size, shape, now));
+        let cast = cast.or_insert_with(|| Cast::new(offer.size, offer.beside, shape, now));
         cast.version = cast.version.max(offer.version);
 
         let members = offer.members.difference(&self.gone);
@@ -109,7 +109,9 @@ impl Relay {
         let again = !self.config.guards.once && cast.own == Some(Own::Done);
         if added.contains(me) || again && members.contains(me) {
             cast.own = Some(Own::Waiting);
-            session.after.insert(cast.previous.get(me), id.number);
+            if !cast.beside {
+                session.after.insert(cast.previous.get(me), id.number);
+            }
         }
         if is_first {
             self.timers
@@ -168,6 +170,10 @@ impl Relay {
         }
         if offer.previous.count() != offer.members.len() {
             return wrong("not one previous cast for each member");
+        }
+        let mut previous = offer.previous.0.iter();
+        if offer.beside && previous.any(|&(_, number)| number > 0) {
+            return wrong("a cast beside the others has one before it");
         }
         let mut strangers = offer.members.difference(&self.known);
         strangers.remove(self.id());

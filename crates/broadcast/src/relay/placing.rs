@@ -210,7 +210,7 @@ impl Relay {
             return;
         };
         let (waiting, size, shape) = (cast.waiting.clone(), cast.size, cast.shape);
-        let (aborted, previous) = (cast.aborted, &cast.previous);
+        let (aborted, beside, previous) = (cast.aborted, cast.beside, &cast.previous);
         let is_it = |child: &&mut Child| child.who == who;
         let Some(child) = cast.children.iter_mut().find(is_it) else {
             return;
@@ -237,6 +237,7 @@ impl Relay {
                 shape,
                 version: given.version,
                 fresh: given.fresh,
+                beside,
                 mapped: is_near,
                 aborted,
                 settled: Settled(session.settled.clone()),

@@ -47,7 +47,7 @@ impl Relay {
         &mut self,
         number: u64,
         members: &Runs,
-        size: u64,
+        (size, beside): (u64, bool),
         out: &mut Effects,
     ) -> Result<(), Violation> {
         let wrong = |reason| Err(Violation::cast(number, reason));
@@ -70,7 +70,7 @@ impl Relay {
         let shape = self.shape(members, size);
         let now = self.now;
         let session = self.sessions.get_mut(&id.session).expect("it has one");
-        let mut cast = Cast::new(size, shape, now);
+        let mut cast = Cast::new(size, beside, shape, now);
         cast.payload.have = size;
         session.casts.insert(number, cast);
         self.top.as_mut().expect("it is one").next += 1;
@@ -106,9 +106,11 @@ impl Relay {
         let top = self.top.as_mut().expect("only the top adds members");
         let session = self.sessions.get_mut(&id.session).expect("it has one");
         let cast = session.casts.get_mut(&id.number).expect("it was made");
-        let before = top.last.project(members);
-        cast.previous.set_some(members, &before, members);
-        top.last.set(members, id.number);
+        if !cast.beside {
+            let before = top.last.project(members);
+            cast.previous.set_some(members, &before, members);
+            top.last.set(members, id.number);
+        }
         cast.members = cast.members.union(members);
         cast.waiting = cast.waiting.union(members);
         let gone = members.intersection(&self.gone);

@@ -64,6 +64,10 @@ impl Process {
         Ok(())
     }
 
+    fn runs(&self, cast: CastId) -> bool {
+        self.running == Some(cast) || self.beside.contains(&cast)
+    }
+
     fn drop_casts(&mut self, which: impl Fn(CastId) -> bool) {
         self.payloads.retain(|&cast, _| !which(cast));
         self.results.retain(|&(cast, _), _| !which(cast));
@@ -107,7 +111,7 @@ impl World {
             }
             Effect::Run(cast) => return self.run(pid, cast),
             Effect::Interrupt(cast) => {
-                if self.procs[pid].running != Some(cast) {
+                if !self.procs[pid].runs(cast) {
                     return Err(format!("{cast:?} is interrupted and does not run"));
                 }
                 self.schedule(Duration::from_micros(10), Item::RunEnds(pid, cast));
@@ -247,7 +251,9 @@ impl World {
             return Err("a client runs a cast".into());
         };
         let engine = u64::from(worker.0);
-        if let Some(running) = process.running.replace(cast) {
+        if self.oracle.is_beside(cast) {
+            process.beside.insert(cast);
+        } else if let Some(running) = process.running.replace(cast) {
             return Err(format!("{engine} runs {running:?} and {cast:?}"));
         }
         let stored = process.payloads.get(&cast);
@@ -276,10 +282,12 @@ impl World {
     pub(crate) fn run_ends(&mut self, pid: Pid, cast: CastId) -> Result<(), String> {
         let process = &mut self.procs[pid];
         // An interrupted run ends once.
-        if process.running != Some(cast) {
+        if !process.runs(cast) {
             return Ok(());
         }
-        process.running = None;
+        if !process.beside.remove(&cast) {
+            process.running = None;
+        }
         let Neighbour::Worker(worker) = process.neighbour else {
             return Ok(());
         };

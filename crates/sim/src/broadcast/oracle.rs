@@ -13,6 +13,7 @@ use crate::broadcast::world::{Pid, World};
 /// A cast, as its client asked for it.
 pub(crate) struct Cast {
     size: u64,
+    beside: bool,
     members: BTreeSet<u64>,
     is_aborted: bool,
     /// At the client.
@@ -51,9 +52,16 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn cast(&mut self, id: CastId, size: u64, members: &Runs, now: Duration) {
+    pub(crate) fn cast(
+        &mut self,
+        id: CastId,
+        (size, beside): (u64, bool),
+        members: &Runs,
+        now: Duration,
+    ) {
         let cast = Cast {
             size,
+            beside,
             members: members.iter().collect(),
             is_aborted: false,
             results: BTreeMap::new(),
@@ -67,16 +75,25 @@ impl Oracle {
         };
         self.casts.insert(id, cast);
         for engine in members.iter() {
+            self.chain(id, engine);
+        }
+    }
+
+    fn chain(&mut self, id: CastId, engine: u64) {
+        if !self.is_beside(id) {
             let chain = self.chains.entry((id.session, engine)).or_default();
             chain.push(id.number);
         }
     }
 
+    pub(crate) fn is_beside(&self, id: CastId) -> bool {
+        self.casts[&id].beside
+    }
+
     pub(crate) fn extend(&mut self, id: CastId, engine: u64) {
         let cast = self.casts.get_mut(&id).expect("it is open");
         cast.members.insert(engine);
-        let chain = self.chains.entry((id.session, engine)).or_default();
-        chain.push(id.number);
+        self.chain(id, engine);
     }
 
     pub(crate) fn abort(&mut self, id: CastId) {
@@ -132,6 +149,9 @@ impl Oracle {
         }
         if let Some(result @ (Outcome::Aborted | Outcome::Refused(_))) = cast.results.get(&engine) {
             return wrong(format!("which is {result:?}"));
+        }
+        if cast.beside {
+            return Ok(());
         }
         let chain = &self.chains[&(id.session, engine)];
         let position = chain.iter().position(|&number| number == id.number);
@@ -263,7 +283,7 @@ impl Oracle {
             if !process.payloads.is_empty() || !process.results.is_empty() {
                 return Err(format!("{name} keeps payloads or results"));
             }
-            if let Some(running) = process.running {
+            if let Some(running) = process.running.as_ref().or(process.beside.first()) {
                 return Err(format!("{name} runs {running:?} for ever"));
             }
             if process.relay.next_deadline().is_some() {

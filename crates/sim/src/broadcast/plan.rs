@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use treadle_broadcast::{Config, Guards, Network};
 
-use crate::random::Random;
+use crate::random::{Random, mix};
 
 /// A guard of the core that is switched off, to prove that its absence is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +114,8 @@ pub struct Plan {
     pub(crate) overhead: Duration,
     /// Percentage of messages that are late, by up to so much.
     pub(crate) late: (u64, Duration),
+    /// Percentage of casts that are run beside the others.
+    pub(crate) beside: u64,
     /// Percentage of payloads for which there is no memory.
     pub(crate) refusals: u64,
     /// Percentage of questions for memory that take time.
@@ -192,6 +194,7 @@ impl Plan {
                 random.pick(&[0, 0, 5]),
                 Duration::from_micros(random.pick(&[1_000, 50_000])),
             ),
+            beside: mix(seed) % 3 * 15,
             refusals: match faultless {
                 true => 0,
                 false => random.pick(&[0, 0, 10, 40]),
@@ -230,6 +233,7 @@ impl Plan {
             bandwidth: network.bandwidth,
             overhead: network.overhead,
             late: (0, Duration::ZERO),
+            beside: 0,
             refusals: 0,
             slow_memory: 0,
             longest: Duration::ZERO,

@@ -13,7 +13,7 @@ use crate::broadcast::host::Stored;
 use crate::broadcast::network::{Body, Connection};
 use crate::broadcast::oracle::Oracle;
 use crate::broadcast::plan::{Action, Fault, Guard, Node, Plan};
-use crate::random::Random;
+use crate::random::{Random, mix};
 
 /// A process, by position.
 pub(crate) type Pid = usize;
@@ -117,6 +117,8 @@ pub(crate) struct Process {
     pub(crate) payloads: BTreeMap<CastId, Stored>,
     pub(crate) results: BTreeMap<(CastId, u64), u64>,
     pub(crate) running: Option<CastId>,
+    /// Casts that run beside that.
+    pub(crate) beside: BTreeSet<CastId>,
     /// Of whom it knows that they are gone.
     pub(crate) dead: BTreeSet<Neighbour>,
 }
@@ -256,6 +258,7 @@ impl World {
             payloads: BTreeMap::new(),
             results: BTreeMap::new(),
             running: None,
+            beside: BTreeSet::new(),
             dead: BTreeSet::new(),
         });
         self.by_neighbour.insert(neighbour, pid);
@@ -496,13 +499,17 @@ impl World {
                 let number = self.procs[pid].relay.next_number();
                 let cast = CastId { session, number };
                 self.summary.casts += 1;
-                self.oracle.cast(cast, size, &members, self.now);
+                let draw = mix(self.plan.seed ^ mix(u64::from(session.0) << 40 | number));
+                let beside = draw % 100 < self.plan.beside;
+                let (to, now) = (&members, self.now);
+                self.oracle.cast(cast, (size, beside), to, now);
                 let stored = Stored::whole(cast, size);
                 self.procs[pid].payloads.insert(cast, stored);
                 let event = Event::Cast {
                     number,
                     members,
                     size,
+                    beside,
                 };
                 self.handle(pid, event, Body::None)
             }

@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from tornado.ioloop import IOLoop
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopThread", "off_loop"]
 
 _T = TypeVar("_T")
 
@@ -76,3 +77,14 @@ class LoopThread:
         self.soon(self._ended.set)
         if not self.inside:
             self._thread.join(timeout)
+
+
+async def off_loop(function: Callable[..., _T], *args: Any) -> _T:
+    """Call what blocks in a thread beside the loop's; here, where there are no threads any more."""
+    loop = asyncio.get_running_loop()
+    try:
+        future = loop.run_in_executor(None, partial(function, *args))
+    except RuntimeError:
+        # The interpreter ends: nobody else needs this loop.
+        return function(*args)
+    return await future

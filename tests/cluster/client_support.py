@@ -74,11 +74,13 @@ def addresses(client: distributed.Client) -> list[str]:
 def reach(client: distributed.Client) -> None:
     """Return when the workers have taken in what the client said before, a cancellation say.
 
-    The scheduler's messages to a worker stay in order, so a call is behind what it follows from.
-    The second one is behind what the scheduler answered to what the workers reported at the first.
+    The scheduler's messages to a worker stay in order, so a call that goes through it is behind what
+    it follows from: one to a single worker. The second one is behind what the scheduler answered to
+    what the workers reported at the first.
     """
     for _ in range(2):
-        client.run(int)
+        for worker in addresses(client):
+            client.run(int, workers=[worker])
 
 
 class Gate:

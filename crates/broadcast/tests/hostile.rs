@@ -219,7 +219,15 @@ fn any_offer() -> impl Strategy<Value = Message> {
         runs(),
     )
         .prop_map(
-            |(cast, members, previous, size, (count, by), (fresh, beside, mapped, aborted), settled)| {
+            |(
+                cast,
+                members,
+                previous,
+                size,
+                (count, by),
+                (fresh, beside, mapped, aborted),
+                settled,
+            )| {
                 offers(Offer {
                     cast,
                     previous: Previous([(members.len() as u32, previous)].into_iter().collect()),

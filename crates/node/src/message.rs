@@ -2,7 +2,7 @@
 //! message, in order.
 
 use bytes::Bytes;
-use treadle_broadcast::Settled;
+use treadle_broadcast::{Runs, Settled};
 use treadle_scheduler::Stuck;
 use treadle_types::{Cause, ClientId, Command, Report, WorkerId};
 
@@ -379,8 +379,9 @@ pub enum ToClient {
         id: u32,
         /// Its name, as [`ObjectId::to_u64`](treadle_types::ObjectId::to_u64).
         object: u64,
-        /// To whom. Empty: the value is there already, or no worker is; a notice says which.
-        workers: Vec<WorkerId>,
+        /// Ids of workers. Empty: the value is there already, or no worker is; a notice says which.
+        /// A client that is to bring it to several has been told [who is there](ToClient::Joined).
+        workers: Runs,
     },
     /// Values that were [kept](FromClient::Put) under these ids are lost: the client puts them again,
     /// or says that it [cannot](FromClient::Unkept).

@@ -37,6 +37,7 @@ pub(crate) use notices::Finished;
 pub use relayed::{
     FrameLengths, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
 };
+pub(crate) use relayed::{get_runs, put_runs};
 
 /// The generated types.
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]

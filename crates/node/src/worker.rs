@@ -10,6 +10,7 @@
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
 
+mod casting;
 mod health;
 mod inner;
 mod peers;
@@ -42,6 +43,7 @@ use crate::error::NodeError;
 use crate::lock;
 use crate::message::{Answer, Call, FromWorker, Hello, Role};
 use crate::wire;
+use casting::CastCalls;
 use inner::{Around, Inner, Link, Machine, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
@@ -196,6 +198,7 @@ impl Worker {
             visitors,
             tracing: Arc::default(),
             definitions: Mutex::default(),
+            cast_calls: CastCalls::default(),
             host: OnceLock::new(),
             over: AtomicBool::new(false),
             end: Mutex::new(None),
@@ -245,6 +248,7 @@ impl Worker {
     /// Begins to take in what the scheduler says.
     pub fn start(&self, host: Arc<dyn Host>) {
         let _ = self.0.host.set(host);
+        self.0.call_early();
         self.0.drain(0);
     }
 
@@ -424,7 +428,9 @@ impl Worker {
 
     /// Answers another node.
     pub fn answer(&self, answer: Answer) {
-        self.0.say(FromWorker::Answer(answer));
+        if let Some(answer) = self.0.answer_cast(answer) {
+            self.0.say(FromWorker::Answer(answer));
+        }
     }
 
     /// Asks the scheduler to let it go, with its values moved elsewhere; then it ends.

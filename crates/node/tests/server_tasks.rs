@@ -265,10 +265,11 @@ fn large_values_are_placed_at_workers_in_turn() {
         });
         let workers = workers.unwrap();
         assert_eq!(workers.len(), 1);
+        let place = workers.first().unwrap();
         assert!(client.others.iter().any(
-            |message| matches!(message, ToClient::Peer { worker, .. } if *worker == workers[0])
+            |message| matches!(message, ToClient::Peer { worker, .. } if u64::from(worker.0) == place)
         ));
-        places.push(workers[0]);
+        places.push(place);
     }
     places.sort_unstable();
     places.dedup();

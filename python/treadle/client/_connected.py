@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 import dask.config
 from dask.typing import no_default
 from distributed.objects import SchedulerInfo
 
 from treadle import _core, _trace
+from treadle._loop import off_loop
 from treadle.client import _addresses, _distributed
 from treadle.client._counting import Counting
 from treadle.client._distributed import (
@@ -44,9 +45,8 @@ from treadle.client._state import call_in
 from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
 
-__all__ = ["Connected", "connected", "off_loop"]
+__all__ = ["Connected", "connected"]
 
-T = TypeVar("T")
 
 logger = logging.getLogger("treadle.client")
 
@@ -550,17 +550,6 @@ def tasks_instead_of_p2p() -> Any:
     methods = ("array.rechunk.method", "dataframe.shuffle.method")
     unset = [name for name in methods if dask.config.get(name, None) is None]
     return dask.config.set(dict.fromkeys(unset, "tasks"))
-
-
-async def off_loop(function: Callable[..., T], *args: Any) -> T:
-    """Call what blocks in a thread beside the loop's; here, where there are no threads any more."""
-    loop = asyncio.get_running_loop()
-    try:
-        future = loop.run_in_executor(None, partial(function, *args))
-    except RuntimeError:
-        # The interpreter ends: nobody else needs this loop.
-        return function(*args)
-    return await future
 
 
 def _ignore(_result: Any, error: Any) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Scattering"]
 
+# As many copies as there are workers.
+_ALL = 2**32 - 1
+
 
 class Scattering:
     """One scatter: which values under which keys, and the shape of the result.
@@ -62,8 +65,8 @@ class Scattering:
             return self.shape({})
         connection = client._usable("scatter")
         names = [] if workers is None else _options.names(workers)
-        count = await self._workers(connection, names, timeout)
-        copies = count if broadcast is True else max(1, int(broadcast))
+        await self._workers(connection, names, timeout)
+        copies = _ALL if broadcast is True else max(1, int(broadcast))
         futures = {}
         states = []
         with client._refcount_lock:
@@ -94,28 +97,24 @@ class Scattering:
                 future._bound()[1].throw()
         if again and (broadcast or names):
             # They are somewhere, but not where they are wanted.
-            await client._replicate(again, n=copies, workers=names or None)
+            n = None if broadcast is True else copies
+            await client._replicate(again, n=n, workers=names or None)
         return self.shape(futures)
 
     @staticmethod
-    async def _workers(connection: Any, names: list[str], timeout: float) -> int:
-        """Wait until there is a worker that may be used, and return how many there are."""
+    async def _workers(connection: Any, names: list[str], timeout: float) -> None:
+        """Wait until there is a worker that may be used."""
 
-        async def some() -> int:
+        async def some() -> None:
             pause = 0.002
-            while True:
-                asked = {"workers": names or None}
-                found = await ask(connection, "", "ncores_running", asked)
-                if found:
-                    return len(found)
+            while not await ask(connection, "", "running", {"workers": names or None}):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 0.1)
 
         try:
-            count: int = await wait_for(some(), timeout)
+            await wait_for(some(), timeout)
         except _distributed.TimeoutError:
             raise _distributed.TimeoutError("No valid workers found") from None
-        return count
 
 
 def _key(value: Any, hashed: bool) -> str:

@@ -16,6 +16,7 @@ from dask.sizeof import sizeof
 from dask.utils import key_split
 
 from treadle import _calls
+from treadle._loop import off_loop
 from treadle._names import name_of
 from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
@@ -92,6 +93,40 @@ def exception_of(error: Any) -> BaseException:
         # No future can carry it.
         return RuntimeError(f"a call raised {exception!r}")
     return exception
+
+
+async def ask_all(
+    connection: Any, workers: Mapping[int, str], operation: str, argument: Any
+) -> dict[str, Any]:
+    """Call members, given with their addresses, over the broadcast plane.
+
+    Returns by address what :func:`ask` would, or the exception that it would raise.
+    """
+    if not workers:
+        return {}
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[tuple[int, str, Any]]] = loop.create_future()
+
+    def done(answers: list[tuple[int, str, Any]]) -> None:
+        call_in(loop, lambda: None if answer.done() else answer.set_result(answers))
+
+    # It copies the argument, and may wait.
+    await off_loop(connection.call_all, list(workers), operation, argument, done)
+    outcomes: dict[int, Any] = {}
+    reason = "it has not answered"
+    for number, kind, value in await answer:
+        if kind == "answer":
+            outcomes[number] = value
+        elif kind == "error":
+            outcomes[number] = exception_of(value)
+        elif number in workers:
+            failure = MemoryError if kind == "refused" else OSError
+            outcomes[number] = failure(f"Worker {workers[number]}: {value}")
+        else:
+            reason = value
+    for number in workers.keys() - outcomes.keys():
+        outcomes[number] = OSError(f"Worker {workers[number]}: {reason}")
+    return {address: outcomes[number] for number, address in workers.items()}
 
 
 async def ask_python(connection: Calling, node: str, operation: str, kwargs: Any) -> Any:
@@ -264,36 +299,53 @@ class Scheduler(Diagnostics):
             raise NotImplementedError("Treadle's workers have no nannies to call")
         kwargs = dict(msg)
         operation = kwargs.pop("op")
-        names = await self._workers(workers)
+        places = await self._places(workers)
+        together = {number: address for address, number in places.items() if number is not None}
+        alone = [address for address, number in places.items() if number is None]
+        if len(together) == 1:
+            # One call is the same, and shorter.
+            alone, together = list(places), {}
+        argument = _calls.pack(kwargs)
 
-        async def call(name: str) -> Any:
+        async def call(address: str) -> Any:
             try:
-                return await ask_python(self._connection, name, operation, kwargs)
+                return await ask(self._connection, address, operation, argument)
             except Exception as error:
-                if on_error == "return":
-                    return error
-                if on_error == "return_pickle":
-                    return dumps(error)
-                if on_error == "ignore":
-                    return _FAILED
-                raise
+                return error
 
-        answers = await asyncio.gather(*map(call, names))
-        return {
-            name: answer
-            for name, answer in zip(names, answers, strict=True)
-            if answer is not _FAILED
-        }
+        answers = await ask_all(self._connection, together, operation, argument)
+        answers |= zip(alone, await asyncio.gather(*map(call, alone)), strict=True)
+        results = {}
+        for address in places:
+            answer = answers[address]
+            if not isinstance(answer, Exception):
+                results[address] = None if answer is None else _calls.unpack_answer(answer)
+            elif on_error == "return":
+                results[address] = answer
+            elif on_error == "return_pickle":
+                results[address] = dumps(answer)
+            elif on_error != "ignore":
+                raise answer
+        return results
 
-    async def _workers(self, workers: Sequence[str] | None) -> list[str]:
-        """Return addresses of workers, of which some may be given by name."""
-        known = (await self.identity(n_workers=-1))["workers"]
+    async def _places(self, workers: Sequence[str] | None) -> dict[str, int | None]:
+        """Return the numbers of workers by address, of which some may be given by name.
+
+        One that nobody knows has none.
+        """
+        # The first time this asks. Since messages keep their order, what it asked for, and whoever
+        # has joined, is here when something else is answered.
+        self._connection.members()
+        await ask(self._connection, "", "running", {"workers": []})
+        members = self._connection.members()
+        by_address = {address: number for number, _, address, _ in members}
         if workers is None:
-            return list(known)
+            return by_address
         if isinstance(workers, str):
             workers = [workers]
-        by_name = {str(worker["name"]): address for address, worker in known.items()}
-        return [by_name.get(str(worker), str(worker)) for worker in workers]
+        by_name = {name: address for _, name, address, _ in members}
+        addresses = (by_name.get(str(worker), str(worker)) for worker in workers)
+        return {address: by_address.get(address) for address in addresses}
 
     async def proxy(self, worker: str, msg: Mapping[str, Any], **_kwargs: Any) -> Any:
         """Call a handler of one worker."""
@@ -378,9 +430,6 @@ class Scheduler(Diagnostics):
     ) -> dict[str, str]:
         """Start some workers anew; returns how that went for each address."""
         return await self._client._restart_some(list(workers), timeout, on_error)
-
-
-_FAILED = object()
 
 
 def plain(value: Any) -> Any:

@@ -68,7 +68,8 @@ impl Relay {
             .sessions
             .values()
             .flat_map(|session| session.casts.values());
-        let is_waiting = |cast: &&Cast| matches!(cast.own, Some(Own::Waiting | Own::Ready));
+        let is_waiting =
+            |cast: &&Cast| !cast.beside && matches!(cast.own, Some(Own::Waiting | Own::Ready));
         casts.filter(is_waiting).count()
     }
 

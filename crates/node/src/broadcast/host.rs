@@ -1,6 +1,6 @@
 //! The machine with what it decides about: all under one lock.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 use super::attached::{Attached, frames, taken};
 use super::links::{Arrived, Links, Traffic};
 use super::store::Store;
-use super::{Arrival, What};
+use super::{Arrival, Purpose, What};
 
 /// Who speaks.
 #[derive(Clone, Debug)]
@@ -57,6 +57,8 @@ pub(super) struct Host {
     links: Links,
     effects: Effects,
     epoch: Instant,
+    /// What the client's casts are for that are not complete.
+    purposes: HashMap<u64, Purpose>,
     /// For the client.
     pub(super) arrivals: VecDeque<Arrival>,
     over: bool,
@@ -75,6 +77,7 @@ impl Host {
             links: Links::default(),
             effects: Effects::default(),
             epoch: Instant::now(),
+            purposes: HashMap::new(),
             arrivals: VecDeque::new(),
             over: false,
         }
@@ -211,19 +214,13 @@ impl Host {
                 deeds.arrived = true;
             }
             Effect::Output(output) => {
-                self.arrivals.push_back(Arrival {
-                    number: output.number,
-                    engine: output.engine,
-                    what: What::Output(output.text),
-                });
+                let engine = Runs::one(u64::from(output.engine.0));
+                self.arrive(output.number, engine, What::Output(output.text));
                 deeds.arrived = true;
             }
             Effect::Complete { number } => {
-                self.arrivals.push_back(Arrival {
-                    number,
-                    engine: WorkerId(u32::MAX),
-                    what: What::Complete,
-                });
+                self.arrive(number, Runs::new(), What::Complete);
+                self.purposes.remove(&number);
                 deeds.arrived = true;
                 deeds.room = true;
             }
@@ -231,24 +228,33 @@ impl Host {
     }
 
     fn results(&mut self, number: u64, engines: &Runs, outcome: &Outcome, attached: &mut Attached) {
-        for engine in engines.iter() {
-            let engine = WorkerId(engine as u32);
-            let what = match outcome {
-                Outcome::Finished { size: 0 } => What::Finished(Vec::new()),
-                Outcome::Finished { .. } => What::Finished(attached.take_result(number, engine)),
-                Outcome::Refused(reason) => What::Refused(reason.to_string()),
-                Outcome::Aborted => What::Aborted,
-                Outcome::Lost(cause) => What::Lost(words(cause)),
-                Outcome::Unreachable => {
-                    What::Lost("nobody could reach it, although the scheduler can".to_owned())
+        let what = match outcome {
+            Outcome::Finished { size: 1.. } => {
+                for engine in engines.iter() {
+                    let frames = attached.take_result(number, WorkerId(engine as u32));
+                    self.arrive(number, Runs::one(engine), What::Finished(frames));
                 }
-            };
-            self.arrivals.push_back(Arrival {
-                number,
-                engine,
-                what,
-            });
-        }
+                return;
+            }
+            Outcome::Finished { .. } => What::Finished(Vec::new()),
+            Outcome::Refused(reason) => What::Refused(reason.to_string()),
+            Outcome::Aborted => What::Aborted,
+            Outcome::Lost(cause) => What::Lost(words(cause)),
+            Outcome::Unreachable => {
+                What::Lost("nobody could reach it, although the scheduler can".to_owned())
+            }
+        };
+        self.arrive(number, engines.clone(), what);
+    }
+
+    fn arrive(&mut self, number: u64, engines: Runs, what: What) {
+        let purpose = self.purposes.get(&number).copied();
+        self.arrivals.push_back(Arrival {
+            number,
+            purpose: purpose.unwrap_or(Purpose::Run),
+            engines,
+            what,
+        });
     }
 
     fn reserve(&mut self, cast: CastId, size: u64, mapped: bool) -> Result<(), String> {
@@ -276,6 +282,7 @@ impl Host {
         &mut self,
         session: ClientId,
         members: Runs,
+        purpose: Purpose,
         payload: Bytes,
         deeds: &mut Deeds,
     ) -> Result<u64, Violation> {
@@ -283,13 +290,16 @@ impl Host {
         let size = payload.len() as u64;
         let cast = CastId { session, number };
         self.store.own(cast, payload);
+        self.purposes.insert(number, purpose);
         let event = Event::Cast {
             number,
             members,
             size,
+            beside: purpose != Purpose::Run,
         };
         let outcome = self.feed(event, Attached::default(), deeds);
         if outcome.is_err() {
+            self.purposes.remove(&number);
             deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
         }
         outcome.map(|()| number)

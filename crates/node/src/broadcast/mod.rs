@@ -7,6 +7,7 @@
 //! | `links` | connections to neighbours |
 //! | `store` | payloads and results |
 //! | `payload` | the memory of a payload, and its frames |
+//! | `values` | values in a payload |
 //! | `attached` | messages with what comes with them, as frames |
 //! | `engine` | casts for the engine |
 //!
@@ -20,10 +21,12 @@ mod host;
 mod links;
 mod payload;
 mod store;
+pub(crate) mod values;
 
 pub use engine::{Cast, Next};
 pub use links::Traffic;
 pub use payload::snapshot;
+pub(crate) use payload::unpack;
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -37,6 +40,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 use crate::lock;
 use engine::Engine;
 use host::{Deeds, Forget, Host, Own};
+use payload::Kind;
 
 /// How long connecting to a neighbour may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -63,10 +67,33 @@ const INTERRUPT: Duration = Duration::from_millis(25);
 pub struct Arrival {
     /// The cast.
     pub number: u64,
-    /// The engine; none that exists for [`What::Complete`].
-    pub engine: WorkerId,
-    /// What arrived.
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Ids of the workers of which this is true; none for [`What::Complete`].
+    pub engines: Runs,
+    /// What arrived. Frames and text are those of a single worker.
     pub what: What,
+}
+
+/// What a client casts for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Engines run it, each in the client's order.
+    Run,
+    /// Workers keep values; the number is the client's for them.
+    Keep(u64),
+    /// The Python sides of workers are asked something, at once; the number is the client's for that.
+    Call(u64),
+}
+
+impl Purpose {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Run => Kind::Run,
+            Self::Keep(_) => Kind::Keep,
+            Self::Call(_) => Kind::Call,
+        }
+    }
 }
 
 /// What came of a cast at an engine.
@@ -94,6 +121,11 @@ pub(crate) trait Surroundings: Send + Sync {
     fn ask(&self, _client: ClientId) {}
     /// A cast waits for the engine, and no thread has ever asked for one.
     fn cast_came(&self) {}
+    /// Keep the [`values`] of a payload, and say that the cast is [finished](Plane::finished). The
+    /// thread that serves connections may call this.
+    fn keep(&self, _cast: CastId, _payload: Bytes) {}
+    /// The same of a call of the Python side, whose frames [are](unpack) an operation and an argument.
+    fn call(&self, _cast: CastId, _payload: Bytes) {}
     /// Interrupt what the engine runs.
     fn interrupt(&self, _client: ClientId, _number: u64) {}
     /// A line for the log.
@@ -299,7 +331,7 @@ impl Plane {
         self.0.with(|host, deeds| host.handle(event, deeds));
     }
 
-    /// Sends frames to engines; the cast's number. Waits while too many casts, or too many bytes, are
+    /// Sends frames to workers; the cast's number. Waits while too many casts, or too many bytes, are
     /// not settled.
     ///
     /// # Errors
@@ -307,6 +339,7 @@ impl Plane {
     pub(crate) fn cast(
         &self,
         members: &Runs,
+        purpose: Purpose,
         frames: &[Bytes],
         wait: &mut Wait<'_>,
     ) -> Result<u64, CastError> {
@@ -315,7 +348,7 @@ impl Plane {
             return Err(CastError::Refused("only clients cast".to_owned()));
         };
         inner.wires().ok_or(CastError::NoThread)?;
-        let payload = payload::pack(frames)?;
+        let payload = payload::pack(purpose.kind(), frames)?;
         let most = treadle_memory::memory_limit() / PAYLOADS;
         let mut host = lock(&inner.host);
         while !host.has_room() || (host.bytes() > 0 && host.bytes() + payload.len() as u64 > most) {
@@ -334,7 +367,7 @@ impl Plane {
             host = lock(&inner.host);
         }
         let mut deeds = Deeds::default();
-        let outcome = host.cast(session, members.clone(), payload, &mut deeds);
+        let outcome = host.cast(session, members.clone(), purpose, payload, &mut deeds);
         let due = host.due();
         drop(host);
         inner.finish(deeds, due);
@@ -406,8 +439,14 @@ impl Inner {
             }
         }
         for (cast, payload) in deeds.run {
-            if !self.engine.put(cast, payload) {
-                self.surroundings.cast_came();
+            match payload::kind(&payload) {
+                Kind::Run => {
+                    if !self.engine.put(cast, payload) {
+                        self.surroundings.cast_came();
+                    }
+                }
+                Kind::Keep => self.surroundings.keep(cast, payload),
+                Kind::Call => self.surroundings.call(cast, payload),
             }
         }
         for cast in &deeds.interrupt {

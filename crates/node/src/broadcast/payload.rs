@@ -1,7 +1,7 @@
 //! The bytes of a cast: a table, a head and buffers, in one piece of memory.
 //!
-//! The table is the number of frames in eight bytes, and the length of each in eight bytes. Frames
-//! begin at multiples of 64, so arrays are aligned.
+//! The table is what the payload is for, the number of frames, and the length of each, in eight bytes
+//! each. Frames begin at multiples of 64, so arrays are aligned.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,6 +17,23 @@ const ALIGNMENT: usize = 64;
 /// Payloads of at most so many bytes travel in the offer, which must fit into the header of an
 /// object with them.
 pub(super) const INLINE: u64 = treadle_net::SMALL - 8192;
+
+/// What a payload is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The engine runs it in its turn.
+    Run,
+    /// The worker keeps values.
+    Keep,
+    /// A call of the worker's Python side.
+    Call,
+}
+
+impl Kind {
+    fn number(self) -> u64 {
+        self as u64
+    }
+}
 
 /// Memory for a payload that comes in pieces. What was written is read while the rest is.
 pub(super) struct Assembly {
@@ -102,7 +119,7 @@ fn aligned(offset: u64) -> u64 {
 
 /// Where each frame begins, and how many bytes the payload has.
 fn places(lengths: impl ExactSizeIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
-    let mut end = 8 * (1 + lengths.len() as u64);
+    let mut end = 8 * (2 + lengths.len() as u64);
     let mut starts = Vec::with_capacity(lengths.len());
     for length in lengths {
         let start = aligned(end);
@@ -113,11 +130,12 @@ fn places(lengths: impl ExactSizeIterator<Item = u64>) -> Option<(Vec<u64>, u64)
 }
 
 /// Frames as a payload: the one copy that the client makes.
-pub(super) fn pack(frames: &[Bytes]) -> Result<Bytes, MemoryError> {
+pub(super) fn pack(kind: Kind, frames: &[Bytes]) -> Result<Bytes, MemoryError> {
     let lengths = frames.iter().map(|frame| frame.len() as u64);
     let (starts, size) = places(lengths).ok_or(MemoryError::TooLarge { len: usize::MAX })?;
     let len = usize::try_from(size).map_err(|_| MemoryError::TooLarge { len: usize::MAX })?;
-    let mut table = Vec::with_capacity(8 * (1 + frames.len()));
+    let mut table = Vec::with_capacity(8 * (2 + frames.len()));
+    table.extend(kind.number().to_le_bytes());
     table.extend((frames.len() as u64).to_le_bytes());
     for frame in frames {
         table.extend((frame.len() as u64).to_le_bytes());
@@ -134,17 +152,32 @@ pub(super) fn pack(frames: &[Bytes]) -> Result<Bytes, MemoryError> {
     // SAFETY: nobody else knows it yet.
     unsafe {
         assembly.write(0, &table);
+        let mut end = table.len();
         for (frame, start) in frames.iter().zip(starts) {
-            assembly.write(start as usize, frame);
+            let start = start as usize;
+            // The memory was used before.
+            assembly.write(end, &[0; ALIGNMENT][..start - end]);
+            assembly.write(start, frame);
+            end = start + frame.len();
         }
     }
     Ok(assembly.bytes(0, len))
 }
 
+/// What a payload is for. What is none was not made by this code, and is the engine's matter.
+pub(super) fn kind(payload: &Bytes) -> Kind {
+    let first = payload.first_chunk::<8>();
+    let number = first.map(|bytes| u64::from_le_bytes(*bytes));
+    let mut kinds = [Kind::Run, Kind::Keep, Kind::Call].into_iter();
+    let found = kinds.find(|kind| Some(kind.number()) == number);
+    found.unwrap_or(Kind::Run)
+}
+
 /// The frames of a payload, writable: what is written to one is seen by nobody else. `None`: it is
 /// no payload.
-pub(super) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
-    let (count, rest) = payload.split_first_chunk::<8>()?;
+pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
+    let (_, rest) = payload.split_first_chunk::<8>()?;
+    let (count, rest) = rest.split_first_chunk::<8>()?;
     let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
     let table = rest.get(..count.checked_mul(8)?)?;
     let lengths = table.as_chunks::<8>().0.iter();
@@ -198,8 +231,9 @@ mod tests {
     fn a_payload_has_its_frames() {
         for lengths in [&[][..], &[0], &[5], &[1, 0, 64, 65], &[3, 200_000, 7]] {
             let frames = frames(lengths);
-            let payload = pack(&frames).unwrap();
+            let payload = pack(Kind::Keep, &frames).unwrap();
             let unpacked = unpack(&payload).unwrap();
+            assert_eq!(kind(&payload), Kind::Keep);
             assert_eq!(unpacked.len(), frames.len());
             for (frame, unpacked) in frames.iter().zip(&unpacked) {
                 assert_eq!(frame, unpacked.as_slice());
@@ -211,19 +245,19 @@ mod tests {
     #[test]
     fn what_a_reader_writes_is_its_own() {
         for length in [100, 3 << 20] {
-            let payload = pack(&frames(&[length])).unwrap();
+            let payload = pack(Kind::Run, &frames(&[length])).unwrap();
             let mut one = unpack(&payload).unwrap();
             // SAFETY: within the frame, which is this test's.
             unsafe { one[0].as_mut_ptr().unwrap().write(9) };
             assert_eq!(one[0].as_slice()[0], 9);
             assert_eq!(unpack(&payload).unwrap()[0].as_slice()[0], 1);
-            assert_eq!(pack(&frames(&[length])).unwrap(), payload);
+            assert_eq!(pack(Kind::Run, &frames(&[length])).unwrap(), payload);
         }
     }
 
     #[test]
     fn other_bytes_are_no_payload() {
-        let payload = pack(&frames(&[5, 6])).unwrap();
+        let payload = pack(Kind::Run, &frames(&[5, 6])).unwrap();
         assert!(unpack(&payload.slice(..payload.len() - 1)).is_none());
         assert!(unpack(&Bytes::from_static(b"1234567")).is_none());
         assert!(unpack(&Bytes::from_static(&[255; 64])).is_none());

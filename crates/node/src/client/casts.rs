@@ -13,24 +13,30 @@ use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::error::ClientError;
 use super::role::Role;
+use super::spread::{Load, Spread, Spreading};
 use super::{Client, Event};
-use crate::broadcast::{Arrival, CastError, Plane, Surroundings, Traffic, host_name, host_number};
+use crate::broadcast::{
+    Arrival, CastError, Plane, Purpose, Surroundings, Traffic, host_name, host_number,
+};
 use crate::lock;
 use crate::message::{FromClient, Member};
 
 /// The client's end of the plane; nothing, before it is first used.
 #[derive(Debug)]
 pub(super) struct Casts {
+    client: ClientId,
     options: Options,
     plane: OnceLock<Plane>,
     /// Nothing: the scheduler has not said.
     members: Mutex<Option<BTreeMap<WorkerId, Member>>>,
+    asked: AtomicBool,
+    spreading: Spreading,
     waker: Waker,
 }
 
 /// Has the application come for what has arrived.
 #[derive(Clone, Debug)]
-struct Waker {
+pub(super) struct Waker {
     arrived: Arc<AtomicBool>,
     role: Arc<Role>,
     signal: Signal,
@@ -57,18 +63,22 @@ impl Surroundings for Waker {
 
 impl Casts {
     pub(super) fn new(
+        client: ClientId,
         options: Options,
         role: Arc<Role>,
         signal: Signal,
         notifier: Arc<OwnedFd>,
     ) -> Self {
         Self {
+            client,
             options: Options {
                 lane: None,
                 ..options
             },
             plane: OnceLock::new(),
             members: Mutex::new(None),
+            asked: AtomicBool::new(false),
+            spreading: Spreading::default(),
             waker: Waker {
                 arrived: Arc::default(),
                 role,
@@ -83,15 +93,30 @@ impl Casts {
         self.waker.arrived.load(Ordering::SeqCst)
     }
 
-    /// What there is for the application.
-    pub(super) fn take<R>(&self) -> Option<Event<R>> {
-        if !self.has_arrived() {
-            return None;
-        }
+    fn plane(&self) -> &Plane {
+        let waker = || Box::new(self.waker.clone());
+        let make = || Plane::of_client(self.client, &host_name(), self.options.clone(), waker());
+        self.plane.get_or_init(make)
+    }
+
+    /// What there is for the application, and what became of values.
+    fn take(&self) -> (Arrivals, Vec<Spread>) {
         // First: what arrives from here on says so again.
         self.waker.arrived.store(false, Ordering::SeqCst);
-        let arrivals = self.plane.get().map_or_else(Vec::new, Plane::take_arrivals);
-        (!arrivals.is_empty()).then_some(Event::Arrived(arrivals))
+        let mut arrivals = self.plane.get().map_or_else(Vec::new, Plane::take_arrivals);
+        arrivals.retain(|arrival| match arrival.purpose {
+            Purpose::Keep(number) => {
+                self.spreading.arrived(number, arrival);
+                false
+            }
+            Purpose::Run | Purpose::Call(_) => true,
+        });
+        (arrivals, self.spreading.take())
+    }
+
+    /// Sends a value to workers.
+    pub(super) fn spread(&self, load: Load) {
+        self.spreading.push(load, self.plane(), &self.waker);
     }
 
     /// Workers joined.
@@ -101,9 +126,7 @@ impl Casts {
             host: host_number(&member.host),
             address: Arc::from(&*member.address),
         };
-        if let Some(plane) = self.plane.get() {
-            plane.introduce(joined.iter().map(engine).collect());
-        }
+        self.plane().introduce(joined.iter().map(engine).collect());
         let mut members = lock(&self.members);
         let members = members.get_or_insert_default();
         members.extend(joined.into_iter().map(|member| (member.worker, member)));
@@ -127,6 +150,7 @@ impl Casts {
         if let Some(plane) = self.plane.get() {
             plane.end();
         }
+        self.spreading.close();
     }
 }
 
@@ -139,21 +163,26 @@ impl<T> Client<T> {
     pub fn members(&self) -> Result<Option<Vec<Member>>, ClientError> {
         self.check()?;
         let casts = &self.casts;
-        let mut is_first = false;
-        casts.plane.get_or_init(|| {
-            is_first = true;
-            Plane::of_client(
-                ClientId(self.id),
-                &host_name(),
-                casts.options.clone(),
-                Box::new(casts.waker.clone()),
-            )
-        });
-        if is_first {
+        if !casts.asked.swap(true, Ordering::Relaxed) {
             self.post([FromClient::Members]);
         }
         let members = lock(&casts.members);
         Ok(members.as_ref().map(|all| all.values().cloned().collect()))
+    }
+
+    /// What has arrived for the application.
+    pub(super) fn arrivals<R>(&self) -> Option<Event<R>> {
+        if !self.casts.has_arrived() {
+            return None;
+        }
+        let (arrivals, spreads) = self.casts.take();
+        if !spreads.is_empty() {
+            let engine = &mut *lock(&self.engine);
+            for spread in spreads {
+                self.has_spread(engine, spread);
+            }
+        }
+        (!arrivals.is_empty()).then_some(Event::Arrived(arrivals))
     }
 
     /// Sends frames to engines, each of which is a worker that the client [knows](Client::members);
@@ -167,12 +196,41 @@ impl<T> Client<T> {
         frames: &[Bytes],
         wait: &mut Wait<'_>,
     ) -> Result<u64, CastError> {
+        self.cast_for(Purpose::Run, engines, frames, wait)
+    }
+
+    /// Asks the Python sides of workers, which the client knows, at once. The answers of all arrive as
+    /// casts do, with this number: frames that are a byte, which is 1 for an error, and an encoded
+    /// value. Waits as [`Client::cast`].
+    ///
+    /// # Errors
+    /// [`CastError`].
+    pub fn cast_call(
+        &self,
+        number: u64,
+        workers: &[u32],
+        operation: &str,
+        argument: Bytes,
+        wait: &mut Wait<'_>,
+    ) -> Result<u64, CastError> {
+        let operation = Bytes::copy_from_slice(operation.as_bytes());
+        let frames = [operation, argument];
+        self.cast_for(Purpose::Call(number), workers, &frames, wait)
+    }
+
+    fn cast_for(
+        &self,
+        purpose: Purpose,
+        workers: &[u32],
+        frames: &[Bytes],
+        wait: &mut Wait<'_>,
+    ) -> Result<u64, CastError> {
         let plane = self.casts.plane.get();
         let plane = plane.ok_or_else(|| {
             CastError::Refused("the client has not asked who the workers are".to_owned())
         })?;
-        let engines: Runs = engines.iter().map(|&engine| u64::from(engine)).collect();
-        plane.cast(&engines, frames, wait)
+        let workers: Runs = workers.iter().map(|&worker| u64::from(worker)).collect();
+        plane.cast(&workers, purpose, frames, wait)
     }
 
     /// Engines that have not begun these casts are not to; the others are interrupted, if wanted.

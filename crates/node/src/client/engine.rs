@@ -171,10 +171,13 @@ impl<T> Client<T> {
                 return;
             }
             ToClient::Call(call) => Item::Call(call),
-            ToClient::Answer(answer) => match self.told_who_has(engine, answer) {
-                Some(answer) => Item::Answer(answer),
-                None => return,
-            },
+            ToClient::Answer(answer) => {
+                let answer = self.told_who_has(engine, answer);
+                match answer.and_then(|answer| self.told_held(engine, answer)) {
+                    Some(answer) => Item::Answer(answer),
+                    None => return,
+                }
+            }
             ToClient::Stuck { keys, reason } => Item::Stuck(keys, reason),
             ToClient::Unused(numbers) => Item::Unused(numbers),
             ToClient::Restarted => Item::Restarted,
@@ -201,7 +204,9 @@ impl<T> Client<T> {
             Standing::Pending => Change::Pending,
             Standing::Unknown => Change::Unknown,
         };
-        lock(&self.inbox).push_back(Item::Standing(id, change));
+        if let Some(change) = engine.puts.hold_back(id, change) {
+            lock(&self.inbox).push_back(Item::Standing(id, change));
+        }
         if engine.fetches.awaits(id) {
             self.resume(engine, id);
         }

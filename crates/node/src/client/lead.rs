@@ -139,7 +139,7 @@ impl<T> Lead<'_, T> {
     /// The next thing to process. `read` gets what the application keeps of the key that it is
     /// about, under a lock: it must not call out.
     pub fn next<R>(&self, mut read: impl FnMut(&T) -> R) -> Option<Event<R>> {
-        if let Some(arrived) = self.client.casts.take() {
+        if let Some(arrived) = self.client.arrivals() {
             return Some(arrived);
         }
         loop {

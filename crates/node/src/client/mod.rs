@@ -9,7 +9,7 @@
 //! | `role`, `lead` | which thread takes what comes |
 //! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
 //! | `fetch`, `workers`, `link` | values from workers |
-//! | `casts` | what goes to many engines at once |
+//! | `casts`, `spread` | what goes to many engines at once, and values for many workers |
 //! | `bell` | a descriptor for event loops |
 //!
 //! Any number of threads may use a client. A thread that waits *leads*: it moves the bytes of the
@@ -32,10 +32,11 @@ mod link;
 mod put;
 mod role;
 mod sender;
+mod spread;
 mod submission;
 mod workers;
 
-pub use crate::broadcast::{Arrival, CastError, Traffic, What};
+pub use crate::broadcast::{Arrival, CastError, Purpose, Traffic, What};
 pub use error::ClientError;
 pub use fetch::Fetched;
 pub use kept::IsIntact;
@@ -51,6 +52,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use treadle_net::{Address, Lane, NetError, Options, Peer, Poller, Signal, Wait};
+use treadle_types::ClientId;
 
 use self::bell::Bell;
 use self::casts::Casts;
@@ -207,6 +209,7 @@ impl<T> Client<T> {
         let signal = poller.signal(SIGNAL);
         let role = Arc::new(Role::default());
         let casts = Casts::new(
+            ClientId(id),
             options.clone(),
             Arc::clone(&role),
             signal.clone(),

@@ -4,16 +4,20 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_broadcast::Runs;
 use treadle_types::{Value, WorkerId};
 
 use super::engine::Engine;
 use super::error::ClientError;
 use super::kept::{Constant, IsIntact};
 use super::keys::Known;
+use super::spread::{self, Spread};
 use super::workers::{Delivery, Job, Load};
 use super::{Change, Client, Item};
+use crate::broadcast::values::Packed;
 use crate::lock;
-use crate::message::FromClient;
+use crate::message::{Answer, Call, FromClient};
+use crate::wire::put_runs;
 
 /// How often workers are chosen anew for a value that could not be brought to any.
 const ATTEMPTS: u32 = 5;
@@ -94,6 +98,9 @@ struct Pending {
     is_told: bool,
     /// It was brought before, and the scheduler asks for it again.
     is_asked: bool,
+    /// It goes to many. Nobody is told that it is there before all of these have answered.
+    spreads: bool,
+    held_back: Option<Change>,
     attempts: u32,
     /// When to have workers chosen anew.
     again: Option<Instant>,
@@ -104,6 +111,9 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Puts {
     pending: HashMap<u32, Pending>,
+    /// Names of values that many workers have taken, which the scheduler was asked to confirm: by the
+    /// number of the question.
+    confirming: HashMap<u64, u32>,
 }
 
 impl Pending {
@@ -115,6 +125,8 @@ impl Pending {
             taken: false,
             is_told: false,
             is_asked: false,
+            spreads: false,
+            held_back: None,
             attempts: 0,
             again: None,
             reason: String::new(),
@@ -128,12 +140,28 @@ impl Puts {
         self.pending.get(&id).is_some_and(|put| !put.is_told)
     }
 
+    /// Keeps what is to be told of a value until all workers have answered; gives it back where nobody
+    /// waits for that.
+    pub(super) fn hold_back(&mut self, id: u32, change: Change) -> Option<Change> {
+        let waits = |put: &&mut Pending| put.spreads && put.targets > 0;
+        let Some(put) = self.pending.get_mut(&id).filter(waits) else {
+            return Some(change);
+        };
+        put.held_back = None;
+        match change {
+            Change::Finished { .. } => put.held_back = Some(change),
+            other => return Some(other),
+        }
+        None
+    }
+
     pub(super) fn next_pause(&self) -> Option<Instant> {
         self.pending.values().filter_map(|put| put.again).min()
     }
 
     pub(super) fn clear(&mut self) {
         self.pending.clear();
+        self.confirming.clear();
     }
 }
 
@@ -315,7 +343,7 @@ impl<T> Client<T> {
     }
 
     /// The scheduler says where to bring a value that was put under this name.
-    pub(super) fn place(&self, engine: &mut Engine, name: u32, object: u64, workers: &[WorkerId]) {
+    pub(super) fn place(&self, engine: &mut Engine, name: u32, object: u64, workers: &Runs) {
         let Some(id) = lock(&self.keys).last_named(name) else {
             return;
         };
@@ -325,26 +353,85 @@ impl<T> Client<T> {
         let Contained::Frames(kind, frames) = &put.content.value else {
             return;
         };
-        put.targets = workers.len();
         put.taken = false;
+        put.spreads = workers.len() > 1;
+        // Those that it is cast to answer together.
+        put.targets = workers.len().min(1) as usize;
         if workers.is_empty() {
             // It is there, which a notice says; or nobody is, and somebody may come.
             put.again = Some(Instant::now() + PAUSE);
             return;
         }
         put.again = None;
+        let (kind, frames) = (*kind, frames.clone());
+        if put.spreads {
+            let value = Packed {
+                object,
+                kind,
+                frames,
+            };
+            let workers = workers.clone();
+            self.casts.spread(spread::Load {
+                name,
+                value,
+                workers,
+            });
+            return;
+        }
         let load = Load {
             name,
             object,
-            kind: *kind,
-            frames: frames.clone(),
+            kind,
+            frames,
         };
-        let mut chosen = BTreeSet::new();
-        for worker in workers {
-            engine.workers.push(*worker, Job::Bring(load.clone()));
-            chosen.insert(*worker);
+        let worker = WorkerId(workers.first().unwrap_or_default() as u32);
+        engine.workers.push(worker, Job::Bring(load));
+        self.send_to(engine, &BTreeSet::from([worker]));
+    }
+
+    /// Workers have answered what was cast to them. Those that took it have told the scheduler, who is
+    /// asked to say when it has heard them all.
+    pub(super) fn has_spread(&self, engine: &mut Engine, spread: Spread) {
+        let Spread {
+            name,
+            taken,
+            reason,
+        } = spread;
+        let key = {
+            let keys = lock(&self.keys);
+            keys.last_named(name).and_then(|id| keys.key(id))
+        };
+        let Some(key) = key.and_then(|key| Value::from_bytes(&key).ok()) else {
+            return;
+        };
+        if taken.is_empty() {
+            let outcome = Err(reason);
+            return self.delivered(engine, Delivery { name, outcome });
         }
-        self.send_to(engine, &chosen);
+        let id = self.new_number();
+        engine.puts.confirming.insert(id, name);
+        let numbers = put_runs(&taken).into_iter();
+        let numbers = numbers.map(|number| Value::Int(number as i64)).collect();
+        let argument = Value::Dict(vec![
+            (Value::str("keys"), Value::List(vec![key])),
+            (Value::str("workers"), Value::List(numbers)),
+        ]);
+        self.post([FromClient::Call(Call {
+            id,
+            node: String::new(),
+            operation: "held".into(),
+            argument: argument.to_bytes().into(),
+        })]);
+    }
+
+    /// The scheduler has heard of all who have taken a value. Gives other answers back.
+    pub(super) fn told_held(&self, engine: &mut Engine, answer: Answer) -> Option<Answer> {
+        let Some(name) = engine.puts.confirming.remove(&answer.id) else {
+            return Some(answer);
+        };
+        let outcome = Ok(());
+        self.delivered(engine, Delivery { name, outcome });
+        None
     }
 
     /// A worker has taken a value, or not.
@@ -399,7 +486,10 @@ impl<T> Client<T> {
 
     /// The value is at the workers, or never will be.
     pub(super) fn is_put(&self, engine: &mut Engine, id: u32) {
-        if engine.puts.pending.remove(&id).is_some() {
+        if let Some(put) = engine.puts.pending.remove(&id) {
+            if let Some(change) = put.held_back {
+                lock(&self.inbox).push_back(Item::Standing(id, change));
+            }
             self.let_go(id);
         }
     }

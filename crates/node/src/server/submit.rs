@@ -479,7 +479,12 @@ impl Hub {
         } else {
             self.choose(allowed, copies, nbytes)
         };
-        self.introduce_to_client(client, &workers);
+        match workers.len() {
+            0 | 1 => self.introduce_to_client(client, &workers),
+            // It casts.
+            _ => self.tell_members(client),
+        }
+        let workers = workers.iter().map(|worker| u64::from(worker.0)).collect();
         let Some(view) = self.core.task(task) else {
             return Ok(());
         };

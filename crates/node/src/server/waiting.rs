@@ -1,7 +1,9 @@
 //! Questions that are answered when something has come about.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use treadle_broadcast::Runs;
 use treadle_scheduler::State;
 use treadle_types::{TaskId, Value, WorkerId};
 
@@ -21,6 +23,8 @@ pub(super) enum Wanted {
     Gone(Vec<WorkerId>),
     /// These values, by task and generation, are at so many workers, of those if there are any.
     Copies(Vec<(TaskId, u32)>, usize, Vec<WorkerId>),
+    /// These values, which come or have come, are at all of these workers that are left.
+    Held(Vec<(TaskId, u32)>, Runs),
     /// These values have left those workers.
     Moved(Vec<(TaskId, u32, WorkerId)>),
 }
@@ -124,6 +128,22 @@ impl Hub {
                     || view.is_actor()
                     || view.holders().filter(counts).count() >= (*copies).min(most)
             }),
+            Wanted::Held(tasks, workers) => {
+                let here = self.workers.iter().map(|node| node.id);
+                let left: Vec<_> = here.filter(|id| workers.contains(id.0.into())).collect();
+                tasks.iter().all(|&(task, generation)| {
+                    let view = self.core.task(task);
+                    let view = view.filter(|_| self.keys.generation(task) == generation);
+                    view.is_none_or(|view| match view.state() {
+                        State::Waiting => left.is_empty(),
+                        State::Memory => {
+                            let holders: BTreeSet<_> = view.holders().collect();
+                            left.iter().all(|id| holders.contains(id))
+                        }
+                        _ => true,
+                    })
+                })
+            }
             Wanted::Moved(moves) => moves.iter().all(|&(task, generation, from)| {
                 let view = there(task, generation);
                 view.is_none_or(|view| view.holders().all(|holder| holder != from))

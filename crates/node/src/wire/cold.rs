@@ -1,14 +1,14 @@
 //! Messages that are rare, each by itself.
 
 use bytes::Bytes;
-use treadle_broadcast::Settled;
+use treadle_broadcast::{Runs, Settled};
 use treadle_scheduler::Stuck;
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::WireError;
-use super::batch::{get_all, get_blobs, get_deltas, put_all, put_blobs};
+use super::batch::{get_blobs, get_deltas, put_blobs};
 use super::keep::Keeper;
-use super::relayed::{get_runs, put_runs};
+use super::relayed::{get_engines, get_runs, put_runs};
 use crate::message::{
     Answer, Call, Definition, Failed, FailedKind, FromClient, FromWorker, LostWorker, Member,
     Standing, ToClient,
@@ -289,20 +289,19 @@ pub(super) fn get_cancelled(section: proto::Cancelled, keeper: Keeper) -> ToClie
     }
 }
 
-pub(super) fn put_place(id: u32, object: u64, workers: &[WorkerId]) -> Section {
+pub(super) fn put_place(id: u32, object: u64, workers: &Runs) -> Section {
     Section::Place(proto::Place {
         id,
         object,
-        workers: put_all(workers.iter().map(|worker| worker.0.into())),
+        workers: put_runs(workers),
     })
 }
 
 pub(super) fn get_place(section: proto::Place) -> Result<ToClient, WireError> {
-    let workers = get_all("workers", section.workers, |column| column.get_u32())?;
     Ok(ToClient::Place {
         id: section.id,
         object: section.object,
-        workers: workers.into_iter().map(WorkerId).collect(),
+        workers: get_engines(&section.workers)?,
     })
 }
 

@@ -208,7 +208,7 @@ impl Message for ToClient {
                 Standing::Cancelled(reason) => cold::cost(&[reason.len()]),
                 other => Notices::cost(other),
             },
-            Self::Place { workers, .. } => cold::cost(&[5 * workers.len()]),
+            Self::Place { workers, .. } => cold::cost(&[20 * workers.ranges().len()]),
             Self::Peer { address, .. } => cold::cost(&[address.len()]),
             Self::PeerLost(_) | Self::SettledAsked(_) | Self::Restarted => cold::cost(&[]),
             Self::Joined(members) => cold::cost(&[members.iter().map(cold::member_cost).sum()]),

@@ -185,6 +185,7 @@ mod tests {
                 by: Some(WorkerId(9)),
             },
             fresh: true,
+            beside: true,
             mapped: false,
             aborted: false,
             settled: Settled([1, 2, 3].into_iter().collect()),

@@ -210,7 +210,7 @@ pub(crate) fn get_runs(numbers: &[u64]) -> Result<Runs, WireError> {
 }
 
 /// Ids of workers.
-fn get_engines(numbers: &[u64]) -> Result<Runs, WireError> {
+pub(super) fn get_engines(numbers: &[u64]) -> Result<Runs, WireError> {
     let runs = get_runs(numbers)?;
     let end = runs.ranges().last().map_or(0, |&(_, end)| end);
     if end > 1 + u64::from(u32::MAX) {
@@ -263,6 +263,7 @@ fn put_offer(offer: &Offer) -> proto::CastOffer {
         mapped: offer.mapped,
         aborted: offer.aborted,
         settled: put_runs(&offer.settled.0),
+        beside: offer.beside,
     }
 }
 
@@ -297,6 +298,7 @@ fn get_offer(offer: proto::CastOffer) -> Result<Offer, WireError> {
             by: offer.by.map(WorkerId),
         },
         fresh: offer.fresh,
+        beside: offer.beside,
         mapped: offer.mapped,
         aborted: offer.aborted,
         settled: Settled(get_runs(&offer.settled)?),

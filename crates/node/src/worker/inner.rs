@@ -10,10 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_broadcast::CastId;
 use treadle_net::{Lane, Peer, Wait};
 use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
+use super::casting::CastCalls;
 use super::peers::{Request, Requests};
 use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
@@ -62,6 +64,7 @@ pub(super) struct Inner {
     pub(super) visitors: Visitors,
     pub(super) plane: Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
+    pub(super) cast_calls: CastCalls,
     pub(super) tracing: Arc<Tracing>,
     pub(super) host: OnceLock<Arc<dyn Host>>,
     pub(super) over: AtomicBool,
@@ -428,6 +431,18 @@ impl Surroundings for Around {
 
     fn cast_came(&self) {
         self.with_host(Host::cast_came);
+    }
+
+    fn keep(&self, cast: CastId, payload: Bytes) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.keep_cast(cast, payload);
+        }
+    }
+
+    fn call(&self, cast: CastId, payload: Bytes) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.call_cast(cast, &payload);
+        }
     }
 
     fn interrupt(&self, client: ClientId, number: u64) {

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_net::Wait;
 use treadle_net::secret::Secret;
-use treadle_node::client::{Client, Event, Traffic, What};
+use treadle_node::client::{Change, Client, Contained, Content, Event, Traffic, What, Whither};
 use treadle_node::message::{Answer, Call, Hello, Role};
 use treadle_node::server::{self, Server};
 use treadle_node::worker::{Cast, Host, Next, Options, Worker};
-use treadle_types::{ClientId, ObjectId, WorkerId};
+use treadle_types::{ClientId, ObjectId, Value};
 
 /// Long enough for any machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -168,6 +168,8 @@ pub(crate) struct Outcome {
 pub(crate) struct Caster {
     pub(crate) client: Client<()>,
     outcomes: BTreeMap<u64, Outcome>,
+    changes: Vec<Change>,
+    answers: Vec<Answer>,
 }
 
 impl Caster {
@@ -183,6 +185,8 @@ impl Caster {
         Self {
             client,
             outcomes: BTreeMap::new(),
+            changes: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
@@ -212,15 +216,26 @@ impl Caster {
         };
         let _ = lead.receive(&mut short);
         while let Some(event) = lead.next(|()| ()) {
-            let Event::Arrived(arrivals) = event else {
-                continue;
+            let arrivals = match event {
+                Event::Arrived(arrivals) => arrivals,
+                Event::Standing { change, .. } => {
+                    self.changes.push(change);
+                    continue;
+                }
+                Event::Answer(answer) => {
+                    self.answers.push(answer);
+                    continue;
+                }
+                _ => continue,
             };
             for arrival in arrivals {
                 let outcome = self.outcomes.entry(arrival.number).or_default();
-                let WorkerId(engine) = arrival.engine;
+                let engines = arrival.engines.iter().map(|engine| engine as u32);
                 let result = match arrival.what {
                     What::Output(text) => {
-                        outcome.outputs.push((engine, text));
+                        outcome
+                            .outputs
+                            .extend(engines.map(|engine| (engine, text.clone())));
                         continue;
                     }
                     What::Complete => {
@@ -235,10 +250,70 @@ impl Caster {
                     What::Aborted => Err("aborted".to_owned()),
                     What::Lost(reason) => Err(format!("lost: {reason}")),
                 };
-                let before = outcome.results.insert(engine, result);
-                assert!(before.is_none(), "two results of {engine}");
+                for engine in engines {
+                    let before = outcome.results.insert(engine, result.clone());
+                    assert!(before.is_none(), "two results of {engine}");
+                }
             }
         }
+    }
+
+    /// Brings a value to all workers, or to so many; how it stands then.
+    pub(crate) fn put(&mut self, key: &str, bytes: Bytes, copies: u32) -> Change {
+        let content = Content {
+            nbytes: bytes.len() as u64,
+            class: Bytes::new(),
+            value: Contained::Frames(1, vec![bytes]),
+        };
+        let whither = Whither {
+            workers: Vec::new(),
+            copies,
+        };
+        let key = Value::str(key.to_owned()).to_bytes();
+        self.client.put(&key, (), content, &whither).unwrap();
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(change) = self.changes.pop() {
+                return change;
+            }
+            assert!(Instant::now() < deadline, "the value stands nowhere");
+            self.process();
+        }
+    }
+
+    /// Where the scheduler says that a value is.
+    pub(crate) fn who_has(&mut self, key: &str) -> Vec<String> {
+        let key = Value::str(key.to_owned());
+        let call = Call {
+            id: self.client.new_number(),
+            node: String::new(),
+            operation: "who_has".to_owned(),
+            argument: Value::List(vec![key]).to_bytes().into(),
+        };
+        self.client.call(call).unwrap();
+        let deadline = Instant::now() + LONG;
+        let answer = loop {
+            if let Some(answer) = self.answers.pop() {
+                break answer.result.unwrap();
+            }
+            assert!(Instant::now() < deadline, "the scheduler does not answer");
+            self.process();
+        };
+        let Value::Dict(entries) = Value::from_bytes(&answer).unwrap() else {
+            panic!("not a dictionary");
+        };
+        let (_, Value::List(addresses)) = &entries[0] else {
+            panic!("not a list");
+        };
+        let mut addresses: Vec<String> = addresses
+            .iter()
+            .map(|address| match address {
+                Value::Str(address) => address.clone(),
+                other => panic!("no address: {other:?}"),
+            })
+            .collect();
+        addresses.sort();
+        addresses
     }
 
     /// Waits for all results of a cast.

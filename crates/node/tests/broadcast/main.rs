@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cluster::{Caster, Engine, LONG, Run, server, soon};
+use treadle_node::client::Change;
 use treadle_node::server::Server;
+use treadle_types::Value;
 
 /// Answers with the sum of all bytes of what came.
 fn sums() -> Run {
@@ -356,4 +358,88 @@ fn memory_goes_back_when_everybody_has_finished() {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn addresses(engines: &[Engine]) -> Vec<String> {
+    let address = |engine: &Engine| engine.worker.address().to_owned();
+    let mut addresses: Vec<String> = engines.iter().map(address).collect();
+    addresses.sort();
+    addresses
+}
+
+#[test]
+fn a_value_is_kept_by_all_workers_and_leaves_the_client_once() {
+    let mut traffics = Vec::new();
+    for count in [2, 7] {
+        let server = server();
+        let host = |i: usize| format!("host-{}", i % 3);
+        let engines = engines(&server, count, host, &sums());
+        let mut client = Caster::new(&server, "client-a");
+        client.engines(count);
+        for (key, length) in [("small", 2_000), ("large", 3 << 20)] {
+            let change = client.put(key, pattern(length), u32::MAX);
+            assert!(matches!(change, Change::Finished { .. }), "{change:?}");
+            assert_eq!(client.who_has(key), addresses(&engines));
+        }
+        let before = client.traffic();
+        client.put("last", pattern(3 << 20), u32::MAX);
+        let after = client.traffic();
+        assert!(after.bytes + after.shared - before.bytes - before.shared < (3 << 20) + 4096);
+        // Some of what was sent is about chunks that have come.
+        traffics.push(after.messages - before.messages);
+    }
+    assert!(traffics[1] < traffics[0] + 10, "{traffics:?}");
+}
+
+#[test]
+fn a_value_is_kept_beside_what_engines_run() {
+    let server = server();
+    let gate = Arc::new(AtomicBool::new(false));
+    let open = Arc::clone(&gate);
+    let run: Run = Arc::new(move |_, _| {
+        let deadline = Instant::now() + LONG;
+        while !open.load(Ordering::SeqCst) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Vec::new()
+    });
+    let engines = engines(&server, 3, |_| here(), &run);
+    let mut client = Caster::new(&server, "client-a");
+    let ids = client.engines(3);
+    let number = client.cast(&ids, &[pattern(10)]);
+    client.put("x", pattern(100_000), u32::MAX);
+    assert_eq!(client.who_has("x"), addresses(&engines));
+    gate.store(true, Ordering::SeqCst);
+    assert_eq!(client.outcome(number).results.len(), 3);
+}
+
+#[test]
+fn workers_without_memory_for_a_value_do_not_keep_it_from_others() {
+    let server = server();
+    let limits = [0, 1 << 20, 0];
+    let engine =
+        |(i, limit): (usize, &u64)| Engine::new(&server, &format!("w{i}"), &here(), *limit, sums());
+    let all: Vec<Engine> = limits.iter().enumerate().map(engine).collect();
+    let mut client = Caster::new(&server, "client-a");
+    client.engines(3);
+    client.put("x", pattern(3 << 20), u32::MAX);
+    let others = [&all[0], &all[2]].map(|engine| engine.worker.address().to_owned());
+    let mut others = others.to_vec();
+    others.sort();
+    assert_eq!(client.who_has("x"), others);
+}
+
+#[test]
+fn where_no_worker_has_memory_for_a_value_the_error_names_one() {
+    let server = server();
+    let engine = |i| Engine::new(&server, &format!("w{i}"), &here(), 1 << 20, sums());
+    let _small: Vec<Engine> = (0..2).map(engine).collect();
+    let mut client = Caster::new(&server, "client-a");
+    client.engines(2);
+    let change = client.put("y", pattern(3 << 20), u32::MAX);
+    let Change::Cancelled(reason) = change else {
+        panic!("{change:?}");
+    };
+    let reason = format!("{:?}", Value::from_bytes(&reason).unwrap());
+    assert!(reason.contains("memory limit of worker w"), "{reason}");
 }

@@ -1,9 +1,9 @@
 //! Values that clients bring.
 
 use bytes::Bytes;
+use treadle_broadcast::Runs;
 use treadle_node::client::{Change, Contained, Content, Event, Input, Whither};
 use treadle_node::message::{FromClient, Standing, ToClient};
-use treadle_types::WorkerId;
 
 use crate::support::{
     Scheduler, TestClient, Worker, eventually, finished, inline, next, next_finished, notice, start,
@@ -67,29 +67,19 @@ fn a_small_value_goes_with_the_message() {
 }
 
 #[test]
-fn a_large_value_is_brought_to_each_place() {
+fn a_large_value_is_brought_to_its_place() {
     let (mut scheduler, client) = start();
-    let mut workers = [Worker::new(1), Worker::new(2)];
+    let mut worker = Worker::new(1);
     client.put(b"x", "x", large(1_000_000), &two()).unwrap();
     let id = put(&mut scheduler);
-    scheduler.say([
-        workers[0].introduction(),
-        workers[1].introduction(),
-        ToClient::Place {
-            id,
-            object: 77,
-            workers: vec![WorkerId(1), WorkerId(2)],
-        },
-    ]);
+    scheduler.say([worker.introduction(), place(id, 77, &worker)]);
     std::thread::scope(|scope| {
         let client = &client;
         scope.spawn(|| {
-            for worker in &mut workers {
-                let (object, kind, frames) = worker.brought();
-                assert_eq!((object, kind), (77, 1));
-                assert!(frames.len() == 1 && frames[0].len() == 1_000_000);
-                worker.take(object, "");
-            }
+            let (object, kind, frames) = worker.brought();
+            assert_eq!((object, kind), (77, 1));
+            assert!(frames.len() == 1 && frames[0].len() == 1_000_000);
+            worker.take(object, "");
             scheduler.say([notice(id, finished(1, 77))]);
         });
         assert_eq!(next_finished(client), "x");
@@ -101,21 +91,16 @@ fn workers_are_chosen_anew_where_none_has_taken_it() {
     let (mut scheduler, client) = start();
     let (mut first, mut second) = (Worker::new(1), Worker::new(2));
     client.put(b"x", "x", large(1_000_000), &two()).unwrap();
-    let place = |id, worker| ToClient::Place {
-        id,
-        object: 77,
-        workers: vec![worker],
-    };
     std::thread::scope(|scope| {
         let client = &client;
         let script = scope.spawn(move || {
             let id = put(&mut scheduler);
-            scheduler.say([first.introduction(), place(id, first.id)]);
+            scheduler.say([first.introduction(), place(id, 77, &first)]);
             first.refuse();
             // Under another id, as ids are for one use.
             let again = put(&mut scheduler);
             assert_ne!(again, id);
-            scheduler.say([second.introduction(), place(again, second.id)]);
+            scheduler.say([second.introduction(), place(again, 77, &second)]);
             let (object, ..) = second.brought();
             second.take(object, "");
             scheduler.say([notice(again, finished(2, 77))]);
@@ -139,7 +124,7 @@ fn a_value_that_is_there_already_stays_where_it_is() {
         ToClient::Place {
             id,
             object: 77,
-            workers: vec![],
+            workers: Runs::new(),
         },
         notice(id, finished(1, 77)),
     ]);
@@ -239,7 +224,7 @@ fn place(id: u32, object: u64, worker: &Worker) -> ToClient {
     ToClient::Place {
         id,
         object,
-        workers: vec![worker.id],
+        workers: Runs::one(worker.id.0.into()),
     }
 }
 
@@ -341,7 +326,7 @@ fn a_value_that_nobody_takes_is_cancelled_for_all() {
                 scheduler.say([ToClient::Place {
                     id,
                     object: 77,
-                    workers: vec![worker.id],
+                    workers: Runs::one(worker.id.0.into()),
                 }]);
                 let (object, ..) = worker.brought();
                 worker.take(object, "no room");

@@ -296,8 +296,8 @@ fn stuck() -> impl Strategy<Value = Stuck> {
 pub(crate) fn to_client() -> impl Strategy<Value = ToClient> {
     prop_oneof![
         8 => (number(), standing()).prop_map(|(id, standing)| ToClient::Notice { id, standing }),
-        1 => (number(), any::<u64>(), prop::collection::vec(worker(), 0..3)).prop_map(
-            |(id, object, workers)| ToClient::Place { id, object, workers }
+        1 => (number(), any::<u64>(), settled()).prop_map(
+            |(id, object, workers)| ToClient::Place { id, object, workers: workers.0 }
         ),
         1 => peer().prop_map(|(worker, address)| ToClient::Peer { worker, address }),
         1 => worker().prop_map(ToClient::PeerLost),

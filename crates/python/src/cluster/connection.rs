@@ -28,6 +28,7 @@ use treadle_node::client::{ClientError, Lead};
 use treadle_node::message::{Answer, Call, Hello, Role};
 use values::Fetch;
 
+use casts::Asked;
 pub(super) use casts::{buffer, encode_times};
 
 /// A client whose states are Python's.
@@ -59,6 +60,8 @@ struct Held {
     fetches: HashMap<u64, Fetch>,
     /// Who wants to know what came of casts.
     casts: Option<Py<PyAny>>,
+    /// By number, calls that many were asked at once.
+    asked: HashMap<u64, Asked>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -577,6 +580,29 @@ impl Connection {
         self.cast_frames(py, &engines, head, &frames)
     }
 
+    /// Asks the Python sides of several workers, members by number, the same at once. `done(answers)` is
+    /// called when all have answered, or are gone, with a list: of each worker the number, what came
+    /// ("answer", "error", "refused", "lost"), and the answer, the error, or the reason as text.
+    ///
+    /// It waits while too many casts are not finished.
+    ///
+    /// Raises
+    /// ------
+    /// MemoryError
+    ///     There is no memory for the argument.
+    /// ValueError
+    ///     A worker is not among the members, nor was.
+    fn call_all(
+        &self,
+        py: Python<'_>,
+        workers: Vec<u32>,
+        operation: &str,
+        argument: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
+        self.cast_call(py, &workers, operation, argument, done)
+    }
+
     /// Engines that have not begun these casts are not to; with `interrupt`, the others are
     /// interrupted.
     #[pyo3(signature = (numbers, interrupt=false))]
@@ -631,6 +657,9 @@ impl Connection {
         visit.call(&held.casts)?;
         for done in held.calls.values() {
             visit.call(done)?;
+        }
+        for asked in held.asked.values() {
+            asked.traverse(&visit)?;
         }
         for fetch in held.fetches.values() {
             fetch.traverse(&visit)?;

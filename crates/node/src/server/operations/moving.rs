@@ -9,6 +9,7 @@ use super::super::hub::Hub;
 use super::super::nodes::Node;
 use super::super::waiting::Wanted;
 use super::{Answered, Arguments, dict};
+use crate::wire::get_runs;
 
 fn good() -> Value {
     dict([("status", Value::str("OK"))])
@@ -95,6 +96,25 @@ impl Hub {
             .map(|task| (task, self.keys.generation(task)))
             .collect();
         self.answer_when(asker, id, Wanted::Copies(wanted, copies, among), good())
+    }
+
+    /// A client has brought values to workers, given as runs of their numbers, who say that they have
+    /// them. Answered when they have said it here.
+    pub(super) fn held(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+        let numbers = arguments.list("workers").unwrap_or_default().iter();
+        let numbers: Option<Vec<u64>> = numbers
+            .map(|number| match number {
+                Value::Int(number) => u64::try_from(*number).ok(),
+                _ => None,
+            })
+            .collect();
+        let workers = numbers.and_then(|numbers| get_runs(&numbers).ok());
+        let workers = workers.ok_or("held: workers=[…] are runs of numbers")?;
+        let keys = arguments.keys().unwrap_or_default().iter();
+        let tasks = keys.filter_map(|key| self.task_of(key));
+        let tasks = tasks.map(|task| (task, self.keys.generation(task)));
+        let wanted = Wanted::Held(tasks.collect(), workers);
+        self.answer_when(asker, id, wanted, Value::None)
     }
 
     /// Values move: `{"moves": [(key, from, to)]}`.

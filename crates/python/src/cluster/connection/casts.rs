@@ -1,14 +1,17 @@
 //! Casts to engines: what Python says, and what arrives.
 
 use super::{Connection, client_error};
+use crate::cluster::worker::plain;
+use crate::recipe;
 use crate::transfer::{self, Held, Limit, blocking};
 use bytes::Bytes;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use treadle_net::Frame;
-use treadle_node::client::{Arrival, CastError, What};
+use treadle_node::client::{Arrival, CastError, Purpose, What};
 
 impl Connection {
     /// Who the workers are; nothing, before the scheduler has said.
@@ -35,37 +38,145 @@ impl Connection {
         let client = self.client()?;
         let frames = std::iter::once(head).chain(frames).map(buffer);
         let frames = frames.collect::<PyResult<Vec<_>>>()?;
-        let failed = |error| match error {
-            CastError::Memory(_) => PyMemoryError::new_err(format!("{error}")),
-            CastError::Refused(_) => PyValueError::new_err(format!("{error}")),
-            CastError::NoThread => pyo3::exceptions::PyOSError::new_err(format!("{error}")),
-            CastError::Wait(error) => client_error(error.into(), "casting to engines"),
-        };
         let limit = Limit::new(None)?;
         blocking(py, limit, None, failed, |wait| {
             client.cast(engines, &frames, wait)
         })
     }
 
+    pub(super) fn cast_call(
+        &self,
+        py: Python<'_>,
+        workers: &[u32],
+        operation: &str,
+        argument: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let argument = plain(argument)?;
+        let number = client.new_number();
+        let asked = Asked {
+            done,
+            answers: PyList::empty(py).unbind(),
+        };
+        // First: another thread may process an answer at once.
+        self.held().asked.insert(number, asked);
+        let limit = Limit::new(None)?;
+        let cast = blocking(py, limit, None, failed, |wait| {
+            client.cast_call(number, workers, operation, argument.clone(), wait)
+        });
+        cast.map(drop).inspect_err(|_| {
+            drop(self.held().asked.remove(&number));
+        })
+    }
+
     /// Calls who wants to know what arrived.
     pub(super) fn arrived(&self, py: Python<'_>, arrivals: Vec<Arrival>) -> PyResult<()> {
+        let mut outcome = Ok(());
+        let mut casts = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            match arrival.purpose {
+                Purpose::Call(number) => {
+                    outcome = outcome.and(self.answered(py, number, arrival));
+                }
+                Purpose::Run | Purpose::Keep(_) => casts.push(arrival),
+            }
+        }
         let callback = self.held().casts.as_ref().map(|held| held.clone_ref(py));
-        let Some(callback) = callback else {
-            return Ok(());
+        let Some(callback) = callback.filter(|_| !casts.is_empty()) else {
+            return outcome;
         };
         let list = PyList::empty(py);
-        let mut arrivals = arrivals.into_iter().peekable();
+        let mut arrivals = casts.into_iter().peekable();
         while let Some(mut arrival) = arrivals.next() {
-            let mut engines = vec![engine_of(&arrival)];
-            let mut times = vec![times_of(&mut arrival)];
+            let mut engines = engines_of(&arrival);
+            let mut times = vec![times_of(&mut arrival); engines.len()];
             while let Some(mut next) = arrivals.next_if(|next| is_same(&arrival, next)) {
-                engines.push(engine_of(&next));
-                times.push(times_of(&mut next));
+                let others = engines_of(&next);
+                times.extend(vec![times_of(&mut next); others.len()]);
+                engines.extend(others);
             }
             let (kind, frames) = what(py, arrival.what)?;
             list.append((arrival.number, engines, kind, frames, times))?;
         }
-        callback.call1(py, (list,)).map(drop)
+        callback.call1(py, (list,))?;
+        outcome
+    }
+
+    /// Workers have answered what many were asked.
+    fn answered(&self, py: Python<'_>, number: u64, arrival: Arrival) -> PyResult<()> {
+        if let What::Complete = arrival.what {
+            let asked = self.held().asked.remove(&number);
+            return match asked {
+                Some(asked) => asked.done.call1(py, (asked.answers,)).map(drop),
+                None => Ok(()),
+            };
+        }
+        let answers = {
+            let held = self.held();
+            let asked = held.asked.get(&number);
+            asked.map(|asked| asked.answers.clone_ref(py))
+        };
+        let Some(answers) = answers else {
+            return Ok(());
+        };
+        let text = |text: &str| PyString::new(py, text).into_any().unbind();
+        let (kind, value) = match arrival.what {
+            What::Finished(frames) => match &frames[..] {
+                [is_error, value] => {
+                    let kind = match is_error.as_slice() {
+                        [0] => "answer",
+                        _ => "error",
+                    };
+                    (kind, recipe::decode_value(py, value.as_slice())?)
+                }
+                _ => ("lost", text("it answered something else")),
+            },
+            What::Refused(reason) => ("refused", text(&reason)),
+            What::Lost(reason) => ("lost", text(&reason)),
+            What::Output(_) | What::Aborted | What::Complete => return Ok(()),
+        };
+        for worker in arrival.engines.iter() {
+            let answer = (worker, kind, value.clone_ref(py));
+            answers.bind(py).append(answer)?;
+        }
+        Ok(())
+    }
+
+    /// The connection is over: who has not answered is lost.
+    pub(super) fn give_up_casts(&self, py: Python<'_>, reason: &str) {
+        let asked = std::mem::take(&mut self.held().asked);
+        for asked in asked.into_values() {
+            let lost = (-1, "lost", reason);
+            let answers = asked.answers.bind(py);
+            let told = answers.append(lost);
+            let told = told.and_then(|()| asked.done.call1(py, (answers,)));
+            if let Err(error) = told {
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+}
+
+/// What many workers were asked at once.
+pub(super) struct Asked {
+    done: Py<PyAny>,
+    answers: Py<PyList>,
+}
+
+impl Asked {
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.done)?;
+        visit.call(&self.answers)
+    }
+}
+
+fn failed(error: CastError) -> PyErr {
+    match error {
+        CastError::Memory(_) => PyMemoryError::new_err(format!("{error}")),
+        CastError::Refused(_) => PyValueError::new_err(format!("{error}")),
+        CastError::NoThread => PyOSError::new_err(format!("{error}")),
+        CastError::Wait(error) => client_error(error.into(), "casting to engines"),
     }
 }
 
@@ -75,10 +186,10 @@ type Times = Option<(f64, f64)>;
 /// What results of more bytes have in common is not looked for.
 const LITTLE: usize = 1 << 10;
 
-fn engine_of(arrival: &Arrival) -> i64 {
-    match arrival.engine.0 {
-        u32::MAX => -1,
-        engine => i64::from(engine),
+fn engines_of(arrival: &Arrival) -> Vec<i64> {
+    match arrival.what {
+        What::Complete => vec![-1],
+        _ => arrival.engines.iter().map(|engine| engine as i64).collect(),
     }
 }
 

@@ -123,6 +123,7 @@ impl Connection {
                 error.write_unraisable(py, None);
             }
         }
+        self.give_up_casts(py, &text);
         let handlers = self.held().handlers.take();
         drop(handlers);
         told

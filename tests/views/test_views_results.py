@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,17 +192,45 @@ def test_abort_of_what_waits(client: Any) -> None:
     kept = view.execute("kept = 1", block=False)
     waiting[0].abort()
     view.abort(waiting[1:])
+    # Engines say so at once.
+    for result in waiting:
+        assert all(isinstance(one, TaskAborted) for one in result.get(SOON))
     assert not running.ready()
+    # What is called later waits all the same.
+    later = view.apply_async(len, [1])
     client.interrupt()
     with pytest.raises(CompositeError, match="KeyboardInterrupt"):
         running.get(SOON)
-    # Engines say so in their turn.
-    for result in waiting:
-        assert all(isinstance(one, TaskAborted) for one in result.get(SOON))
     kept.get(SOON)
+    assert later.get(SOON) == [1, 1, 1]
     assert view["kept"] == [1, 1, 1]
     with pytest.raises(RuntimeError, match="already done"):
         running.abort()
+
+
+def test_abort_of_what_waits_behind_a_task(client: Any, tmp_path: Path) -> None:
+    def wait(begun: str, gate: str) -> None:
+        import os
+        import time
+
+        with open(begun, "w"):
+            pass
+        while not os.path.exists(gate):
+            time.sleep(0.005)
+
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    engine = client.ids[0]
+    task = client.load_balanced_view([engine]).apply_async(wait, str(begun), str(gate))
+    until(begun.exists, "the task runs")
+    result, kept = client[0].apply_async(len, [1]), client[0].apply_async(len, [1, 2])
+    until(lambda: client.engines.queue_status(engine)["queue"] == 3, "the calls wait")
+    result.abort()
+    with pytest.raises(TaskAborted):
+        result.get(SOON)
+    assert not task.ready()
+    gate.touch()
+    task.get(SOON)
+    assert kept.get(SOON) == 2
 
 
 def test_interrupt_of_some(client: Any) -> None:

@@ -41,6 +41,8 @@ pub struct Config {
 pub struct Guards {
     /// An engine runs a cast when it has finished the one before.
     pub order: bool,
+    /// What was aborted is not settled before what it stands behind.
+    pub turn: bool,
     /// An engine never runs a number again.
     pub once: bool,
     /// Results are kept until they are settled.
@@ -59,6 +61,7 @@ impl Default for Guards {
     fn default() -> Self {
         Self {
             order: true,
+            turn: true,
             once: true,
             keeping: true,
             responsibility: true,

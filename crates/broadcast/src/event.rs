@@ -70,6 +70,9 @@ pub enum Event {
         /// say.
         size: u64,
     },
+    /// What was to be run was taken back from the engine, which had not begun; see
+    /// [`Effect::Stop`].
+    Withdrawn(CastId),
     /// The engine wrote something while it runs this cast.
     Wrote {
         /// The cast.
@@ -117,11 +120,17 @@ pub enum Effect {
         /// Ids of workers.
         engines: Runs,
     },
-    /// The payload is whole and it is its turn: run it. [`Event::Ran`] follows; until then nothing
-    /// else is run, except casts [beside](crate::Offer::beside) the others.
+    /// The payload is whole and it is its turn: run it. [`Event::Ran`] or [`Event::Withdrawn`]
+    /// follows; until then nothing else is run, except casts [beside](crate::Offer::beside) the
+    /// others.
     Run(CastId),
-    /// The engine runs this: interrupt it.
-    Interrupt(CastId),
+    /// The engine is not to run this, if it has not begun: [`Event::Withdrawn`].
+    Stop {
+        /// The cast.
+        cast: CastId,
+        /// If it has begun, interrupt it.
+        interrupt: bool,
+    },
     /// Nobody needs the payload and the results of a cast any more. What is on its way to a socket
     /// is sent all the same.
     Drop(CastId),

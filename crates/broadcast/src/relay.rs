@@ -22,7 +22,9 @@ use crate::relay::cast::{Cast, Session};
 use crate::relay::engine::Engine;
 use crate::relay::timers::{Timer, Timers};
 use crate::relay::top::Top;
-use crate::{CastId, Config, Effects, Event, Member, Message, Neighbour, Output, Runs, Settled};
+use crate::{
+    CastId, Config, Effects, Event, Member, Message, Neighbour, Outcome, Output, Runs, Settled,
+};
 
 /// Who a node is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -164,7 +166,8 @@ impl Relay {
             Event::Gone(worker, cause) => self.gone(worker, &cause, out),
             Event::ClientGone(client) => self.client_gone(client, out),
             Event::Reserved { cast, result } => self.reserved(cast, result, out),
-            Event::Ran { cast, size } => self.ran(cast, size, out),
+            Event::Ran { cast, size } => self.ran(cast, Outcome::Finished { size }, out),
+            Event::Withdrawn(cast) => self.ran(cast, Outcome::Aborted, out),
             Event::Wrote { cast, text } => {
                 if let Some(engine) = &self.engine {
                     let (number, engine) = (cast.number, engine.member.worker);

@@ -43,13 +43,13 @@ impl RunMap {
         }
     }
 
-    /// The numbers of `ids`, in their order.
-    pub(crate) fn project(&self, ids: &Runs) -> Previous {
-        let mut previous = Previous::default();
-        let mut push = |count: u64, number: u64| match previous.0.last_mut() {
-            Some((last, same)) if *same == number => *last += count as u32,
-            _ if count > 0 => previous.0.push((count as u32, number)),
-            _ => {}
+    /// The numbers of `ids`, in their order: from an id up to another one.
+    pub(crate) fn entries(&self, ids: &Runs) -> Vec<(u64, u64, u64)> {
+        let mut entries = Vec::with_capacity(ids.ranges().len());
+        let mut push = |start: u64, end: u64, number: u64| {
+            if start < end {
+                entries.push((start, end, number));
+            }
         };
         for &(start, end) in ids.ranges() {
             let mut at = start;
@@ -57,12 +57,25 @@ impl RunMap {
             for (&first, &(last, number)) in before.into_iter().chain(self.0.range(start..end)) {
                 let (first, last) = (first.max(at), last.min(end));
                 if first < last {
-                    push(first - at, 0);
-                    push(last - first, number);
+                    push(at, first, 0);
+                    push(first, last, number);
                     at = last;
                 }
             }
-            push(end - at, 0);
+            push(at, end, 0);
+        }
+        entries
+    }
+
+    /// The numbers of `ids`, in their order.
+    pub(crate) fn project(&self, ids: &Runs) -> Previous {
+        let mut previous = Previous::default();
+        for (start, end, number) in self.entries(ids) {
+            let count = (end - start) as u32;
+            match previous.0.last_mut() {
+                Some((last, same)) if *same == number => *last += count,
+                _ => previous.0.push((count, number)),
+            }
         }
         previous
     }

@@ -26,6 +26,7 @@ fn assert_that_much_happened(sum: &Summary) {
     let happened = [
         (sum.finished, 20_000),
         (sum.aborted, 300),
+        (sum.early, 50),
         (sum.refused, 500),
         (sum.lost, 500),
         (sum.unreachable, 10),
@@ -69,6 +70,7 @@ fn a_seed_replays_exactly() {
 fn without_a_guard_a_promise_is_broken() {
     let guards = [
         (Guard::Order, 50, &["and did not run"][..]),
+        (Guard::Turn, 50, &["and did not run"][..]),
         (Guard::Once, 100, &["and ran it before"][..]),
         (Guard::Keeping, 100, &["does not come to rest"][..]),
         (Guard::Responsibility, 50, &["does not come to rest"][..]),

@@ -303,11 +303,16 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         ids = set(self.outstanding if jobs is None else self._ids_of(jobs))
         engines = None if targets is None else self._build_targets(targets)[1]
         with self._lock:
-            numbers = [
-                number for number, cast in self._casts.items() if not ids.isdisjoint(cast.names())
-            ]
-        if numbers:
-            self._transport.abort(numbers, engines)
+            casts = [cast for cast in self._casts.values() if not ids.isdisjoint(cast.names())]
+        # Some engines of a cast are asked one by one, and answer in their turn.
+        all_of, some_of = [], []
+        for cast in casts:
+            is_all = engines is None or set(cast.engines) <= set(engines)
+            (all_of if is_all else some_of).append(cast.number)
+        if all_of:
+            self._transport.abort(all_of)
+        if some_of:
+            self._transport.abort(some_of, engines)
         self._tasks.abort(ids)
 
     def _ids_of(self, jobs: Any) -> list[str]:

@@ -85,6 +85,8 @@ class Casts:
 
     def finish(self, cast: Cast, result: Result) -> None:
         """Send the result: the last word about it."""
+        # Who wanted it not to run came too late, or was heard.
+        self.is_doomed(cast)
         if isinstance(cast.client, int):
             self._native.finish_cast(cast.client, cast.number, *result)
             return

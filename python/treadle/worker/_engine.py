@@ -104,7 +104,8 @@ class Engine:
         self._casts.came()
 
     def interrupt_cast(self, client: int, number: int) -> None:
-        """Interrupt a cast, if it runs. In any thread."""
+        """Interrupt a cast that was taken; what has not begun is not to. In any thread."""
+        self._casts.doom(client, [number])
         running = self._running
         if running is not None and (running.client, running.number) == (client, number):
             self._interrupt()
@@ -186,7 +187,7 @@ class Engine:
             # Code failed that its client did not know of when it sent this.
             follows_failure = known < self._failed.get(cast.client, 0)
             if not follows_failure and not self._casts.is_doomed(cast):
-                result = self._perform(operation, options, cast.frames[1:], self._sender(cast))
+                result = self._perform(cast, operation, options, self._sender(cast))
                 is_typed = operation == "execute" and not options["silent"]
                 if is_typed and _reply.loads(result[0][0])["status"] == "error":
                     # What was to follow code that a person has typed is not run.
@@ -206,9 +207,9 @@ class Engine:
 
     def _perform(
         self,
+        cast: Cast,
         operation: str,
         options: dict[str, Any],
-        frames: Sequence[Any],
         send: Callable[[int, list[Any]], None],
     ) -> Result:
         """Do what a cast says."""
@@ -223,7 +224,10 @@ class Engine:
             try:
                 try:
                     self._interruptible = True
-                    result = self._handlers[operation](frames, **options)
+                    # From now on an interrupt reaches it; one that came before has left its mark.
+                    if self._casts.is_doomed(cast):
+                        return _aborted()
+                    result = self._handlers[operation](cast.frames[1:], **options)
                     if result.number is not None:
                         reply["count"] = result.number
                     value = self._dumps(result.value)

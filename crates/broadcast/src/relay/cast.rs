@@ -59,6 +59,8 @@ pub(crate) struct Cast {
     pub(crate) own: Option<Own>,
     /// Top: members that nobody could reach, and since when for how many tries.
     pub(crate) parked: Runs,
+    /// Top: members that have aborted it, and not finished what came before.
+    pub(crate) skipped: Runs,
     pub(crate) trouble: BTreeMap<u64, Trouble>,
 }
 
@@ -183,6 +185,7 @@ impl Cast {
             },
             own: None,
             parked: Runs::new(),
+            skipped: Runs::new(),
             trouble: BTreeMap::new(),
         }
     }

@@ -77,6 +77,18 @@ impl Relay {
         if self.top.is_none() && keeps {
             assert!(done.is_subset(&all), "{id:?} has lost a result");
         }
+        if let Some(top) = &self.top {
+            let skips = !cast.skipped.is_empty();
+            assert!(
+                cast.skipped.is_subset(&done),
+                "{id:?} skips what it waits for"
+            );
+            assert_eq!(skips, top.skipping.contains(&id.number), "{id:?}");
+            assert!(
+                skips || !cast.waiting.is_empty(),
+                "{id:?} is kept for nothing"
+            );
+        }
         self.check_responsibility(id, cast);
         for parent in &cast.parents {
             assert!(

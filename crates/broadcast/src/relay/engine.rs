@@ -40,6 +40,10 @@ impl Relay {
             };
             let is_turn = previous == 0 || session.settled.contains(previous) || is_done(previous);
             if order && !is_turn {
+                // What is aborted is so at once, and keeps its place all the same.
+                if cast.aborted && cast.waiting.contains(me) {
+                    self.learn(id, Runs::one(me), Outcome::Aborted, out);
+                }
                 return;
             }
             let verdict = match &cast.payload.memory {
@@ -68,8 +72,9 @@ impl Relay {
             .sessions
             .values()
             .flat_map(|session| session.casts.values());
-        let is_waiting =
-            |cast: &&Cast| !cast.beside && matches!(cast.own, Some(Own::Waiting | Own::Ready));
+        let is_waiting = |cast: &&Cast| {
+            !cast.beside && !cast.aborted && matches!(cast.own, Some(Own::Waiting | Own::Ready))
+        };
         casts.filter(is_waiting).count()
     }
 
@@ -87,7 +92,8 @@ impl Relay {
         Some(CastId { session, number })
     }
 
-    pub(super) fn ran(&mut self, id: CastId, size: u64, out: &mut Effects) {
+    /// What was to run has come to its end.
+    pub(super) fn ran(&mut self, id: CastId, outcome: Outcome, out: &mut Effects) {
         let Some(engine) = self.engine.as_mut() else {
             return;
         };
@@ -99,7 +105,7 @@ impl Relay {
         if !self.cast(id).is_some_and(is_running) {
             return;
         }
-        if let Some(next) = self.done(id, Outcome::Finished { size }, out) {
+        if let Some(next) = self.done(id, outcome, out) {
             self.try_run(next, out);
         }
     }
@@ -135,7 +141,10 @@ impl Relay {
         cast.aborted = true;
         cast.interrupted |= interrupt;
         match cast.own {
-            Some(Own::Running) if interrupt => out.push(Effect::Interrupt(id)),
+            Some(Own::Running) => {
+                let cast = id;
+                out.push(Effect::Stop { cast, interrupt });
+            }
             Some(Own::Ready) => cast.own = Some(Own::Waiting),
             _ => {}
         }

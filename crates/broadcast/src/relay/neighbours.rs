@@ -118,10 +118,11 @@ impl Relay {
             self.timers.cancel(timer);
         }
         if let Some(engine) = &self.engine
-            && let Some(running) = engine.running
-            && running.session == client
+            && let Some(cast) = engine.running
+            && cast.session == client
         {
-            out.push(Effect::Interrupt(running));
+            let interrupt = true;
+            out.push(Effect::Stop { cast, interrupt });
         }
         out.push(Effect::DropSession(client));
     }

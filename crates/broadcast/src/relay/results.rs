@@ -78,6 +78,9 @@ impl Relay {
         }
         cast.parked = cast.parked.difference(&engines);
         let is_complete = cast.waiting.is_empty();
+        if outcome == Outcome::Aborted {
+            self.skip(id, &engines);
+        }
         let number = id.number;
         out.push(Effect::Result {
             number,
@@ -87,6 +90,7 @@ impl Relay {
         if is_complete {
             self.complete(id, out);
         }
+        self.close_up(out);
     }
 
     /// See [`Relay::flush`], for all sessions.

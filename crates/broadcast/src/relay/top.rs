@@ -1,10 +1,10 @@
 //! The top of a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use crate::relay::cast::{Cast, Trouble};
+use crate::relay::cast::{Cast, Session, Trouble};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
 use crate::run_map::RunMap;
@@ -24,6 +24,8 @@ pub(crate) struct Top {
     pub(crate) root: Option<u64>,
     /// Engines that are gone, and why.
     pub(crate) causes: BTreeMap<u64, Cause>,
+    /// Casts that members have aborted before their turn.
+    pub(crate) skipping: BTreeSet<u64>,
     /// The last plan: for whom, for up to how many bytes.
     plan: Option<(Runs, u64, Shape)>,
 }
@@ -37,6 +39,7 @@ impl Top {
             last: RunMap::default(),
             root: None,
             causes: BTreeMap::new(),
+            skipping: BTreeSet::new(),
             plan: None,
         }
     }
@@ -96,6 +99,9 @@ impl Relay {
         let Some(cast) = self.cast(id) else {
             return Ok(());
         };
+        if cast.waiting.is_empty() {
+            return Ok(());
+        }
         let members = members.difference(&cast.members);
         self.add(id, &members, out);
         Ok(())
@@ -153,19 +159,63 @@ impl Relay {
 
     /// All members have a result.
     pub(super) fn complete(&mut self, id: CastId, out: &mut Effects) {
-        let Some(session) = self.sessions.get(&id.session) else {
-            return;
-        };
-        if !session
-            .casts
-            .get(&id.number)
-            .is_some_and(|cast| cast.waiting.is_empty())
-        {
+        let Some(cast) = self.cast(id) else { return };
+        if !cast.waiting.is_empty() {
             return;
         }
+        let is_over = cast.skipped.is_empty();
         let number = id.number;
         out.push(Effect::Complete { number });
-        self.settle(id.session, &Runs::one(number), out);
+        if is_over {
+            self.settle(id.session, &Runs::one(number), out);
+        }
+    }
+
+    /// Members have aborted a cast. To be settled means that its turn has come, and what came before
+    /// is over: so it is not, where that is not yet so.
+    pub(super) fn skip(&mut self, id: CastId, members: &Runs) {
+        if !self.config.guards.turn {
+            return;
+        }
+        let (Some(session), Some(top)) = (self.sessions.get_mut(&id.session), &mut self.top) else {
+            return;
+        };
+        let early = session.behind(id.number, members);
+        if let Some(cast) = session.casts.get_mut(&id.number)
+            && !early.is_empty()
+        {
+            cast.skipped = cast.skipped.union(&early);
+            top.skipping.insert(id.number);
+        }
+    }
+
+    /// Settles what is complete, and was aborted before its turn, when this has come.
+    pub(super) fn close_up(&mut self, out: &mut Effects) {
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            let Some(top) = &self.top else { return };
+            let id = top.session;
+            for number in top.skipping.clone() {
+                let (Some(session), Some(top)) = (self.sessions.get_mut(&id), &mut self.top) else {
+                    return;
+                };
+                let cast = &session.casts[&number];
+                let early = session.behind(number, &cast.skipped);
+                if early == cast.skipped {
+                    continue;
+                }
+                is_moving = true;
+                let cast = session.casts.get_mut(&number).expect("it is kept");
+                cast.skipped = early;
+                if cast.skipped.is_empty() {
+                    top.skipping.remove(&number);
+                    if cast.waiting.is_empty() {
+                        self.settle(id, &Runs::one(number), out);
+                    }
+                }
+            }
+        }
     }
 
     /// Nobody could reach these members: they are tried again later.
@@ -209,17 +259,12 @@ impl Relay {
             trouble.tries += 1;
             cast.failed.remove(&member);
             match now - trouble.since >= limit {
-                true => over.push((member, cast.previous.get(member))),
+                true => over.push(member),
                 false => by_tries.entry(trouble.tries).or_default().push(member),
             }
         }
-        let is_early = |&(member, previous): &(u64, u64)| {
-            let before = session.casts.get(&previous);
-            before.is_some_and(|before| before.waiting.contains(member))
-        };
-        let early = over.iter().filter(|early| is_early(early));
-        let kept: Runs = early.map(|&(member, _)| member).collect();
-        let lost: Runs = over.iter().map(|&(member, _)| member).collect();
+        let lost: Runs = over.into_iter().collect();
+        let kept = session.behind(id.number, &lost);
         self.learn(id, lost.difference(&kept), Outcome::Unreachable, out);
         if !kept.is_empty() {
             self.park(id, &kept);
@@ -268,6 +313,23 @@ impl Relay {
                 }
             }
         }
+    }
+}
+
+impl Session {
+    /// Those of `members` of a cast that have not finished what they got before it.
+    fn behind(&self, number: u64, members: &Runs) -> Runs {
+        let Some(cast) = self.casts.get(&number) else {
+            return Runs::new();
+        };
+        let mut behind = Runs::new();
+        for (start, end, previous) in cast.previous.entries(members) {
+            if let Some(before) = self.casts.get(&previous) {
+                let open = before.waiting.union(&before.skipped);
+                behind = behind.union(&open.intersection(&Runs::range(start, end)));
+            }
+        }
+        behind
     }
 }
 

@@ -98,15 +98,18 @@ impl Engine {
         self.changed.notify_one();
     }
 
-    /// Drops casts that wait; which.
-    pub(super) fn forget(&self, which: impl Fn(CastId) -> bool) -> Vec<CastId> {
+    /// Casts that wait.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.queue).casts.len()
+    }
+
+    /// Takes casts back that wait.
+    pub(super) fn withdraw(&self, which: impl Fn(CastId) -> bool) -> VecDeque<(CastId, Bytes)> {
         let mut queue = lock(&self.queue);
         let casts = std::mem::take(&mut queue.casts);
-        let (gone, kept) = casts.into_iter().partition(|(cast, _)| which(*cast));
+        let (withdrawn, kept) = casts.into_iter().partition(|(cast, _)| which(*cast));
         queue.casts = kept;
-        drop(queue);
-        let gone: VecDeque<(CastId, Bytes)> = gone;
-        gone.into_iter().map(|(cast, _)| cast).collect()
+        withdrawn
     }
 
     pub(super) fn close(&self) {

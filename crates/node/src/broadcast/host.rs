@@ -11,8 +11,10 @@ use treadle_broadcast::{
 use treadle_net::{Frame, Peer, Poller};
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use super::attached::{Attached, frames, taken};
+use super::attached::{Attached, Keep as _, frames, taken};
+use super::engine::Engine;
 use super::links::{Arrived, Links, Traffic};
+use super::payload::{self, Kind};
 use super::store::Store;
 use super::{Arrival, Purpose, What};
 
@@ -31,9 +33,12 @@ pub(super) struct Own {
 pub(super) struct Deeds {
     pub(super) dial: Vec<Member>,
     pub(super) ask: Vec<ClientId>,
-    pub(super) run: Vec<(CastId, Bytes)>,
+    /// A cast came, and no thread has ever asked for one.
+    pub(super) came: bool,
+    /// Values to keep, and calls, without the engine.
+    pub(super) keep: Vec<(CastId, Bytes)>,
+    pub(super) call: Vec<(CastId, Bytes)>,
     pub(super) interrupt: Vec<CastId>,
-    pub(super) forget: Vec<Forget>,
     pub(super) log: Vec<String>,
     /// Something arrived.
     pub(super) arrived: bool,
@@ -43,18 +48,13 @@ pub(super) struct Deeds {
     pub(super) garbage: Vec<Box<dyn Send>>,
 }
 
-/// Casts that the engine is not to run any more.
-pub(super) enum Forget {
-    Cast(CastId),
-    Session(ClientId),
-}
-
 /// A node of the broadcast plane.
 pub(super) struct Host {
     relay: Relay,
     own: Own,
     store: Store,
     links: Links,
+    engine: Arc<Engine>,
     effects: Effects,
     epoch: Instant,
     /// What the client's casts are for that are not complete.
@@ -65,7 +65,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(me: Me, own: Own) -> Self {
+    pub(super) fn new(me: Me, own: Own, engine: Arc<Engine>) -> Self {
         let config = treadle_broadcast::Config {
             inline: super::payload::INLINE,
             ..treadle_broadcast::Config::default()
@@ -75,6 +75,7 @@ impl Host {
             own,
             store: Store::default(),
             links: Links::default(),
+            engine,
             effects: Effects::default(),
             epoch: Instant::now(),
             purposes: HashMap::new(),
@@ -186,23 +187,31 @@ impl Host {
             Effect::StoreResults { cast, engines } => {
                 self.store.keep_results(cast, &engines, attached);
             }
-            Effect::Run(cast) => {
-                use super::attached::Keep as _;
-                match self.store.payload(cast) {
-                    Some(payload) => deeds.run.push((cast, payload)),
-                    None => later.push_back(Event::Ran { cast, size: 0 }),
+            Effect::Run(cast) => match self.store.payload(cast) {
+                Some(payload) => match payload::kind(&payload) {
+                    Kind::Run => deeds.came |= !self.engine.put(cast, payload),
+                    Kind::Keep => deeds.keep.push((cast, payload)),
+                    Kind::Call => deeds.call.push((cast, payload)),
+                },
+                None => later.push_back(Event::Ran { cast, size: 0 }),
+            },
+            Effect::Stop { cast, interrupt } => {
+                let is_back = self.withdraw(|other| other == cast, later, deeds);
+                if interrupt && !is_back {
+                    deeds.interrupt.push(cast);
                 }
             }
-            Effect::Interrupt(cast) => deeds.interrupt.push(cast),
             Effect::Drop(cast) => {
                 deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
-                deeds.forget.push(Forget::Cast(cast));
+                self.withdraw(|other| other == cast, later, deeds);
+                // The top may have waited for its memory.
+                deeds.room = true;
             }
             Effect::DropSession(session) => {
                 deeds
                     .garbage
                     .push(Box::new(self.store.drop_session(session)));
-                deeds.forget.push(Forget::Session(session));
+                self.withdraw(|other| other.session == session, later, deeds);
             }
             Effect::Ask(session) => deeds.ask.push(session),
             Effect::Result {
@@ -222,9 +231,24 @@ impl Host {
                 self.arrive(number, Runs::new(), What::Complete);
                 self.purposes.remove(&number);
                 deeds.arrived = true;
-                deeds.room = true;
             }
         }
+    }
+
+    /// Takes casts back that the engine has not begun; whether there was one.
+    fn withdraw(
+        &mut self,
+        which: impl Fn(CastId) -> bool,
+        later: &mut VecDeque<Event>,
+        deeds: &mut Deeds,
+    ) -> bool {
+        let withdrawn = self.engine.withdraw(which);
+        let is_back = !withdrawn.is_empty();
+        for (cast, payload) in withdrawn {
+            later.push_back(Event::Withdrawn(cast));
+            deeds.garbage.push(Box::new(payload));
+        }
+        is_back
     }
 
     fn results(&mut self, number: u64, engines: &Runs, outcome: &Outcome, attached: &mut Attached) {

@@ -39,7 +39,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::lock;
 use engine::Engine;
-use host::{Deeds, Forget, Host, Own};
+use host::{Deeds, Host, Own};
 use payload::Kind;
 
 /// How long connecting to a neighbour may take.
@@ -147,7 +147,7 @@ struct Inner {
     host: Mutex<Host>,
     /// The client may cast again.
     room: Condvar,
-    engine: Engine,
+    engine: Arc<Engine>,
     wires: OnceLock<Option<Wires>>,
     /// When the thread wakes by itself; nothing while it is awake.
     wakes: Mutex<Option<Instant>>,
@@ -228,15 +228,16 @@ impl Plane {
         options: Options,
         surroundings: Box<dyn Surroundings>,
     ) -> Self {
+        let engine = Arc::new(Engine::default());
         Self(Arc::new(Inner {
             me: own.who,
             host_number,
             lane,
             options,
             surroundings,
-            host: Mutex::new(Host::new(me, own)),
+            host: Mutex::new(Host::new(me, own, Arc::clone(&engine))),
             room: Condvar::new(),
-            engine: Engine::default(),
+            engine,
             wires: OnceLock::new(),
             wakes: Mutex::new(None),
         }))
@@ -290,7 +291,7 @@ impl Plane {
 
     /// Casts that the engine has not begun.
     pub(crate) fn waiting(&self) -> usize {
-        lock(&self.0.host).waiting()
+        lock(&self.0.host).waiting() + self.0.engine.waiting()
     }
 
     /// The engine wrote something while it runs a cast.
@@ -429,25 +430,14 @@ impl Inner {
         for line in &deeds.log {
             self.surroundings.log(format_args!("{line}"));
         }
-        for forget in &deeds.forget {
-            let forgotten = match *forget {
-                Forget::Cast(cast) => self.engine.forget(|other| other == cast),
-                Forget::Session(session) => self.engine.forget(|other| other.session == session),
-            };
-            for cast in forgotten {
-                self.with(|host, deeds| host.ran(cast, Vec::new(), deeds));
-            }
+        for (cast, payload) in deeds.keep {
+            self.surroundings.keep(cast, payload);
         }
-        for (cast, payload) in deeds.run {
-            match payload::kind(&payload) {
-                Kind::Run => {
-                    if !self.engine.put(cast, payload) {
-                        self.surroundings.cast_came();
-                    }
-                }
-                Kind::Keep => self.surroundings.keep(cast, payload),
-                Kind::Call => self.surroundings.call(cast, payload),
-            }
+        for (cast, payload) in deeds.call {
+            self.surroundings.call(cast, payload);
+        }
+        if deeds.came {
+            self.surroundings.cast_came();
         }
         for cast in &deeds.interrupt {
             self.surroundings.interrupt(cast.session, cast.number);

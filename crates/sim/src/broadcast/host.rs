@@ -68,6 +68,20 @@ impl Process {
         self.running == Some(cast) || self.beside.contains(&cast)
     }
 
+    /// Takes a cast back that the engine has not begun; whether there was one.
+    fn withdraw(
+        &mut self,
+        which: impl Fn(CastId) -> bool,
+        events: &mut VecDeque<(Event, Body)>,
+    ) -> bool {
+        let waits = self.running.filter(|&cast| !self.has_begun && which(cast));
+        if let Some(cast) = waits {
+            self.running = None;
+            events.push_back((Event::Withdrawn(cast), Body::None));
+        }
+        waits.is_some()
+    }
+
     fn drop_casts(&mut self, which: impl Fn(CastId) -> bool) {
         self.payloads.retain(|&cast, _| !which(cast));
         self.results.retain(|&(cast, _), _| !which(cast));
@@ -110,15 +124,22 @@ impl World {
                 }
             }
             Effect::Run(cast) => return self.run(pid, cast),
-            Effect::Interrupt(cast) => {
+            Effect::Stop { cast, interrupt } => {
                 if !self.procs[pid].runs(cast) {
-                    return Err(format!("{cast:?} is interrupted and does not run"));
+                    return Err(format!("{cast:?} is to stop and does not run"));
                 }
-                self.schedule(Duration::from_micros(10), Item::RunEnds(pid, cast));
+                let is_back = self.procs[pid].withdraw(|other| other == cast, events);
+                if interrupt && !is_back {
+                    self.schedule(Duration::from_micros(10), Item::RunEnds(pid, cast));
+                }
             }
-            Effect::Drop(cast) => self.procs[pid].drop_casts(|other| other == cast),
+            Effect::Drop(cast) => {
+                self.procs[pid].drop_casts(|other| other == cast);
+                self.procs[pid].withdraw(|other| other == cast, events);
+            }
             Effect::DropSession(session) => {
                 self.procs[pid].drop_casts(|cast| cast.session == session);
+                self.procs[pid].withdraw(|cast| cast.session == session, events);
             }
             Effect::Ask(session) => {
                 self.summary.asked += 1;
@@ -263,6 +284,33 @@ impl World {
         if !is_whole {
             return Err(format!("{engine} runs {cast:?} without its payload"));
         }
+        if self.procs[pid].beside.contains(&cast) {
+            return self.run_begins(pid, cast);
+        }
+        self.procs[pid].has_begun = false;
+        if self.random.chance(self.plan.queued) {
+            let most = self.plan.longest.as_micros() as u64;
+            let wait = self.random.micros(1, most);
+            self.schedule(wait, Item::RunBegins(pid, cast));
+            return Ok(());
+        }
+        self.run_begins(pid, cast)
+    }
+
+    /// The engine takes what is to be run.
+    pub(crate) fn run_begins(&mut self, pid: Pid, cast: CastId) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        // It may have been taken back.
+        let Neighbour::Worker(worker) = process.neighbour else {
+            return Ok(());
+        };
+        let is_beside = process.beside.contains(&cast);
+        let waits = process.running == Some(cast) && !process.has_begun;
+        if !is_beside && !waits {
+            return Ok(());
+        }
+        process.has_begun |= waits;
+        let engine = u64::from(worker.0);
         self.summary.runs += 1;
         self.oracle.run(cast, engine, self.now)?;
         let longest = self.plan.longest.as_micros() as u64;
@@ -282,7 +330,8 @@ impl World {
     pub(crate) fn run_ends(&mut self, pid: Pid, cast: CastId) -> Result<(), String> {
         let process = &mut self.procs[pid];
         // An interrupted run ends once.
-        if !process.runs(cast) {
+        let waits = process.running == Some(cast) && !process.has_begun;
+        if !process.runs(cast) || waits {
             return Ok(());
         }
         if !process.beside.remove(&cast) {

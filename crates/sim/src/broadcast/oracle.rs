@@ -10,12 +10,15 @@ use crate::broadcast::host::value;
 use crate::broadcast::network::Body;
 use crate::broadcast::world::{Pid, World};
 
+/// Without faults an abort is answered within this, however long engines run.
+const PROMPT: Duration = Duration::from_secs(3);
+
 /// A cast, as its client asked for it.
 pub(crate) struct Cast {
     size: u64,
     beside: bool,
     members: BTreeSet<u64>,
-    is_aborted: bool,
+    aborted: Option<Duration>,
     /// At the client.
     results: BTreeMap<u64, Outcome>,
     /// Sizes of what engines returned.
@@ -39,6 +42,9 @@ pub(crate) struct Oracle {
     /// Positions in the chain up to which an engine ran.
     ran: BTreeMap<(ClientId, u64), usize>,
     runs: BTreeSet<(CastId, u64)>,
+    returned: BTreeSet<(CastId, u64)>,
+    /// Members that have aborted while what came before ran.
+    pub(crate) early: u64,
     refused: BTreeSet<(CastId, u64)>,
     pub(crate) declared: BTreeSet<u64>,
     pub(crate) clients_gone: BTreeSet<ClientId>,
@@ -63,7 +69,7 @@ impl Oracle {
             size,
             beside,
             members: members.iter().collect(),
-            is_aborted: false,
+            aborted: None,
             results: BTreeMap::new(),
             returned: BTreeMap::new(),
             is_complete: false,
@@ -96,8 +102,9 @@ impl Oracle {
         self.chain(id, engine);
     }
 
-    pub(crate) fn abort(&mut self, id: CastId) {
-        self.casts.get_mut(&id).expect("it is open").is_aborted = true;
+    pub(crate) fn abort(&mut self, id: CastId, now: Duration) {
+        let cast = self.casts.get_mut(&id).expect("it is open");
+        cast.aborted.get_or_insert(now);
     }
 
     pub(crate) fn refuse(&mut self, id: CastId, who: Neighbour) {
@@ -170,7 +177,7 @@ impl Oracle {
             let session = id.session;
             let before = CastId { session, number };
             let cast = &self.casts[&before];
-            let is_over = cast.is_aborted
+            let is_over = cast.aborted.is_some()
                 || self.refused.contains(&(before, engine))
                 || cast.results.contains_key(&engine);
             if !is_over {
@@ -183,6 +190,7 @@ impl Oracle {
     pub(crate) fn returned(&mut self, id: CastId, engine: u64, size: u64) {
         let cast = self.casts.get_mut(&id).expect("it was made");
         cast.returned.insert(engine, size);
+        self.returned.insert((id, engine));
     }
 
     pub(crate) fn result(
@@ -212,7 +220,10 @@ impl Oracle {
                     let is_same = cast.returned.get(&engine) == Some(size);
                     is_same && (*size == 0 || values.contains(&value(id, engine)))
                 }
-                Outcome::Aborted => cast.is_aborted && !has_run,
+                Outcome::Aborted => {
+                    let is_prompt = |at| !self.is_faultless || now <= at + PROMPT;
+                    cast.aborted.is_some_and(is_prompt) && !has_run
+                }
                 Outcome::Refused(_) => self.refused.contains(&(id, engine)) && !has_run,
                 Outcome::Lost(_) => self.declared.contains(&engine),
                 Outcome::Unreachable => {
@@ -221,6 +232,17 @@ impl Oracle {
             };
             if !is_right {
                 return wrong("which is not what happened");
+            }
+            if *outcome == Outcome::Aborted {
+                let runs = |number: &u64| {
+                    let (session, number) = (id.session, *number);
+                    let before = CastId { session, number };
+                    let has_returned = self.returned.contains(&(before, engine));
+                    self.runs.contains(&(before, engine)) && !has_returned
+                };
+                let before = self.chains[&(id.session, engine)].iter();
+                let mut before = before.take_while(|&&number| number != id.number);
+                self.early += u64::from(before.any(runs));
             }
         }
         Ok(())

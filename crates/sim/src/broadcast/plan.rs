@@ -11,6 +11,8 @@ use crate::random::{Random, mix};
 pub enum Guard {
     /// An engine runs a cast when it has finished the one before.
     Order,
+    /// What was aborted is not settled before what it stands behind.
+    Turn,
     /// An engine never runs a number again.
     Once,
     /// Results are kept until they are settled.
@@ -27,8 +29,9 @@ pub enum Guard {
 
 impl Guard {
     /// Every guard.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Order,
+        Self::Turn,
         Self::Once,
         Self::Keeping,
         Self::Responsibility,
@@ -41,6 +44,7 @@ impl Guard {
     pub fn name(self) -> &'static str {
         match self {
             Self::Order => "order",
+            Self::Turn => "turn",
             Self::Once => "once",
             Self::Keeping => "keeping",
             Self::Responsibility => "responsibility",
@@ -54,6 +58,7 @@ impl Guard {
         let has = |guard| without != Some(guard);
         Guards {
             order: has(Self::Order),
+            turn: has(Self::Turn),
             once: has(Self::Once),
             keeping: has(Self::Keeping),
             responsibility: has(Self::Responsibility),
@@ -120,6 +125,8 @@ pub struct Plan {
     pub(crate) refusals: u64,
     /// Percentage of questions for memory that take time.
     pub(crate) slow_memory: u64,
+    /// Percentage of casts that an engine does not take at once.
+    pub(crate) queued: u64,
     /// How long an engine runs at most.
     pub(crate) longest: Duration,
     /// Percentage of results that have bytes.
@@ -200,7 +207,8 @@ impl Plan {
                 false => random.pick(&[0, 0, 10, 40]),
             },
             slow_memory,
-            longest: Duration::from_micros(random.pick(&[10, 1_000, 50_000])),
+            queued: random.pick(&[0, 30]),
+            longest: Duration::from_micros(random.pick(&[10, 1_000, 1_000, 50_000, 20_000_000])),
             results: random.pick(&[0, 50, 100]),
             writes: random.pick(&[0, 30]),
             detection: Duration::from_millis(random.pick(&[10, 500])),
@@ -236,6 +244,7 @@ impl Plan {
             beside: 0,
             refusals: 0,
             slow_memory: 0,
+            queued: 0,
             longest: Duration::ZERO,
             results: 0,
             writes: 0,

@@ -37,6 +37,8 @@ pub struct Summary {
     pub finished: u64,
     /// Aborted members.
     pub aborted: u64,
+    /// Those of them that were told while what came before ran.
+    pub early: u64,
     /// Members without memory.
     pub refused: u64,
     /// Members that are gone.
@@ -67,6 +69,7 @@ impl Summary {
         self.runs += other.runs;
         self.finished += other.finished;
         self.aborted += other.aborted;
+        self.early += other.early;
         self.refused += other.refused;
         self.lost += other.lost;
         self.unreachable += other.unreachable;
@@ -88,6 +91,7 @@ pub(crate) enum Item {
     Link(Pid, Pid, u32, Event),
     Deliver(Pid, Pid, u32, Message, Body),
     Dial(Pid, Pid),
+    RunBegins(Pid, CastId),
     RunEnds(Pid, CastId),
     Timer(Pid),
     Act(usize, Action),
@@ -116,7 +120,9 @@ pub(crate) struct Process {
     timer: Option<Duration>,
     pub(crate) payloads: BTreeMap<CastId, Stored>,
     pub(crate) results: BTreeMap<(CastId, u64), u64>,
+    /// What the engine was given, and whether it has begun.
     pub(crate) running: Option<CastId>,
+    pub(crate) has_begun: bool,
     /// Casts that run beside that.
     pub(crate) beside: BTreeSet<CastId>,
     /// Of whom it knows that they are gone.
@@ -258,6 +264,7 @@ impl World {
             payloads: BTreeMap::new(),
             results: BTreeMap::new(),
             running: None,
+            has_begun: false,
             beside: BTreeSet::new(),
             dead: BTreeSet::new(),
         });
@@ -295,6 +302,7 @@ impl World {
             }
         }
         self.summary.end = self.now;
+        self.summary.early = self.oracle.early;
         self.oracle.end(self)
     }
 
@@ -303,6 +311,7 @@ impl World {
             Item::Event(pid, _)
             | Item::Link(pid, ..)
             | Item::Deliver(_, pid, ..)
+            | Item::RunBegins(pid, _)
             | Item::RunEnds(pid, _)
             | Item::Timer(pid) => Some(*pid),
             _ => None,
@@ -339,6 +348,7 @@ impl World {
                 self.dialled(from, to);
                 Ok(())
             }
+            Item::RunBegins(pid, cast) => self.run_begins(pid, cast),
             Item::RunEnds(pid, cast) => self.run_ends(pid, cast),
             Item::Timer(pid) => {
                 let process = &mut self.procs[pid];
@@ -519,7 +529,7 @@ impl World {
                     return Ok(());
                 }
                 let number = self.random.pick(&open);
-                self.oracle.abort(CastId { session, number });
+                self.oracle.abort(CastId { session, number }, self.now);
                 self.handle(pid, Event::Abort { number, interrupt }, Body::None)
             }
         }

@@ -74,18 +74,20 @@ def test_signals(client: Any) -> None:
         result.get(SOON)
 
 
-def test_an_engine_that_is_paused(client: Any) -> None:
-    """The others go on; it does its part later. The first one is the root: through it all get theirs."""
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_engine_that_is_paused(client: Any, which: int) -> None:
+    """The others go on, even if it is the one through which they get theirs; it does its part later."""
     view = client[:]
     pids = view.apply_sync(os.getpid)
-    os.kill(pids[-1], signal.SIGSTOP)
+    os.kill(pids[which], signal.SIGSTOP)
     try:
         results = [view.apply_async(os.getpid) for _ in range(3)]
         for result in results:
-            *others, last = result.split()
-            assert [other.get(SOON) for other in others] == pids[:-1]
-            assert not last.ready()
+            parts = list(result.split())
+            paused = parts.pop(which)
+            assert {part.get(SOON) for part in parts} == set(pids) - {pids[which]}
+            assert not paused.ready()
     finally:
-        os.kill(pids[-1], signal.SIGCONT)
+        os.kill(pids[which], signal.SIGCONT)
     for result in results:
         assert result.get(SOON) == pids

@@ -19,6 +19,11 @@ pub struct Config {
     pub settle: Duration,
     /// After so long without progress of a payload another parent is asked for it.
     pub stall: Duration,
+    /// A child that has taken others and says nothing for so long is passed over.
+    pub silence: Duration,
+    /// How often a node says that it is there to those to whom it owes results of others; several
+    /// times within [`Config::silence`].
+    pub beat: Duration,
     /// After so long without a word from above a node asks the top what is settled.
     pub ask: Duration,
     /// How long the top waits before it tries again to reach a member that nobody could; doubled each
@@ -81,6 +86,8 @@ impl Default for Config {
             flush: Duration::from_millis(10),
             settle: Duration::from_millis(50),
             stall: Duration::from_secs(1),
+            silence: Duration::from_secs(1),
+            beat: Duration::from_millis(250),
             ask: Duration::from_secs(5),
             retry: Duration::from_millis(250),
             unreachable: Duration::from_secs(30),

@@ -173,7 +173,7 @@ pub enum Message {
         /// Ids of workers.
         members: Runs,
     },
-    /// Up: results, many in one message.
+    /// Up: results, many in one message. Without any: the sender is there, and owes some.
     Results {
         /// The session.
         session: ClientId,

@@ -9,6 +9,7 @@ mod payload;
 mod placing;
 mod results;
 mod settle;
+mod silence;
 mod timers;
 mod top;
 
@@ -90,6 +91,10 @@ struct Link {
     is_connected: bool,
     /// Whom the neighbour has been introduced to.
     introduced: Runs,
+    /// When it said something, or the connection was there.
+    heard: Duration,
+    /// It has said nothing for long, although others depend on it.
+    is_silent: bool,
 }
 
 impl Relay {
@@ -196,6 +201,9 @@ impl Relay {
             let reason = "it speaks without a connection";
             return Err(Violation::protocol(from, reason));
         }
+        if let Some(link) = self.links.get_mut(&from) {
+            (link.heard, link.is_silent) = (self.now, false);
+        }
         let is_down = matches!(
             message,
             Message::Introduce(_)
@@ -249,6 +257,8 @@ impl Relay {
             match timer {
                 Timer::Flush(session) => self.flush(session, true, out),
                 Timer::Settle(session) => self.tell_settled(session, out),
+                Timer::Beat => self.beat(out),
+                Timer::Silence => self.pass_over(out),
                 Timer::Stall(cast) => self.stall(cast, out),
                 Timer::Ask(session) => self.ask(session, out),
                 Timer::Retry(cast) => self.retry(cast, out),

@@ -93,6 +93,7 @@ pub(crate) struct Given {
     pub(crate) members: Runs,
     pub(crate) version: Version,
     pub(crate) fresh: bool,
+    pub(crate) since: Duration,
     /// Not, while there is no connection.
     pub(crate) sent: bool,
 }

@@ -41,7 +41,7 @@ impl Relay {
             assert!(self.sessions.contains_key(&session), "{timer:?} of nothing");
         }
         let casts: usize = self.sessions.values().map(|s| s.casts.len()).sum();
-        assert!(self.timers.len() <= 3 * self.sessions.len() + 2 * casts);
+        assert!(self.timers.len() <= 2 + 3 * self.sessions.len() + 2 * casts);
         for who in self.links.keys() {
             if let Neighbour::Worker(worker) = who {
                 let is_dead = self.gone.contains(u64::from(worker.0));

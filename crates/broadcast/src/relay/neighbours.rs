@@ -15,7 +15,9 @@ impl Relay {
                 return;
             }
         }
-        self.links.entry(who).or_default().is_connected = true;
+        let link = self.links.entry(who).or_default();
+        (link.is_connected, link.is_silent) = (true, false);
+        link.heard = self.now;
         if let Neighbour::Worker(worker) = who {
             for id in self.all_casts() {
                 if self.cast(id).is_some_and(|cast| cast.child(who).is_some()) {
@@ -127,7 +129,7 @@ impl Relay {
         out.push(Effect::DropSession(client));
     }
 
-    fn all_casts(&self) -> Vec<CastId> {
+    pub(super) fn all_casts(&self) -> Vec<CastId> {
         let sessions = self.sessions.iter();
         let casts = sessions.flat_map(|(&session, known)| {
             let numbers = known.casts.keys();

@@ -113,6 +113,9 @@ impl Relay {
                 session.after.insert(cast.previous.get(me), id.number);
             }
         }
+        if members.len() > u64::from(members.contains(me)) {
+            self.timers.arm(Timer::Beat, self.now + self.config.beat);
+        }
         if is_first {
             self.timers
                 .arm(Timer::Ask(id.session), self.now + self.config.ask);

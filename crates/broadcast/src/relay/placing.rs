@@ -3,6 +3,7 @@
 use treadle_types::WorkerId;
 
 use crate::relay::cast::{Child, Flow, Given, HOPELESS, Memory, Placement};
+use crate::relay::timers::Timer;
 use crate::relay::{Link, Relay};
 use crate::{CastId, Effect, Effects, Member, Message, Neighbour, Offer, Runs, Settled, Version};
 
@@ -40,7 +41,12 @@ impl Relay {
             Memory::Refused(_) => return self.decline(id, &members, out),
             Memory::None | Memory::Granted { .. } => {}
         }
-        let [good, doubtful, hopeless] = self.sort(id, members);
+        // Who is silent gets its own, and nobody else is made to wait for it.
+        let silent = self.silent().intersection(&members);
+        for head in silent.iter() {
+            self.give(id, head, Runs::one(head), version, fresh, out);
+        }
+        let [good, doubtful, hopeless] = self.sort(id, members.difference(&silent));
         for (head, group) in self.groups(id, &good, &doubtful, fresh) {
             self.give(id, head, group, version, fresh, out);
         }
@@ -168,6 +174,11 @@ impl Relay {
             return;
         };
         let (who, neighbour) = (member.worker, Neighbour::Worker(member.worker));
+        let since = self.now;
+        if group.len() > 1 {
+            let at = since + self.config.silence;
+            self.timers.arm(Timer::Silence, at);
+        }
         let Some(cast) = self.cast(id) else { return };
         cast.version = cast.version.max(version);
         if cast.child(neighbour).is_none() {
@@ -183,6 +194,7 @@ impl Relay {
             members: group,
             version,
             fresh,
+            since,
             sent: false,
         });
         match self.links.get(&neighbour) {
@@ -194,7 +206,12 @@ impl Relay {
 
     fn connect(&mut self, member: Member, out: &mut Effects) {
         let who = Neighbour::Worker(member.worker);
-        self.links.insert(who, Link::default());
+        let heard = self.now;
+        let link = Link {
+            heard,
+            ..Link::default()
+        };
+        self.links.insert(who, link);
         out.push(Effect::Connect(member));
     }
 

@@ -14,6 +14,10 @@ pub(crate) enum Timer {
     Flush(ClientId),
     /// Others hear what is settled.
     Settle(ClientId),
+    /// Others hear that the node is there.
+    Beat,
+    /// Children may be silent.
+    Silence,
     /// The payload of a cast may have stalled.
     Stall(CastId),
     /// The top may have to be asked.

@@ -280,8 +280,8 @@ impl Relay {
             Neighbour::Worker(WorkerId(id)) if link.is_connected => Some(u64::from(*id)),
             _ => None,
         });
-        let relays = relays.filter(|&id| !members.contains(id));
-        let relays: Vec<_> = relays.collect();
+        let passed = members.union(&self.silent());
+        let relays: Vec<_> = relays.filter(|&id| !passed.contains(id)).collect();
         let Some(cast) = self.cast(id) else { return };
         let version = cast.next_version(None);
         if tries % 2 == 1 && !relays.is_empty() {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tempfile::TempDir;
-use treadle_net::Wait;
 use treadle_net::secret::Secret;
+use treadle_net::{Address, Wait};
 use treadle_node::client::{Change, Client, Contained, Content, Event, Traffic, What, Whither};
 use treadle_node::message::{Answer, Call, Hello, Role};
 use treadle_node::server::{self, Server};
@@ -84,9 +84,19 @@ impl Host for Notes {
 
 impl Engine {
     pub(crate) fn new(server: &Server, name: &str, host: &str, memory: u64, run: Run) -> Self {
+        Self::connect(server.address(), name, host, memory, run)
+    }
+
+    pub(crate) fn connect(
+        scheduler: &Address,
+        name: &str,
+        host: &str,
+        memory: u64,
+        run: Run,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
-            scheduler: server.address().clone(),
+            scheduler: scheduler.clone(),
             listen: "127.0.0.1:0".parse().unwrap(),
             net: net(),
             name: name.to_owned(),
@@ -151,6 +161,8 @@ pub(crate) fn server() -> Server {
     let options = server::Options {
         net: net(),
         http: None,
+        // Who is paused is not gone.
+        worker_timeout: LONG,
         ..server::Options::default()
     };
     Server::start(options, Box::new(|line| eprintln!("scheduler: {line}"))).unwrap()
@@ -277,6 +289,19 @@ impl Caster {
                 return change;
             }
             assert!(Instant::now() < deadline, "the value stands nowhere");
+            self.process();
+        }
+    }
+
+    /// Waits for so many results of a cast; whose they are.
+    pub(crate) fn some(&mut self, number: u64, count: usize) -> Vec<u32> {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let outcome = self.outcomes.entry(number).or_default();
+            if outcome.results.len() >= count {
+                return outcome.results.keys().copied().collect();
+            }
+            assert!(Instant::now() < deadline, "{outcome:?}");
             self.process();
         }
     }

@@ -2,6 +2,7 @@
 //! test says.
 
 mod cluster;
+mod processes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -54,6 +54,34 @@ pub fn push(engines: u32, size: u64) -> Result<Push, String> {
     })
 }
 
+/// How long the results of others take the client while one engine is paused, and that engine's own
+/// when it goes on: a push, and two calls later. See [`Plan::paused`].
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn paused(
+    engines: u32,
+    crowd: u32,
+    size: u64,
+    victim: usize,
+    at: Duration,
+) -> Result<[Duration; 3], String> {
+    let world = run(Plan::paused(engines, crowd, size, victim, at), false)?;
+    let summary = &world.summary;
+    if summary.lost + summary.unreachable > 0 {
+        return Err("who was paused has no result".into());
+    }
+    let victim = u64::from(world.members[victim].worker.0);
+    let mut casts = world.oracle.casts.values();
+    let mut wait = || {
+        let cast = casts.next().expect("they were made");
+        let others = cast.heard.iter().filter(|(id, _)| **id != victim);
+        let last = others.map(|(_, &at)| at).max().unwrap_or_default();
+        last - cast.begun
+    };
+    Ok([wait(), wait(), wait()])
+}
+
 /// The processor's time that an empty call to so many engines takes at the client's end, with all
 /// its answers; the mean over `calls`.
 pub fn cost_of_call(engines: u32, calls: u64) -> Duration {

@@ -21,6 +21,8 @@ pub(crate) struct Cast {
     aborted: Option<Duration>,
     /// At the client.
     results: BTreeMap<u64, Outcome>,
+    /// When they came there.
+    pub(crate) heard: BTreeMap<u64, Duration>,
     /// Sizes of what engines returned.
     returned: BTreeMap<u64, u64>,
     is_complete: bool,
@@ -71,6 +73,7 @@ impl Oracle {
             members: members.iter().collect(),
             aborted: None,
             results: BTreeMap::new(),
+            heard: BTreeMap::new(),
             returned: BTreeMap::new(),
             is_complete: false,
             begun: now,
@@ -211,6 +214,7 @@ impl Oracle {
             if cast.results.insert(engine, outcome.clone()).is_some() {
                 return wrong("and had a result before");
             }
+            cast.heard.insert(engine, now);
             if !cast.members.contains(&engine) {
                 return wrong("and it is no member");
             }

@@ -135,6 +135,8 @@ pub struct Plan {
     pub(crate) writes: u64,
     /// From the death of a process until the scheduler says so, at most.
     pub(crate) detection: Duration,
+    /// A process that is silent for so long is gone.
+    pub(crate) timeout: Duration,
     /// Whether nodes are checked after each step.
     pub(crate) checks: bool,
     /// Whether a node may get no more than its share.
@@ -153,6 +155,7 @@ impl Plan {
             .map(|_| random.chance(40).then(|| random.below(hosts) as u32))
             .collect::<Vec<_>>();
         let chunk = 16 << 10;
+        let faultless = random.chance(15);
         let config = Config {
             inline: random.pick(&[0, 1_000, 20_000]),
             window: chunk * random.pick(&[2, 4, 16]),
@@ -160,6 +163,15 @@ impl Plan {
             flush: Duration::from_micros(random.pick(&[0, 500, 3_000])),
             settle: Duration::from_millis(random.pick(&[0, 2, 20])),
             stall: Duration::from_millis(100),
+            // The plane has to be right without it, too.
+            silence: match faultless {
+                true => Duration::from_secs(20),
+                false => Duration::from_millis(random.pick(&[100, 300, 20_000])),
+            },
+            beat: match faultless {
+                true => Duration::from_secs(5),
+                false => Duration::from_millis(30),
+            },
             ask: Duration::from_millis(400),
             retry: Duration::from_millis(20),
             unreachable: Duration::from_millis(4_000),
@@ -173,7 +185,6 @@ impl Plan {
         };
         let span = random.pick(&[5_000, 50_000, 500_000]);
         let largest = chunk * random.pick(&[1, 4, 40]);
-        let faultless = random.chance(15);
         let actions = actions(random, clients.len(), span, largest);
         let faults = match faultless {
             true => Vec::new(),
@@ -208,10 +219,14 @@ impl Plan {
             },
             slow_memory,
             queued: random.pick(&[0, 30]),
-            longest: Duration::from_micros(random.pick(&[10, 1_000, 1_000, 50_000, 20_000_000])),
+            longest: match faultless {
+                true => Duration::from_micros(random.pick(&[10, 1_000, 50_000, 20_000_000])),
+                false => Duration::from_micros(random.pick(&[10, 1_000, 50_000, 500_000])),
+            },
             results: random.pick(&[0, 50, 100]),
             writes: random.pick(&[0, 30]),
             detection: Duration::from_millis(random.pick(&[10, 500])),
+            timeout: Duration::from_millis(800),
             checks: true,
             // Who comes later, and what comes before there is memory for it, costs more.
             is_faultless: faultless && !has_joins && slow_memory == 0,
@@ -249,9 +264,30 @@ impl Plan {
             results: 0,
             writes: 0,
             detection: Duration::from_millis(10),
+            timeout: Duration::from_secs(60),
             checks: false,
             is_faultless: true,
         }
+    }
+
+    /// A push to engines, so many on each host, of whom one is paused for long: `at` after the client
+    /// has asked for the push. Two calls follow while it is, and two after that.
+    pub fn paused(engines: u32, crowd: u32, size: u64, victim: usize, at: Duration) -> Self {
+        let mut plan = Self::push(engines, size, 1);
+        plan.engines = (0..engines).map(|engine| engine / crowd).collect();
+        plan.is_faultless = false;
+        plan.checks = true;
+        let call = Action::Cast {
+            percent: 100,
+            size: 100,
+        };
+        for second in [1, 5, 30, 31] {
+            let at = Duration::from_secs(second);
+            plan.actions.push((at, 0, call));
+        }
+        let pause = Fault::Pause(victim, Duration::from_secs(20));
+        plan.faults = vec![(at, pause)];
+        plan
     }
 
     /// Many engines on many hosts, some of which are killed while they relay.

@@ -18,8 +18,6 @@ use crate::random::{Random, mix};
 /// A process, by position.
 pub(crate) type Pid = usize;
 
-/// A process that is silent for so long is gone.
-const TIMEOUT: Duration = Duration::from_millis(800);
 /// A simulation that has not come to rest by then, or after so many steps, never will.
 const REST: Duration = Duration::from_secs(1_000);
 const STEPS: u64 = 50_000_000;
@@ -141,7 +139,7 @@ pub(crate) struct World {
     /// The processes of the clients, by position.
     clients: Vec<Pid>,
     /// Engines that clients know, in the order of their ids.
-    members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
     workers: u32,
     declared: BTreeSet<Pid>,
     pub(crate) connections: BTreeMap<(Pid, Pid), Connection>,
@@ -570,8 +568,9 @@ impl World {
                     && !self.procs[pid].is_paused
                 {
                     self.procs[pid].is_paused = true;
-                    if length > TIMEOUT {
-                        self.schedule(TIMEOUT, Item::Declare(pid));
+                    let timeout = self.plan.timeout;
+                    if length > timeout {
+                        self.schedule(timeout, Item::Declare(pid));
                     }
                     self.schedule(length, Item::Wake(pid));
                 }

@@ -305,7 +305,8 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         with self._lock:
             casts = [cast for cast in self._casts.values() if not ids.isdisjoint(cast.names())]
         # Some engines of a cast are asked one by one, and answer in their turn.
-        all_of, some_of = [], []
+        all_of: list[int] = []
+        some_of: list[int] = []
         for cast in casts:
             is_all = engines is None or set(cast.engines) <= set(engines)
             (all_of if is_all else some_of).append(cast.number)

@@ -7,6 +7,7 @@ import click
 from treadle._bench_transfer import bench
 from treadle._certs import certs
 from treadle._cli_scheduler import scheduler
+from treadle._cli_template import template
 from treadle._cli_worker import worker
 from treadle._probe import probe
 from treadle.demo.cli import demo
@@ -26,6 +27,7 @@ main.add_command(probe)
 main.add_command(certs)
 main.add_command(scheduler)
 main.add_command(worker)
+main.add_command(template)
 
 if __name__ == "__main__":
     main(prog_name="python -m treadle")

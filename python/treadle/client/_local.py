@@ -27,7 +27,8 @@ from distributed.utils import format_dashboard_link
 from treadle import _core
 from treadle._settings import scheduler_settings
 from treadle.client import _addresses
-from treadle.client._process import Death, WorkerProcess
+from treadle.client._process import Death, WorkerProcess, template_of
+from treadle.client._template import Template
 from treadle.sidecar import Sidecar
 from treadle.worker import Service
 
@@ -126,7 +127,7 @@ class LocalCluster:
             self._sidecar = Sidecar(self._connect_sidecar)
             make = self._thread_worker if in_process else self._process_worker
             self._in_process = in_process
-            self._make_worker: Callable[[str], Any] = partial(
+            self._make_worker: Callable[..., Any] = partial(
                 make, threads=threads, limit=limit, resources=dict(resources or {})
             )
             self.scale(count)
@@ -160,16 +161,21 @@ class LocalCluster:
         )
 
     def _process_worker(
-        self, name: str, threads: int, limit: int, resources: Mapping[str, float]
+        self,
+        name: str,
+        threads: int,
+        limit: int,
+        resources: Mapping[str, float],
+        template: Template | None = None,
     ) -> WorkerProcess:
-        arguments = ["worker", self.scheduler_address, "--supervised", "--name", name]
+        arguments = [self.scheduler_address, "--supervised", "--name", name]
         arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
         arguments += ["--local-directory", self._directory_of(name)]
         arguments += ["--secret-file", self.secret_file]
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]
-        return WorkerProcess(name, arguments, self._died)
+        return WorkerProcess(name, arguments, self._died, template)
 
     def _directory_of(self, name: str) -> str:
         path = os.path.join(self.directory, f"worker-{name}")
@@ -228,11 +234,8 @@ class LocalCluster:
         """Start or retire workers until there are ``n``; those that go hand their values over."""
         names = [str(number) for number in range(n)]
         fresh = [name for name in names if name not in self.workers]
-        if fresh and not self._in_process:
-            # The scheduler waits a little for the causes of their deaths.
-            self._tell("supervise", {"names": fresh})
-        for name in fresh:
-            self.workers[name] = self._make_worker(name)
+        if fresh:
+            self._start(fresh)
         surplus = list(self.workers)[n:]
         if surplus:
             self._tell("retire_workers", {"names": surplus})
@@ -241,6 +244,16 @@ class LocalCluster:
                 worker.close()
                 if isinstance(worker, WorkerProcess):
                     worker.join(_FAREWELL)
+
+    def _start(self, names: list[str]) -> None:
+        if self._in_process:
+            self.workers |= {name: self._make_worker(name) for name in names}
+            return
+        # The scheduler waits a little for the causes of their deaths.
+        self._tell("supervise", {"names": names})
+        with template_of(len(names)) as template:
+            for name in names:
+                self.workers[name] = self._make_worker(name, template=template)
 
     @property
     def scheduler_info(self) -> SchedulerInfo:

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-__all__ = ["Death", "WorkerProcess"]
+from treadle.client._template import Forked, Template
+
+__all__ = ["Death", "WorkerProcess", "template_of"]
 
 logger = logging.getLogger("treadle.client")
 
@@ -33,6 +35,7 @@ _APART: dict[str, Any] = (
 )
 # Without it, the interpreter would look for modules in the working directory first.
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
+_COMMAND = (sys.executable, *_SAFE_PATH, "-m", "treadle")
 
 # How many times in a row a worker may die before it was of any use.
 _PATIENCE = 5
@@ -80,12 +83,21 @@ class WorkerProcess:
     name
         The worker's name.
     arguments
-        Of ``python -m treadle``.
+        Of ``treadle worker``.
     died
         Called, in a thread, with each death.
+    template
+        Forks the first process. Those that replace it start from nothing: the environment and what
+        is installed may have changed.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], died: Callable[[Death], Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        died: Callable[[Death], Any],
+        template: Template | None = None,
+    ) -> None:
         self.name = name
         self.arguments = list(arguments)
         #: Why there is no process any more and none will be started, if that is so.
@@ -97,7 +109,7 @@ class WorkerProcess:
         self._replacing = False
         self._log: deque[str] = deque(maxlen=_LINES)
         self._announced = False
-        self._process = self._start()
+        self._process: subprocess.Popen[bytes] | Forked = self._start(template)
         threading.Thread(target=self._watch, name=f"treadle-watch-{name}", daemon=True).start()
 
     @property
@@ -109,16 +121,20 @@ class WorkerProcess:
         """Return the last lines that the process printed."""
         return "\n".join(list(self._log))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, template: Template | None = None) -> subprocess.Popen[bytes] | Forked:
         self._announced = False
-        process = subprocess.Popen(
-            [sys.executable, *_SAFE_PATH, "-m", "treadle", *self.arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            **_APART,
-        )
+        process: subprocess.Popen[bytes] | Forked
+        if template is not None:
+            process = template.start(self.arguments)
+        else:
+            process = subprocess.Popen(
+                [*_COMMAND, "worker", *self.arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                **_APART,
+            )
         assert process.stdout is not None
         reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True
@@ -219,6 +235,19 @@ class WorkerProcess:
         _end_process(self._process, timeout)
 
 
+@contextmanager
+def template_of(workers: int) -> Iterator[Template | None]:
+    """Yield what forks so many workers, if that is worth it and forks are safe here."""
+    if workers < 2 or sys.platform != "linux":
+        yield None
+        return
+    template = Template(_COMMAND, env=_environment(), **_APART)
+    try:
+        yield template
+    finally:
+        template.close()
+
+
 def _environment() -> dict[str, str]:
     """Return the environment of a worker: it imports what this process can import."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
@@ -226,13 +255,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def _close_input(process: subprocess.Popen[bytes]) -> None:
+def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
 
 
-def _end_process(process: subprocess.Popen[bytes], patience: float) -> None:
+def _end_process(process: subprocess.Popen[bytes] | Forked, patience: float) -> None:
     _close_input(process)
     try:
         process.wait(patience)

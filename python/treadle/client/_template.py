@@ -1,0 +1,160 @@
+"""A process that forks workers: what they all import is imported once, and is in memory once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import IO, Any
+
+__all__ = ["Forked", "Template"]
+
+# Of an answer.
+_LARGEST = 4096
+# Seconds for the template to import what workers need.
+_PATIENCE = 60.0
+
+
+class Template:
+    """``treadle template``, which has imported what a worker needs before it is one.
+
+    Linux only.
+
+    Parameters
+    ----------
+    command
+        Starts ``treadle``: workers are of the same interpreter.
+    options
+        Of :class:`subprocess.Popen`: the environment and the working directory are its workers', too.
+    """
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, "template", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                **options,
+            )
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._workers: dict[int, Forked] = {}
+        self._over = False
+        threading.Thread(target=self._listen, name="treadle-template", daemon=True).start()
+
+    def start(self, arguments: Sequence[str]) -> Forked:
+        """Fork a worker; ``arguments`` are of ``treadle worker``.
+
+        Raises
+        ------
+        OSError
+            The template has ended.
+        """
+        input_there, input_here = os.pipe()
+        output_here, output_there = os.pipe()
+        worker = Forked(os.fdopen(input_here, "wb", 0), os.fdopen(output_here, "rb"))
+        try:
+            with self._lock:
+                if self._over:
+                    raise BrokenPipeError("the process that forks workers has ended")
+                number = next(self._numbers)
+                self._workers[number] = worker
+            request = json.dumps({"id": number, "arguments": list(arguments)}).encode()
+            socket.send_fds(self._channel, [request], [input_there, output_there])
+        except OSError:
+            worker.stdin.close()
+            worker.stdout.close()
+            raise
+        finally:
+            os.close(input_there)
+            os.close(output_there)
+        return worker
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while packet := self._channel.recv(_LARGEST):
+                answer = json.loads(packet)
+                if "pid" in answer:
+                    self._workers[answer["id"]].began(answer["pid"])
+                else:
+                    self._workers.pop(answer["id"]).ended(answer["status"])
+        with self._lock:
+            self._over = True
+        # The kernel ends them with it.
+        for worker in self._workers.values():
+            worker.ended(-signal.SIGKILL)
+        self._process.wait()
+        self._channel.close()
+
+    def close(self) -> None:
+        """Fork no more: it ends after its workers, which is not waited for."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_WR)
+
+
+class Forked:
+    """A worker that a template has forked, as far as :class:`subprocess.Popen` is needed.
+
+    Its standard input and output are pipes.
+    """
+
+    def __init__(self, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self._changed = threading.Condition()
+        self._pid: int | None = None
+        self._status: int | None = None
+
+    def began(self, pid: int) -> None:
+        """Note that it is there."""
+        with self._changed:
+            self._pid = pid
+            self._changed.notify_all()
+
+    def ended(self, status: int) -> None:
+        """Note its exit status, negative for a signal."""
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        """The process id, once the process is there; 0, if it never was."""
+        with self._changed:
+            known = self._changed.wait_for(
+                lambda: self._pid is not None or self._status is not None, _PATIENCE
+            )
+            if not known:
+                raise TimeoutError(f"no worker was forked in {_PATIENCE:g} s")
+            return self._pid or 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status when it has ended.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It has not, in this time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._status is not None, timeout):
+                raise subprocess.TimeoutExpired("treadle worker", timeout or 0.0)
+            assert self._status is not None
+            return self._status
+
+    def kill(self) -> None:
+        """End it by force, unless it has ended."""
+        pid = self.pid
+        with self._changed:
+            if self._status is None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

@@ -1,21 +1,39 @@
-"""Clusters of engines: ours and ipyparallel's, on this machine."""
+"""Clusters of engines: ours and ipyparallel's, on this machine, and simulated ones."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from program import Program
+from treadle import _canning
+
+ROOT = Path(__file__).parents[2]
 
 # ipyparallel's hub forgets engines that take longer to register; on few cores many do.
 REGISTRATION = 600
 
+# Of simulated engines: hundreds of nodes share a few cores, and answer when it is their turn.
+PATIENCE = 300
+# Of them in one process.
+TOGETHER = 64
+
+# What an engine answers to a push: no times, no error, no value.
+DONE = [pickle.dumps(None), pickle.dumps({"status": "ok"}), *_canning.dumps(None)]
+
 
 @contextlib.contextmanager
-def treadle(count: int) -> Iterator[Any]:
+def treadle(count: int, **options: Any) -> Iterator[Any]:
     import treadle
 
-    with treadle.Client(workers=count, threads_per_worker=1) as client:
+    with treadle.Client(workers=count, threads_per_worker=1, **options) as client:
         client.wait_for_workers(count)
         yield client
 
@@ -39,6 +57,18 @@ def ipyparallel(count: int) -> Iterator[Any]:
         cluster.stop_cluster_sync()
 
 
+@contextlib.contextmanager
+def simulated(count: int) -> Iterator[tuple[Any, Simulated]]:
+    """A client, and engines that are each on a host of its own, as far as any node knows."""
+    import treadle
+
+    with (
+        treadle.Client(workers=0, processes=True, worker_timeout=PATIENCE) as client,
+        Simulated(client, count) as crowd,
+    ):
+        yield client, crowd
+
+
 CLUSTERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Any]]] = {
     "treadle": treadle,
     "ipyparallel": ipyparallel,
@@ -48,3 +78,50 @@ CLUSTERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Any]]] = {
 def views(client: Any) -> dict[str, Any]:
     """Both views of all engines of a client."""
     return {"direct": client.direct_view(), "broadcast": client.broadcast_view()}
+
+
+class Simulated:
+    """Engines of a few processes: the workers' own native code, with sockets and threads of each, and
+    instead of Python an answer that is always the same.
+    """
+
+    def __init__(self, client: Any, count: int) -> None:
+        # Each has some fifteen descriptors.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        self._count = count
+        self._stack = contextlib.ExitStack()
+        python = "{}.{}".format(*sys.version_info)
+        cluster = client.cluster
+        command = [str(_built()), cluster.scheduler_address, cluster.secret_file, python]
+        frames = [bytes(frame).hex() for frame in DONE]
+        self._programs = [
+            self._stack.enter_context(
+                Program([*command, str(min(TOGETHER, count - first)), *frames])
+            )
+            for first in range(0, count, TOGETHER)
+        ]
+        for program in self._programs:
+            program.line(timeout=120)
+        client.wait_for_workers(count)
+
+    def sent(self, size: int = 0) -> tuple[int, list[int]]:
+        """The degree of the tree of a payload, and bytes that each has sent since the last call."""
+        sent: list[int] = []
+        for program in self._programs:
+            program.tell(f"{size} {self._count}")
+            degree, *these = map(int, program.line().split())
+            sent += these
+        return degree, sent
+
+    def __enter__(self) -> Simulated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _built() -> Path:
+    command = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "treadle-node"]
+    subprocess.run([*command, "--example", "engines"], cwd=ROOT, check=True)
+    return ROOT / "target" / "release" / "examples" / "engines"

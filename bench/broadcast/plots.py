@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 OUT = Path(__file__).parent / "out"
-COLOURS = {
-    ("treadle", "direct"): "tab:cyan",
-    ("treadle", "broadcast"): "tab:blue",
-    ("ipyparallel", "direct"): "tab:orange",
-    ("ipyparallel", "broadcast"): "tab:red",
+# Ours in blues, theirs in oranges; the broadcast view is the darker one, and dashed.
+STYLES = {
+    "treadle direct": ("#56a0d3", "-", "o"),
+    "treadle broadcast": ("#12507b", "--", "s"),
+    "ipyparallel direct": ("#f2a65a", "-", "o"),
+    "ipyparallel broadcast": ("#b5451b", "--", "s"),
 }
 
 
-def draw(
-    sides: Sequence[int], count: int, seconds: Mapping[str, Mapping[tuple[str, str], float]]
-) -> None:
-    """Seconds against the bytes that one engine gets, and bytes delivered a second.
+def draw(count: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
+    """Draw the seconds of a push to ``count`` engines, and the megabytes that it delivers a second.
 
-    ``seconds`` has, for each engine, those of ``(view, side)``, sides as text.
+    ``seconds`` has those of each view, for each side of the square arrays of doubles.
     """
     import matplotlib
 
@@ -27,23 +26,44 @@ def draw(
     import matplotlib.pyplot as plt
 
     OUT.mkdir(exist_ok=True)
-    nbytes = [8 * side**2 for side in sides]
-    delivered = [count * each / 1e6 for each in nbytes]
-    for name, label, values in (
-        ("seconds", "seconds", lambda taken: taken),
-        ("delivered", "MB delivered a second, all engines", None),
+    sides = list(seconds)
+    sizes = [8 * side**2 for side in sides]
+    for name, title, label in (
+        ("seconds", f"push to {count} engines", "seconds until all have it"),
+        ("throughput", f"push to {count} engines, all bytes delivered", "MB a second"),
     ):
-        figure, axes = plt.subplots(figsize=(7, 4.5))
-        for (engine, view), colour in COLOURS.items():
-            taken = [seconds[engine][view, str(side)] for side in sides]
-            shown = (
-                values(taken) if values else [d / t for d, t in zip(delivered, taken, strict=True)]
-            )
-            axes.plot(nbytes, shown, "o-", color=colour, label=f"{engine}, {view} view")
-        axes.set(xscale="log", yscale="log", xlabel="bytes pushed", ylabel=label)
-        axes.set_title(f"push to {count} engines")
+        figure, axes = plt.subplots(figsize=(7.5, 5))
+        for view, (colour, line, marker) in STYLES.items():
+            values = [
+                seconds[side][view]
+                if name == "seconds"
+                else count * size / 1e6 / seconds[side][view]
+                for side, size in zip(sides, sizes, strict=True)
+            ]
+            style = {"color": colour, "linestyle": line, "marker": marker, "linewidth": 2}
+            axes.plot(sizes, values, label=f"{view} view", **style)
+            for x, value in zip(sizes, values, strict=True):
+                axes.annotate(
+                    f"{value:.2g}" if value < 10 else f"{value:,.0f}",
+                    (x, value),
+                    xytext=(0, 7 if view.endswith("direct") else -14),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                    color=colour,
+                )
+        axes.set(xscale="log", yscale="log", ylabel=label, xlabel="array pushed to each engine")
+        axes.set_xticks(sizes, [f"{side} × {side}\n{unit(8 * side**2)}" for side in sides])
+        axes.minorticks_off()
+        axes.margins(y=0.15)
+        axes.set_title(title)
         axes.grid(alpha=0.3)
-        axes.legend()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
         figure.tight_layout()
         figure.savefig(OUT / f"{name}.png", dpi=120)
         plt.close(figure)
+
+
+def unit(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"

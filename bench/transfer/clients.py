@@ -9,7 +9,8 @@ from typing import Any
 
 from figures import MISSING, Figure, time_of
 from network import LOOPBACK
-from programs import Program, python
+from program import Program
+from programs import python
 from streams import treadle_is_there
 
 RATE = 10  # requests a second of a paced client: 32 of them stay well below what the server takes

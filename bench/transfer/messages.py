@@ -10,7 +10,8 @@ from typing import Any
 
 from figures import MISSING, Figure, time_of
 from network import LOOPBACK
-from programs import Program, python
+from program import Program
+from programs import python
 from streams import treadle_is_there
 
 Ask = Callable[[], dict[str, Any]]

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from programs import Program, compiled
+from program import Program
+from programs import compiled
 
 CAP = 175_000_000  # bytes a second and socket: 1.4 Gbit/s, as in the published report
 

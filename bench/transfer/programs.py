@@ -1,24 +1,14 @@
-"""The programs of a figure: compiled, started as processes of their own, asked in turns, and ended."""
+"""The programs of a figure: in C, compiled, and in Python."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
-import queue
-import shlex
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 HERE = Path(__file__).parent
 OUT = HERE / "out"
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @functools.cache
@@ -34,77 +24,3 @@ def compiled(source: str, *flags: str) -> str:
 
 def python(program: str, *arguments: str) -> list[str]:
     return [sys.executable, str(HERE / program), *arguments]
-
-
-class Program:
-    """A process that answers lines on standard output to lines on standard input."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
-        self.name = shlex.join(str(part).removeprefix(f"{HERE}/") for part in command)
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def line(self, timeout: float = 60) -> str:
-        try:
-            line = self._lines.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError(f"{self.name}: no answer within {timeout:g} s") from None
-        if not line:
-            raise RuntimeError(f"{self.name} ended with status {self.process.wait(10)}")
-        return line
-
-    def told(self, timeout: float = 60) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.line(timeout))
-        return told
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def tell_to(self, **arguments: Any) -> None:
-        self.tell(json.dumps(arguments))
-
-    def ask(self, timeout: float = 60, **arguments: Any) -> dict[str, Any]:
-        self.tell_to(**arguments)
-        return self.told(timeout)
-
-    def cpu(self) -> float:
-        """Seconds of processor time so far, of user and kernel, from proc(5)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    def close(self) -> None:
-        """End the process: by the end of its input, and by force if that does not do."""
-        if self.process.stdin and not self.process.stdin.closed:
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
-        try:
-            self.process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 from figures import MISSING, Figure
 from network import LOOPBACK
-from programs import Program, python
+from program import Program
+from programs import python
 from streams import treadle_is_there
 
 MB = 100

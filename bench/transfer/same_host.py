@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 from figures import MISSING, Figure, interleave, time_of
 from network import LOOPBACK
-from programs import Program, python
+from program import Program
+from programs import python
 from streams import c_stream, treadle_is_there
 
 MB = 1000

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from network import Network, free_port
-from programs import Program, compiled, python
+from program import Program
+from programs import compiled, python
 
 PROC = Path("/proc/sys/net/ipv4")
 

@@ -55,5 +55,5 @@ pub use memory::{Frame, Target};
 pub use options::Options;
 pub use peer::{Incoming, Peer, Received, Sending, Stats, Timings};
 pub use poller::{Poller, Signal, Turn};
-pub use treadle_transfer::layout::SMALL;
+pub use treadle_transfer::layout::{INLINE, SMALL};
 pub use treadle_transfer::{Config, Failure, PairEnd};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{Message, Neighbour};
-use treadle_net::{Incoming, NetError, Peer, Poller, Received};
+use treadle_net::{INLINE, Incoming, NetError, Peer, Poller, Received, SMALL};
 
 use super::store::Store;
 use crate::message::Data;
@@ -26,18 +26,35 @@ pub(super) struct Links {
     last_key: usize,
     /// Of connections that are closed.
     past: Traffic,
-    messages: u64,
 }
 
-/// What was sent to neighbours.
+/// What was sent to neighbours, and what came from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
-    /// Messages.
+    /// Messages that were sent.
     pub messages: u64,
-    /// Bytes that went through sockets, messages' own bytes included as far as they have a body.
+    /// Bytes of their frames that went through sockets.
     pub bytes: u64,
-    /// Bytes that went as shared memory.
+    /// Bytes that were passed as shared memory, in either direction.
     pub shared: u64,
+    /// Messages that came.
+    pub received_messages: u64,
+    /// Bytes of their frames.
+    pub received: u64,
+}
+
+impl From<Traffic> for [u64; 5] {
+    /// In the order of the fields.
+    fn from(traffic: Traffic) -> Self {
+        let Traffic {
+            messages,
+            bytes,
+            shared,
+            received_messages,
+            received,
+        } = traffic;
+        [messages, bytes, shared, received_messages, received]
+    }
 }
 
 #[derive(Debug)]
@@ -49,8 +66,8 @@ struct Link {
     /// Oldest first.
     coming: VecDeque<Arriving>,
     used: Instant,
-    /// Bytes of first frames that were sent.
-    heads: u64,
+    /// But for what the connection counts.
+    traffic: Traffic,
 }
 
 /// An object on its way.
@@ -91,7 +108,7 @@ impl Links {
             dialled,
             coming: VecDeque::new(),
             used: Instant::now(),
-            heads: 0,
+            traffic: Traffic::default(),
         };
         self.by_key.insert(key, link);
         self.by_neighbour.entry(who).or_default().push(key);
@@ -128,8 +145,8 @@ impl Links {
             return false;
         };
         link.used = Instant::now();
-        link.heads += frames[0].len() as u64;
-        self.messages += 1;
+        link.traffic.messages += 1;
+        link.traffic.bytes += inline(frames);
         link.peer.send(Data::RELAYED, frames).is_ok()
     }
 
@@ -165,6 +182,9 @@ impl Links {
         link.used = Instant::now();
         let Arriving { incoming, placed } = link.coming.pop_front().expect("just looked");
         let received = incoming.take()?;
+        let lengths = received.frames.iter().map(|frame| frame.len() as u64);
+        link.traffic.received_messages += 1;
+        link.traffic.received += lengths.sum::<u64>();
         Ok(Some(Arrived { received, placed }))
     }
 
@@ -180,7 +200,6 @@ impl Links {
         for link in self.by_key.values() {
             traffic.add(link);
         }
-        traffic.messages = self.messages;
         traffic
     }
 
@@ -196,9 +215,19 @@ impl Links {
 impl Traffic {
     fn add(&mut self, link: &Link) {
         let stats = link.peer.stats();
-        self.bytes += stats.bytes_sent + link.heads;
+        self.messages += link.traffic.messages;
+        self.bytes += link.traffic.bytes + stats.bytes_sent;
         self.shared += stats.bytes_shared;
+        self.received_messages += link.traffic.received_messages;
+        self.received += link.traffic.received;
     }
+}
+
+/// Bytes of frames that travel in the object's header, of which a connection keeps no count.
+fn inline(frames: &[Bytes]) -> u64 {
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let small = lengths.filter(|length| *length < SMALL).sum();
+    if small <= INLINE { small } else { 0 }
 }
 
 /// Lets an object come; whether its second frame goes to its place.

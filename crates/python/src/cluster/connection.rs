@@ -612,11 +612,11 @@ impl Connection {
         Ok(())
     }
 
-    /// What was sent to engines so far: messages, bytes through sockets, bytes as shared memory.
-    fn cast_traffic(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// What was sent to engines so far: messages, bytes through sockets, bytes as shared memory; and
+    /// what came from them: messages, and bytes.
+    fn cast_traffic(&self, py: Python<'_>) -> PyResult<[u64; 5]> {
         let client = self.client()?;
-        let traffic = py.detach(|| client.cast_traffic());
-        Ok((traffic.messages, traffic.bytes, traffic.shared))
+        Ok(py.detach(|| client.cast_traffic()).into())
     }
 
     /// Says goodbye, and closes the connection when what was sent before has left, or after

@@ -675,10 +675,9 @@ impl Worker {
     }
 
     /// What was sent to other engines and to clients so far: messages, bytes through sockets, bytes as
-    /// shared memory.
-    fn cast_traffic(&self, py: Python<'_>) -> (u64, u64, u64) {
-        let traffic = py.detach(|| self.0.node.cast_traffic());
-        (traffic.messages, traffic.bytes, traffic.shared)
+    /// shared memory; and what came from them: messages, and bytes.
+    fn cast_traffic(&self, py: Python<'_>) -> [u64; 5] {
+        py.detach(|| self.0.node.cast_traffic()).into()
     }
 
     /// Asks to be let go; its values move elsewhere first.

@@ -13,7 +13,7 @@ import engines
 from figures import Figure, time_of
 
 REAL = (1, 8, 32)
-SIMULATED = (1, 8, 32, 128, 512)
+SIMULATED = (1, 8, 32, 128, engines.CROWD)
 # Doubles of what is pushed, n × n: one fits into a message, one does not.
 SIDES = (16, 512)
 # Small messages are one more or less, as results come together or do not.

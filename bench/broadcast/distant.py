@@ -21,6 +21,8 @@ RATE = 100e6 / 8
 # 2 MB are 512² doubles; of 20 MB, the latency is a small part.
 SIZES = (8 * 512**2, 20_000_000)
 SLOWER = 1.2
+# What each host gets, the cores of this machine copy: a host for each engine would measure them.
+HOSTS = 8
 # Bytes on the link beside the payload, of its size, and for messages.
 HEADS, WORDS = 0.01, 20_000
 
@@ -70,8 +72,9 @@ def measure(quick: bool) -> Iterator[Figure]:
     rounds = 3 if quick else 7
     with engines.treadle(32) as client:
         yield from pushes(client, 32, "32 engines of one host", rounds)
-    with engines.simulated(512) as (client, _):
-        yield from pushes(client, 512, "512 simulated engines, each its own host", rounds)
+    crowd = engines.CROWD
+    with engines.simulated(crowd, HOSTS) as (client, _):
+        yield from pushes(client, crowd, f"{crowd} simulated engines on {HOSTS} hosts", rounds)
 
 
 def pushes(client: Any, count: int, what: str, rounds: int) -> Iterator[Figure]:

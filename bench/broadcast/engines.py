@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import resource
 import subprocess
@@ -24,6 +25,8 @@ REGISTRATION = 600
 PATIENCE = 300
 # Of them in one process.
 TOGETHER = 64
+# Each wakes up some 250 times a second to look around: 512 of them keep two cores busy with that.
+CROWD = 512 if (os.cpu_count() or 1) >= 4 else 256
 
 # What an engine answers to a push: no times, no error, no value.
 DONE = [pickle.dumps(None), pickle.dumps({"status": "ok"}), *_canning.dumps(None)]
@@ -58,13 +61,13 @@ def ipyparallel(count: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def simulated(count: int) -> Iterator[tuple[Any, Simulated]]:
-    """A client, and engines that are each on a host of its own, as far as any node knows."""
+def simulated(count: int, hosts: int | None = None) -> Iterator[tuple[Any, Simulated]]:
+    """A client, and engines on so many hosts, as far as any node knows; by default on one each."""
     import treadle
 
     with (
         treadle.Client(workers=0, processes=True, worker_timeout=PATIENCE) as client,
-        Simulated(client, count) as crowd,
+        Simulated(client, count, hosts or count) as crowd,
     ):
         yield client, crowd
 
@@ -85,11 +88,12 @@ class Simulated:
     instead of Python an answer that is always the same.
     """
 
-    def __init__(self, client: Any, count: int) -> None:
+    def __init__(self, client: Any, count: int, hosts: int) -> None:
         # Each has some fifteen descriptors.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self._count = count
+        self._hosts = hosts
+        processes = [min(TOGETHER, count - first) for first in range(0, count, TOGETHER)]
         self._stack = contextlib.ExitStack()
         python = "{}.{}".format(*sys.version_info)
         cluster = client.cluster
@@ -97,9 +101,9 @@ class Simulated:
         frames = [bytes(frame).hex() for frame in DONE]
         self._programs = [
             self._stack.enter_context(
-                Program([*command, str(min(TOGETHER, count - first)), *frames])
+                Program([*command, str(these), str(these * hosts // count), *frames])
             )
-            for first in range(0, count, TOGETHER)
+            for these in processes
         ]
         for program in self._programs:
             program.line(timeout=120)
@@ -109,7 +113,7 @@ class Simulated:
         """The degree of the tree of a payload, and bytes that each has sent since the last call."""
         sent: list[int] = []
         for program in self._programs:
-            program.tell(f"{size} {self._count}")
+            program.tell(f"{size} {self._hosts}")
             degree, *these = map(int, program.line().split())
             sent += these
         return degree, sent

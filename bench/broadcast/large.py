@@ -77,8 +77,8 @@ def measure(quick: bool) -> Iterator[Figure]:
             fresh.append(write_fresh(array))
             pushes.append(push(view, array))
         # All pages are read by all.
-        read = view.apply_sync(lambda step: float(chunk[::step].sum()), PAGE)  # noqa: F821
-        assert read == [expected] * ENGINES, "an engine has read something else"
+        view.execute(f"total = float(chunk[::{PAGE}].sum())", block=True)
+        assert view["total"] == [expected] * ENGINES, "an engine has read something else"
         pids = [os.getpid(), *view.apply_sync(os.getpid)]
         grown = shared_memory() - before
         shares = sum(share(pid) for pid in pids)

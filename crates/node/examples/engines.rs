@@ -1,15 +1,15 @@
 //! Engines without Python: workers of a scheduler, all in this process and each with sockets and
-//! threads of its own, on hosts of their own as far as any node knows. They answer every cast with
-//! the same frames.
+//! threads of its own. They answer every cast with the same frames.
 //!
 //! ```sh
-//! cargo run --release -p treadle-node --example engines -- ADDRESS SECRET-FILE PYTHON COUNT [FRAME…]
+//! cargo run --release -p treadle-node --example engines -- ADDRESS SECRET-FILE PYTHON COUNT HOSTS [FRAME…]
 //! ```
 //!
-//! `PYTHON` is the version that the cluster runs, as in `3.11`; frames are hexadecimal. A line on
-//! standard input is the size of a payload, and a number of hosts; they answer with the degree of
-//! the tree of such a cast, and how many bytes each has sent to its neighbours since the line before.
-//! They leave with the end of standard input. `bench/broadcast` uses them.
+//! `PYTHON` is the version that the cluster runs, as in `3.11`; `HOSTS` is on how many machines they are,
+//! as far as any node knows; frames are hexadecimal. A line on standard input is the size of a
+//! payload, and a number of hosts; they answer with the degree of the tree of such a cast, and how
+//! many bytes each has sent to its neighbours since the line before. They leave with the end of
+//! standard input. `bench/broadcast` uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,7 @@ struct Arguments {
     secret: Secret,
     python: String,
     count: usize,
+    hosts: usize,
     frames: Vec<Bytes>,
 }
 
@@ -52,6 +53,7 @@ fn arguments() -> Arguments {
         secret: Secret::from_file(next()).expect("a secret"),
         python: next(),
         count: next().parse().expect("a number of engines"),
+        hosts: next().parse().expect("a number of hosts"),
         frames: arguments.map(|text| bytes_of(&text)).collect(),
     }
 }
@@ -108,7 +110,7 @@ fn degree(size: u64, hosts: u64) -> u32 {
 fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
     let own = directory.path().join(number.to_string());
     std::fs::create_dir(&own).expect("a directory");
-    let name = format!("engine-{}-{number}", std::process::id());
+    let here = std::process::id();
     let options = Options {
         scheduler: arguments.scheduler.parse().expect("an address"),
         listen: "127.0.0.1:0".parse().expect("an address"),
@@ -116,8 +118,8 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
             secret: Some(arguments.secret.clone()),
             ..treadle_net::Options::default()
         },
-        host: name.clone(),
-        name,
+        name: format!("engine-{here}-{number}"),
+        host: format!("host-{here}-{}", number % arguments.hosts),
         python: arguments.python.clone(),
         threads: 1,
         memory: 0,

@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast \
 	mutants fuzz soak \
 	build lint fmt lock clean check-python check-cargo
 
@@ -67,6 +67,9 @@ bench-transfer: $(BUILT) ## measure the transfer plane beside iperf3, grpcio and
 bench-cluster: $(BUILT) ## measure the cluster engine beside distributed and Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
 	$(VENV_PY) bench/cluster/run.py $(ARGS)
+
+bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw its notebook's plots
+	$(VENV_PY) bench/broadcast/run.py $(ARGS)
 
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)

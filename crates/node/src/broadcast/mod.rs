@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
+use treadle_memory::Segments;
 use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -55,6 +56,8 @@ const SOON: Duration = Duration::from_millis(10);
 const SWEEP: Duration = Duration::from_secs(15);
 /// What connections between neighbours are for, in their handshake.
 pub(crate) const SERVICE: u32 = 1;
+/// A client keeps memory for the next payload so long; workers see to theirs with all of their memory.
+const KEPT: Duration = Duration::from_secs(1);
 /// The signal's key in the poller; connections begin at 1.
 const SIGNAL: usize = 0;
 /// The part of the memory that a client's payloads may take before the next cast waits.
@@ -565,6 +568,7 @@ fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, St
 fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
     let mut swept = Instant::now();
     let mut look = SOON;
+    let mut looked = Instant::now();
     loop {
         let wakes = {
             let Some(inner) = inner.upgrade() else { return };
@@ -603,6 +607,10 @@ fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
         });
         if is_swept {
             swept = Instant::now();
+        }
+        if matches!(inner.me, Neighbour::Top(_)) && looked.elapsed() > LOOK {
+            looked = Instant::now();
+            Segments::global().expire(KEPT);
         }
     }
 }

@@ -75,14 +75,13 @@ def measure(quick: bool) -> Iterator[Figure]:
     # A payload that is larger than an engine's limit would be refused.
     with engines.treadle(ENGINES, memory_limit=0) as client:
         view = client[:]
-        view.apply_sync(lambda: None)
+        pids = [os.getpid(), *view.apply_sync(os.getpid)]
         for _ in range(2 if quick else 5):
             fresh.append(write_fresh(array))
             pushes.append(push(view, array))
         # All pages are read by all.
         view.execute(f"total = float(chunk[::{PAGE}].sum())", block=True)
         assert view["total"] == [expected] * ENGINES, "an engine has read something else"
-        pids = [os.getpid(), *view.apply_sync(os.getpid)]
         grown = shared_memory() - before
         shares = sum(share(pid) for pid in pids)
     ratio = statistics.median(ours / floor for ours, floor in zip(pushes, fresh, strict=True))

@@ -34,6 +34,8 @@ def draw(count: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
     ):
         figure, axes = plt.subplots(figsize=(7.5, 5))
         for view, (colour, line, marker) in STYLES.items():
+            # Above the higher of the two, below the lower.
+            above = view.endswith("direct") == (name == "seconds")
             values = [
                 seconds[side][view]
                 if name == "seconds"
@@ -46,7 +48,7 @@ def draw(count: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
                 axes.annotate(
                     f"{value:.2g}" if value < 10 else f"{value:,.0f}",
                     (x, value),
-                    xytext=(0, 7 if view.endswith("direct") else -14),
+                    xytext=(0, 7 if above else -14),
                     textcoords="offset points",
                     ha="center",
                     fontsize=8,

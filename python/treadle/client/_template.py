@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from typing import IO, Any

@@ -130,7 +130,7 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
     };
     let mut wait = Wait {
         deadline: Some(Instant::now() + Duration::from_secs(60)),
-        interrupted: &mut || false,
+        interrupted: None,
     };
     let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("engine {number}: {line}"));
     let worker = Worker::connect(options, log, &mut wait).expect("a worker");

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import struct
 import subprocess
@@ -23,10 +22,9 @@ REGISTRATION = 600
 
 # Of simulated engines: hundreds of nodes share a few cores, and answer when it is their turn.
 PATIENCE = 300
-# Of them in one process.
+# Of them in one process, and at most.
 TOGETHER = 64
-# Each wakes up some 250 times a second to look around: 512 of them keep two cores busy with that.
-CROWD = 512 if (os.cpu_count() or 1) >= 4 else 256
+CROWD = 512
 
 # What an engine answers to a push: when it began and ended, no error, no value.
 DONE = [struct.pack("<2d", 0.0, 0.0), _reply.dumps({"status": "ok"})]

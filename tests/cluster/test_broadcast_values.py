@@ -251,7 +251,7 @@ def traffic(client: distributed.Client, act: Callable[[], Any]) -> tuple[int, in
     """Messages, bytes, and bytes of shared memory that something took of the client."""
     before = client._connection.cast_traffic()
     act()
-    messages, sent, shared = client._connection.cast_traffic()
+    messages, sent, shared, *_ = client._connection.cast_traffic()
     return messages - before[0], sent - before[1], shared - before[2]
 
 

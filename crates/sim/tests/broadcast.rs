@@ -99,7 +99,7 @@ fn without_a_guard_a_promise_is_broken() {
         (Guard::Window, 50, &["are under way"][..]),
         (
             Guard::Dead,
-            50,
+            100,
             &["which is gone", "is dead and connected"][..],
         ),
     ];

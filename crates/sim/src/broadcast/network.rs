@@ -28,8 +28,16 @@ pub(crate) struct Connection {
     /// Who will hear that it is there, and who has.
     told: [bool; 2],
     seen: [bool; 2],
-    /// Bytes of payloads that are under way.
-    flying: [BTreeMap<CastId, u64>; 2],
+    /// Payloads that are under way.
+    flying: [BTreeMap<CastId, Flying>; 2],
+}
+
+/// What of a payload is under way on a connection.
+#[derive(Default)]
+struct Flying {
+    bytes: u64,
+    /// How often it was asked for since nothing was.
+    asked: u64,
 }
 
 fn key(one: Pid, other: Pid) -> (Pid, Pid) {
@@ -161,10 +169,12 @@ impl World {
         }
         if let Message::Chunk { cast, length, .. } = &message {
             let flying = connection.flying[side].entry(*cast).or_default();
-            *flying += u64::from(*length);
-            // A child that asks again does not take back what is under way.
-            if *flying > 3 * window {
-                return Err(format!("{flying} bytes of {cast:?} are under way to {to}"));
+            flying.bytes += u64::from(*length);
+            // A child that asks again does not take back what is under way: there may be a window
+            // more each time, and one that it acknowledges by what came twice.
+            if flying.bytes > (2 + flying.asked) * window {
+                let bytes = flying.bytes;
+                return Err(format!("{bytes} bytes of {cast:?} are under way to {to}"));
             }
         }
         let last = &mut connection.last[side];
@@ -196,7 +206,16 @@ impl World {
             if connection.generation == generation
                 && let Some(flying) = connection.flying[side].get_mut(cast)
             {
-                *flying -= u64::from(*length);
+                flying.bytes -= u64::from(*length);
+                if flying.bytes == 0 {
+                    connection.flying[side].remove(cast);
+                }
+            }
+        }
+        if let Message::Want { cast, .. } = message {
+            let connection = self.connection(from, to);
+            if connection.generation == generation {
+                connection.flying[1 - side].entry(*cast).or_default().asked += 1;
             }
         }
         !self.severed.contains(&(key(from, to), generation))

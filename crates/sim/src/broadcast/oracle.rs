@@ -237,7 +237,7 @@ impl Oracle {
             if !is_right {
                 return wrong("which is not what happened");
             }
-            if *outcome == Outcome::Aborted {
+            if *outcome == Outcome::Aborted && !cast.beside {
                 let runs = |number: &u64| {
                     let (session, number) = (id.session, *number);
                     let before = CastId { session, number };

@@ -213,6 +213,9 @@ class HubWorker:
     def started(self) -> float | None:
         return getattr(self._local, "started", None)
 
+    def nudge_engine(self) -> None:
+        """Nobody waits for casts here."""
+
     def secede(self) -> bool:
         if not getattr(self._local, "slot", False):
             return False

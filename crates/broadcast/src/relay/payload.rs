@@ -277,8 +277,10 @@ impl Relay {
             return;
         }
         let (have, size) = (cast.payload.have, cast.size);
-        // What the client sends does not depend on the tree.
+        // What the client sends does not depend on the tree. From far away, bytes that do not travel
+        // in their message wait a round trip to be let in: a small payload's all do.
         let chunk = match self.top {
+            Some(_) if size <= self.config.window => self.config.inline.max(1 << 14),
             Some(_) => (size / 32).next_power_of_two().clamp(1 << 16, 1 << 20),
             None => u64::from(cast.shape.chunk),
         };

@@ -40,6 +40,13 @@ struct Flying {
     asked: u64,
 }
 
+impl Connection {
+    /// Whether it is still the same, and not broken.
+    fn is_now(&self, generation: u32) -> bool {
+        self.is_open && self.generation == generation
+    }
+}
+
 fn key(one: Pid, other: Pid) -> (Pid, Pid) {
     (one.min(other), one.max(other))
 }
@@ -203,7 +210,7 @@ impl World {
         let side = usize::from(to > from);
         if let Message::Chunk { cast, length, .. } = message {
             let connection = self.connection(from, to);
-            if connection.generation == generation
+            if connection.is_now(generation)
                 && let Some(flying) = connection.flying[side].get_mut(cast)
             {
                 flying.bytes -= u64::from(*length);
@@ -214,7 +221,7 @@ impl World {
         }
         if let Message::Want { cast, .. } = message {
             let connection = self.connection(from, to);
-            if connection.generation == generation {
+            if connection.is_now(generation) {
                 connection.flying[1 - side].entry(*cast).or_default().asked += 1;
             }
         }

@@ -247,8 +247,12 @@ impl Worker {
 
     /// Begins to take in what the scheduler says.
     pub fn start(&self, host: Arc<dyn Host>) {
-        let _ = self.0.host.set(host);
+        let _ = self.0.host.set(Arc::clone(&host));
         self.0.call_early();
+        // What came before there was anybody to tell.
+        if self.0.plane.waiting() > 0 {
+            host.cast_came();
+        }
         self.0.drain(0);
     }
 

@@ -97,7 +97,9 @@ class Service:
 
     def cast_came(self) -> None:
         """Start the engine: a cast waits for it, and no thread does."""
-        self.engine.cast_came()
+        # It may have come before the worker was ready.
+        if self._ready.wait(_PATIENCE):
+            self.engine.cast_came()
 
     def interrupt_cast(self, client: int, number: int) -> None:
         """Interrupt a client's cast, if the engine runs it."""

@@ -66,12 +66,20 @@ pub(crate) struct Engine {
     _directory: TempDir,
 }
 
-/// Notes what is to be interrupted.
-struct Notes(Arc<Mutex<Vec<(ClientId, u64)>>>);
+/// Notes what is to be interrupted, and that casts wait.
+#[derive(Default)]
+pub(crate) struct Notes {
+    interrupted: Arc<Mutex<Vec<(ClientId, u64)>>>,
+    pub(crate) came: AtomicBool,
+}
 
 impl Host for Notes {
+    fn cast_came(&self) {
+        self.came.store(true, Ordering::SeqCst);
+    }
+
     fn interrupt_cast(&self, client: ClientId, number: u64) {
-        self.0.lock().unwrap().push((client, number));
+        self.interrupted.lock().unwrap().push((client, number));
     }
 
     fn spawn(&self) {}
@@ -80,6 +88,34 @@ impl Host for Notes {
     fn undefine(&self, _client: ClientId) {}
     fn withdraw(&self, _client: ClientId, _numbers: &[u32]) {}
     fn dropped(&self, _object: ObjectId) {}
+}
+
+/// A worker that was not started, with its directory.
+pub(crate) fn worker(
+    scheduler: &Address,
+    name: &str,
+    host: &str,
+    memory: u64,
+) -> (Worker, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options {
+        scheduler: scheduler.clone(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        net: net(),
+        name: name.to_owned(),
+        host: host.to_owned(),
+        python: "3.11".to_owned(),
+        threads: 1,
+        memory,
+        terminate: 0.0,
+        resources: Vec::new(),
+        info: Bytes::new(),
+        store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
+    };
+    let label = name.to_owned();
+    let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("{label}: {line}"));
+    let worker = Worker::connect(options, log, &mut soon()).unwrap();
+    (worker, directory)
 }
 
 impl Engine {
@@ -94,26 +130,10 @@ impl Engine {
         memory: u64,
         run: Run,
     ) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let options = Options {
-            scheduler: scheduler.clone(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            net: net(),
-            name: name.to_owned(),
-            host: host.to_owned(),
-            python: "3.11".to_owned(),
-            threads: 1,
-            memory,
-            terminate: 0.0,
-            resources: Vec::new(),
-            info: Bytes::new(),
-            store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
-        };
-        let label = name.to_owned();
-        let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("{label}: {line}"));
-        let worker = Worker::connect(options, log, &mut soon()).unwrap();
-        let interrupted = Arc::default();
-        worker.start(Arc::new(Notes(Arc::clone(&interrupted))));
+        let (worker, directory) = worker(scheduler, name, host, memory);
+        let notes = Notes::default();
+        let interrupted = Arc::clone(&notes.interrupted);
+        worker.start(Arc::new(notes));
         let over = Arc::new(AtomicBool::new(false));
         let ran = Arc::new(Mutex::new(Vec::new()));
         let node = Node {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{Caster, Engine, LONG, Run, server, soon};
+use cluster::{Caster, Engine, LONG, Notes, Run, server, soon};
 use treadle_node::client::Change;
 use treadle_node::server::Server;
 use treadle_types::Value;
@@ -71,6 +71,23 @@ fn every_engine_gets_what_was_cast_and_the_client_every_result() {
         }
         drop(engines);
     }
+}
+
+#[test]
+fn a_cast_that_comes_before_anybody_could_be_told_is_told_of_later() {
+    let server = server();
+    let (worker, _directory) = cluster::worker(server.address(), "early", &here(), 0);
+    let mut client = Caster::new(&server, "client-a");
+    let ids = client.engines(1);
+    client.cast(&ids, &[Bytes::from_static(b"head")]);
+    let deadline = Instant::now() + LONG;
+    while worker.casts_waiting() == 0 {
+        assert!(Instant::now() < deadline, "the cast does not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let notes = Arc::new(Notes::default());
+    worker.start(Arc::clone(&notes) as _);
+    assert!(notes.came.load(Ordering::SeqCst));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Why a task has no value.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::{Symbol, TaskId};
@@ -21,6 +23,20 @@ pub enum Cause {
     Drained,
     /// It broke the protocol; the reason.
     Misbehaved(String),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("the kernel ended it for lack of memory"),
+            Self::MemoryLimit => f.write_str("it took more memory than its limit"),
+            Self::Signal(signal) => write!(f, "signal {signal} ended it"),
+            Self::Exited(code) => write!(f, "it exited with code {code}"),
+            Self::Unreachable => f.write_str("it is unreachable"),
+            Self::Drained => f.write_str("it was drained"),
+            Self::Misbehaved(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// A worker that was lost while it ran a task.

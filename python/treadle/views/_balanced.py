@@ -13,7 +13,7 @@ from ipyparallel.serialize import PrePickled
 
 from treadle import _canning
 from treadle.views._tasks import Task
-from treadle.views._views import remember, sized
+from treadle.views._views import remember, to_spread
 from treadle.worker._balanced import map_part
 
 __all__ = ["LoadBalancedView"]
@@ -106,16 +106,9 @@ class _ChunkedFunction(ParallelFunction):  # type: ignore[misc]
 
     def __call__(self, *sequences: Any, **kwargs: Any) -> Any:
         """Call it with the parts of sequences."""
-        elementwise = kwargs.pop("__ipp_mapping", False)
-        if kwargs:
-            raise TypeError(f"Unexpected keyword arguments: {kwargs}")
-        sequences = tuple(map(sized, sequences))
-        lengths = [len(sequence) for sequence in sequences]
-        longest = max(lengths)
+        elementwise, sequences, longest = to_spread(sequences, kwargs)
         if longest == 0:
             return []
-        if not elementwise and min(lengths) != longest:
-            raise ValueError(f"all sequences must have equal length, but have {lengths}")
         count = -(-longest // (self.chunksize or 1))
         children, counts = [], {}
         with self.view.temp_flags(block=False, **self.flags):

@@ -15,7 +15,7 @@ from ipyparallel.serialize import PrePickled
 from treadle import _canning
 from treadle.views._cast import CastResult
 
-__all__ = ["BroadcastView", "DirectView", "remember", "sized"]
+__all__ = ["BroadcastView", "DirectView", "remember", "to_spread"]
 
 # Bytes of partitions that all engines get, rather than each of them a message of its own.
 _LITTLE = 64 * 1024
@@ -241,16 +241,9 @@ class _SpreadFunction(ParallelFunction):  # type: ignore[misc]
 
     def __call__(self, *sequences: Any, **kwargs: Any) -> Any:
         """Call it with the parts of sequences."""
-        elementwise = kwargs.pop("__ipp_mapping", False)
-        if kwargs:
-            raise TypeError(f"Unexpected keyword arguments: {kwargs}")
-        sequences = tuple(map(sized, sequences))
-        lengths = [len(sequence) for sequence in sequences]
-        longest = max(lengths)
+        elementwise, sequences, longest = to_spread(sequences, kwargs)
         if longest == 0:
             return []
-        if not elementwise and min(lengths) != longest:
-            raise ValueError(f"all sequences must have equal length, but have {lengths}")
         engines = _listed(self.view, None)
         chosen, values, counts = [], [], []
         for index, engine in enumerate(engines):
@@ -286,7 +279,32 @@ def remember(view: Any, names: Sequence[str]) -> None:
     view.outstanding.update(names)
 
 
-def sized(sequence: Any) -> Any:
+def to_spread(
+    sequences: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[bool, tuple[Any, ...], int]:
+    """Return what a function that spreads its arguments is called with.
+
+    That is whether its elements are meant (a ``map``), the sequences, and the longest one's length.
+
+    Raises
+    ------
+    TypeError
+        It has keyword arguments.
+    ValueError
+        The sequences themselves are meant, and are not equally long.
+    """
+    elementwise = kwargs.pop("__ipp_mapping", False)
+    if kwargs:
+        raise TypeError(f"Unexpected keyword arguments: {kwargs}")
+    sequences = tuple(map(_sized, sequences))
+    lengths = [len(sequence) for sequence in sequences]
+    longest = max(lengths)
+    if longest and not elementwise and min(lengths) != longest:
+        raise ValueError(f"all sequences must have equal length, but have {lengths}")
+    return elementwise, sequences, longest
+
+
+def _sized(sequence: Any) -> Any:
     """Return a sequence, or a list of what an iterator has."""
     try:
         len(sequence)

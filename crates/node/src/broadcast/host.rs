@@ -263,7 +263,7 @@ impl Host {
             Outcome::Finished { .. } => What::Finished(Vec::new()),
             Outcome::Refused(reason) => What::Refused(reason.to_string()),
             Outcome::Aborted => What::Aborted,
-            Outcome::Lost(cause) => What::Lost(words(cause)),
+            Outcome::Lost(cause) => What::Lost(cause.to_string()),
             Outcome::Unreachable => {
                 What::Lost("nobody could reach it, although the scheduler can".to_owned())
             }
@@ -444,18 +444,5 @@ impl Host {
         let store = std::mem::take(&mut self.store);
         deeds.garbage.push(Box::new(store));
         deeds.room = true;
-    }
-}
-
-/// How a cause reads.
-fn words(cause: &Cause) -> String {
-    match cause {
-        Cause::OutOfMemory => "the kernel ended it for lack of memory".to_owned(),
-        Cause::MemoryLimit => "it took more memory than its limit".to_owned(),
-        Cause::Signal(signal) => format!("signal {signal} ended it"),
-        Cause::Exited(code) => format!("it exited with code {code}"),
-        Cause::Unreachable => "it is unreachable".to_owned(),
-        Cause::Drained => "it was drained".to_owned(),
-        Cause::Misbehaved(reason) => reason.clone(),
     }
 }

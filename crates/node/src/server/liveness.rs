@@ -19,19 +19,6 @@ const SHORT_GRACE: Duration = Duration::from_millis(200);
 /// A scheduler that has not ticked for so long was itself stopped, by a signal or with its machine.
 const ABSENCE: Duration = Duration::from_secs(1);
 
-/// How a cause reads.
-pub(super) fn words(cause: &Cause) -> String {
-    match cause {
-        Cause::OutOfMemory => "the kernel ended it for lack of memory".to_owned(),
-        Cause::MemoryLimit => "it took more memory than its limit".to_owned(),
-        Cause::Signal(signal) => format!("signal {signal} ended it"),
-        Cause::Exited(code) => format!("it exited with code {code}"),
-        Cause::Unreachable => "it is unreachable".to_owned(),
-        Cause::Drained => "it was drained".to_owned(),
-        Cause::Misbehaved(reason) => reason.clone(),
-    }
-}
-
 impl Hub {
     /// The connection of a worker broke.
     pub(super) fn worker_broke(&mut self, worker: WorkerId) {
@@ -130,9 +117,7 @@ impl Hub {
         if !matches!(cause, Cause::Drained | Cause::Exited(0)) {
             self.log(format_args!(
                 "worker {} at {} is lost: {}",
-                node.name,
-                node.address,
-                words(&cause)
+                node.name, node.address, cause
             ));
         }
         let log = if log.is_empty() {
@@ -169,7 +154,7 @@ impl Hub {
             Value::Dict(vec![
                 (Value::str("address"), Value::Str(node.address.clone())),
                 (Value::str("name"), Value::Str(node.name.clone())),
-                (Value::str("cause"), Value::Str(words(&cause))),
+                (Value::str("cause"), Value::Str(cause.to_string())),
             ]),
         );
         self.retired(worker);

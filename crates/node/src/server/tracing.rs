@@ -7,7 +7,6 @@ use treadle_scheduler::State;
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use super::hub::Hub;
-use super::liveness::words;
 use super::nodes::Node;
 use super::operations::{Answered, Arguments, dict, int};
 use crate::clock;
@@ -311,7 +310,7 @@ impl Hub {
                 Value::str("lost"),
                 int(clock::monotonic()),
                 int(i64::from(worker.0)),
-                Value::Str(words(cause)),
+                Value::Str(cause.to_string()),
                 Value::Bool(drained),
             ]);
         }

@@ -61,6 +61,8 @@ pub(crate) struct Inner {
     /// When the driver will call.
     pub(crate) called_at: Duration,
     next_object: u64,
+    /// Who sends this object learns what came of it before anybody can wait for it.
+    pub(crate) just_sent: Option<ObjectId>,
     /// Bytes of headers in `outgoing` that are not written yet.
     held: usize,
     outgoing: HashMap<ObjectId, Outbound, RandomState>,
@@ -100,6 +102,7 @@ impl Inner {
             control: Control::new(stream, driver, token),
             called_at: Duration::MAX,
             next_object: 0,
+            just_sent: None,
             held: 0,
             outgoing: HashMap::default(),
             incoming: HashMap::default(),
@@ -333,6 +336,7 @@ impl Inner {
 
     /// What is left to do when the lock is released.
     pub(crate) fn leave(&mut self) -> (Vec<Garbage>, Vec<Action>) {
+        self.just_sent = None;
         let mut actions = std::mem::take(&mut self.actions);
         let due = match self.control.is_closing() {
             true => Duration::ZERO,

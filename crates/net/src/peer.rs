@@ -271,6 +271,7 @@ impl Peer {
                 completion: Some(Arc::clone(&completion)),
             };
             inner.send(object, outbound, event, now);
+            inner.just_sent = Some(object);
             object
         });
         Ok(Sending {

@@ -139,7 +139,7 @@ impl Inner {
                 }
             }
             let _ = completion.outcome.set(outcome.map(|()| timings));
-            self.changed = true;
+            self.changed |= self.just_sent != Some(object);
         }
         if !outbound.regions.is_empty() {
             self.garbage.push(Garbage::Outbound(outbound));

@@ -1,8 +1,8 @@
 //! Casts for the engine.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
@@ -46,56 +46,83 @@ struct Queue {
     casts: VecDeque<(CastId, Bytes)>,
     /// Whether a thread has asked for casts.
     attended: bool,
+    /// Whether one waits here.
+    waits: bool,
     /// A thread is to look elsewhere.
     nudged: bool,
     closed: bool,
 }
 
 impl Engine {
-    /// Adds a cast; whether a thread will take it.
-    pub(super) fn put(&self, cast: CastId, payload: Bytes) -> bool {
+    /// Adds a cast.
+    pub(super) fn put(&self, cast: CastId, payload: Bytes) {
         let mut queue = lock(&self.queue);
         queue.casts.push_back((cast, payload));
-        let is_attended = queue.attended;
-        drop(queue);
-        self.changed.notify_one();
-        is_attended
+        self.wake(queue);
     }
 
-    pub(super) fn next(&self, timeout: Duration) -> Next {
-        let deadline = Instant::now() + timeout;
+    /// Whether a thread has ever asked for casts.
+    pub(super) fn is_attended(&self) -> bool {
+        lock(&self.queue).attended
+    }
+
+    /// What there is for the thread that asks; nothing yet: `None`.
+    pub(super) fn take(&self) -> Option<Next> {
+        Self::take_locked(lock(&self.queue)).ok()
+    }
+
+    /// The same, once there is something, or when it is too late.
+    pub(super) fn wait(&self, deadline: Instant) -> Next {
         let mut queue = lock(&self.queue);
-        queue.attended = true;
-        let (cast, payload) = loop {
-            if queue.closed {
-                return Next::Nothing;
-            }
-            if std::mem::take(&mut queue.nudged) {
-                return Next::Nudged;
-            }
-            if let Some(next) = queue.casts.pop_front() {
-                break next;
-            }
+        loop {
+            queue = match Self::take_locked(queue) {
+                Ok(next) => return next,
+                Err(queue) => queue,
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Next::Nothing;
             }
+            queue.waits = true;
             let waited = self.changed.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue.waits = false;
+        }
+    }
+
+    fn take_locked(mut queue: MutexGuard<'_, Queue>) -> Result<Next, MutexGuard<'_, Queue>> {
+        queue.attended = true;
+        if queue.closed {
+            return Ok(Next::Nothing);
+        }
+        if std::mem::take(&mut queue.nudged) {
+            return Ok(Next::Nudged);
+        }
+        let Some((cast, payload)) = queue.casts.pop_front() else {
+            return Err(queue);
         };
         drop(queue);
-        Next::Cast(Cast {
+        Ok(Next::Cast(Cast {
             client: cast.session,
             number: cast.number,
             // What is no payload was not made by this code: the engine makes of it what it can.
             frames: payload::unpack(&payload).unwrap_or_default(),
-        })
+        }))
+    }
+
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+        let waits = queue.waits;
+        drop(queue);
+        if waits {
+            self.changed.notify_all();
+        }
     }
 
     /// Has a thread that waits, or the next one that would, look elsewhere.
     pub(super) fn nudge(&self) {
-        lock(&self.queue).nudged = true;
-        self.changed.notify_one();
+        let mut queue = lock(&self.queue);
+        queue.nudged = true;
+        self.wake(queue);
     }
 
     /// Casts that wait.
@@ -113,7 +140,8 @@ impl Engine {
     }
 
     pub(super) fn close(&self) {
-        lock(&self.queue).closed = true;
-        self.changed.notify_all();
+        let mut queue = lock(&self.queue);
+        queue.closed = true;
+        self.wake(queue);
     }
 }

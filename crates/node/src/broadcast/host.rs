@@ -33,8 +33,8 @@ pub(super) struct Own {
 pub(super) struct Deeds {
     pub(super) dial: Vec<Member>,
     pub(super) ask: Vec<ClientId>,
-    /// A cast came, and no thread has ever asked for one.
-    pub(super) came: bool,
+    /// There is a cast for the engine.
+    pub(super) put: bool,
     /// Values to keep, and calls, without the engine.
     pub(super) keep: Vec<(CastId, Bytes)>,
     pub(super) call: Vec<(CastId, Bytes)>,
@@ -189,7 +189,10 @@ impl Host {
             }
             Effect::Run(cast) => match self.store.payload(cast) {
                 Some(payload) => match payload::kind(&payload) {
-                    Kind::Run => deeds.came |= !self.engine.put(cast, payload),
+                    Kind::Run => {
+                        self.engine.put(cast, payload);
+                        deeds.put = true;
+                    }
                     Kind::Keep => deeds.keep.push((cast, payload)),
                     Kind::Call => deeds.call.push((cast, payload)),
                 },
@@ -204,8 +207,8 @@ impl Host {
             Effect::Drop(cast) => {
                 deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
                 self.withdraw(|other| other == cast, later, deeds);
-                // The top may have waited for its memory.
-                deeds.room = true;
+                // A top may have waited for its memory.
+                deeds.room |= matches!(self.own.who, Neighbour::Top(_));
             }
             Effect::DropSession(session) => {
                 deeds

@@ -10,16 +10,21 @@
 //! | `values` | values in a payload |
 //! | `attached` | messages with what comes with them, as frames |
 //! | `engine` | casts for the engine |
+//! | `serving` | what comes on connections, and what is due |
+//! | `duty` | who serves: the engine's thread, or the node's own |
 //!
 //! Any thread may hand the machine an event: it takes one lock, for short, and what may take long is
-//! done after that. One thread, `treadle-relay`, waits for what comes on connections and for time to
-//! pass. It is started with the first connection or cast.
+//! done after that. One thread at a time waits for what comes on connections and for time to pass: the
+//! engine's while it waits for a cast, otherwise the node's own, `treadle-relay`. That one is started
+//! with the first connection or cast.
 
 mod attached;
+mod duty;
 mod engine;
 mod host;
 mod links;
 mod payload;
+mod serving;
 mod store;
 pub(crate) mod values;
 
@@ -29,16 +34,16 @@ pub use payload::snapshot;
 pub(crate) use payload::unpack;
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
-use treadle_memory::Segments;
 use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::lock;
+use duty::Duty;
 use engine::Engine;
 use host::{Deeds, Host, Own};
 use payload::Kind;
@@ -47,17 +52,8 @@ use payload::Kind;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the way for shared memory may take, once there is a connection.
 const DESCRIPTORS: Duration = Duration::from_millis(500);
-/// The thread looks at least this often whether the node is over, and for unused connections.
-const LOOK: Duration = Duration::from_millis(250);
-/// And so soon after something came, then more rarely: what is due by then, as results that wait for
-/// others are, wakes nobody.
-const SOON: Duration = Duration::from_millis(10);
-/// How often unused connections are looked for.
-const SWEEP: Duration = Duration::from_secs(15);
 /// What connections between neighbours are for, in their handshake.
 pub(crate) const SERVICE: u32 = 1;
-/// A client keeps memory for the next payload so long; workers see to theirs with all of their memory.
-const KEPT: Duration = Duration::from_secs(1);
 /// The signal's key in the poller; connections begin at 1.
 const SIGNAL: usize = 0;
 /// The part of the memory that a client's payloads may take before the next cast waits.
@@ -160,6 +156,7 @@ struct Wires {
     lane: Lane,
     poller: Arc<Poller>,
     signal: Signal,
+    duty: Arc<Duty>,
 }
 
 /// A machine's number: nodes with the same share memory. Of two machines with the same number, which
@@ -268,6 +265,9 @@ impl Plane {
         self.0.with(|host, deeds| host.end(deeds));
         self.0.engine.close();
         self.0.wake();
+        if let Some(Some(wires)) = self.0.wires.get() {
+            wires.duty.end();
+        }
     }
 
     // for engines
@@ -284,12 +284,19 @@ impl Plane {
     /// The next cast for the engine; nothing: none came until the timeout. There will be none when
     /// the node is over.
     pub(crate) fn next_cast(&self, timeout: Duration) -> Next {
-        self.0.engine.next(timeout)
+        let inner = &self.0;
+        let deadline = Instant::now() + timeout;
+        match (inner.engine.take(), inner.wires.get()) {
+            (Some(next), _) => next,
+            (None, Some(Some(wires))) => inner.serve_for_engine(wires, deadline),
+            (None, _) => inner.engine.wait(deadline),
+        }
     }
 
     /// Has [`Plane::next_cast`] return, now or the next time.
     pub(crate) fn nudge(&self) {
         self.0.engine.nudge();
+        self.0.call_engine();
     }
 
     /// Casts that the engine has not begun.
@@ -439,8 +446,11 @@ impl Inner {
         for (cast, payload) in deeds.call {
             self.surroundings.call(cast, payload);
         }
-        if deeds.came {
-            self.surroundings.cast_came();
+        if deeds.put {
+            match self.engine.is_attended() {
+                true => self.call_engine(),
+                false => self.surroundings.cast_came(),
+            }
         }
         for cast in &deeds.interrupt {
             self.surroundings.interrupt(cast.session, cast.number);
@@ -467,6 +477,15 @@ impl Inner {
         }
     }
 
+    /// There is something for the engine: if its thread serves, it is to look.
+    fn call_engine(&self) {
+        if let Some(Some(wires)) = self.wires.get()
+            && wires.duty.is_engine_elsewhere()
+        {
+            wires.signal.set();
+        }
+    }
+
     fn wake(&self) {
         if let Some(Some(wires)) = self.wires.get() {
             wires.signal.set();
@@ -482,13 +501,16 @@ impl Inner {
             let lane = self.lane.get()?.clone();
             let poller = Poller::on(&lane);
             let signal = poller.signal(SIGNAL);
-            let (weak, waits) = (Arc::downgrade(self), Arc::clone(&poller));
+            let duty = Arc::new(Duty::new().ok()?);
+            let (weak, waits, stands) = (Arc::downgrade(self), poller.clone(), duty.clone());
             let thread = std::thread::Builder::new().name("treadle-relay".into());
-            thread.spawn(move || serve(&weak, &waits)).ok()?;
+            let serve = move || serving::stand_in(&weak, &waits, &stands);
+            thread.spawn(serve).ok()?;
             Some(Wires {
                 lane,
                 poller,
                 signal,
+                duty,
             })
         };
         self.wires.get_or_init(start).as_ref()
@@ -562,57 +584,6 @@ fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, St
         }
     }
     Ok(peer)
-}
-
-/// Serves connections until the node is over.
-fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
-    let mut swept = Instant::now();
-    let mut look = SOON;
-    let mut looked = Instant::now();
-    loop {
-        let wakes = {
-            let Some(inner) = inner.upgrade() else { return };
-            let host = lock(&inner.host);
-            if host.is_over() {
-                return;
-            }
-            let now = Instant::now();
-            let wakes = host.due().map_or(now + look, |due| due.min(now + look));
-            *lock(&inner.wakes) = Some(wakes);
-            wakes
-        };
-        let turn = poller.next(&mut Wait {
-            deadline: Some(wakes),
-            interrupted: None,
-        });
-        look = match &turn {
-            Ok(_) => SOON,
-            Err(_) => LOOK.min(look * 2),
-        };
-        let Some(inner) = inner.upgrade() else { return };
-        *lock(&inner.wakes) = None;
-        let is_swept = swept.elapsed() > SWEEP;
-        inner.with(|host, deeds| {
-            if let Ok(turn) = &turn
-                && turn.key() != SIGNAL
-            {
-                host.take(turn.key(), deeds);
-            }
-            if host.due().is_some_and(|due| due <= Instant::now()) {
-                host.handle(Event::Tick, deeds);
-            }
-            if is_swept {
-                host.sweep(deeds);
-            }
-        });
-        if is_swept {
-            swept = Instant::now();
-        }
-        if matches!(inner.me, Neighbour::Top(_)) && looked.elapsed() > LOOK {
-            looked = Instant::now();
-            Segments::global().expire(KEPT);
-        }
-    }
 }
 
 impl fmt::Debug for Plane {

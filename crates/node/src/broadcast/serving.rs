@@ -1,0 +1,143 @@
+//! Serving connections: what comes is taken, and what is due is done.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use treadle_broadcast::{Event, Neighbour};
+use treadle_memory::Segments;
+use treadle_net::{Poller, Wait};
+
+use super::duty::Duty;
+use super::engine::Next;
+use super::{Inner, SIGNAL, Wires};
+use crate::lock;
+
+/// Who serves looks at least this often whether the node is over, and for unused connections.
+const LOOK: Duration = Duration::from_millis(250);
+/// And so soon after something came, then more rarely: what is due by then, as results that wait for
+/// others are, wakes nobody.
+const SOON: Duration = Duration::from_millis(10);
+/// How often unused connections are looked for.
+const SWEEP: Duration = Duration::from_secs(15);
+/// A client keeps memory for the next payload so long; workers see to theirs with all of their memory.
+const KEPT: Duration = Duration::from_secs(1);
+/// How long connections are looked at when something is due already.
+const GLANCE: Duration = Duration::from_millis(1);
+/// What is due waits for no more turns than this.
+const TURNS: u32 = 64;
+
+/// When to look at what, for whoever serves.
+#[derive(Debug)]
+pub(super) struct Rhythm {
+    look: Duration,
+    looked: Instant,
+    swept: Instant,
+    /// Turns since something was due.
+    late: u32,
+}
+
+impl Default for Rhythm {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self {
+            look: SOON,
+            looked: now,
+            swept: now,
+            late: 0,
+        }
+    }
+}
+
+/// Serves whenever the engine does not, until the node is over.
+pub(super) fn stand_in(inner: &Weak<Inner>, poller: &Arc<Poller>, duty: &Duty) {
+    loop {
+        let mut rhythm = duty.stand_in();
+        while !duty.is_engine_here() {
+            if !turn(inner, poller, None, &mut rhythm) {
+                return;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The engine's thread serves until there is a cast for it.
+    pub(super) fn serve_for_engine(self: &Arc<Self>, wires: &Wires, deadline: Instant) -> Next {
+        let weak = Arc::downgrade(self);
+        let mut on_duty = wires.duty.come(|| wires.signal.set());
+        loop {
+            if let Some(next) = self.engine.take() {
+                return next;
+            }
+            let is_over = !turn(&weak, &wires.poller, Some(deadline), &mut on_duty.rhythm);
+            if is_over || Instant::now() >= deadline {
+                return self.engine.take().unwrap_or(Next::Nothing);
+            }
+        }
+    }
+}
+
+/// Waits for something to come or to be due, at most until `limit`, and does it; `false`: the node
+/// is over.
+fn turn(
+    inner: &Weak<Inner>,
+    poller: &Arc<Poller>,
+    limit: Option<Instant>,
+    rhythm: &mut Rhythm,
+) -> bool {
+    let wakes = {
+        let Some(inner) = inner.upgrade() else {
+            return false;
+        };
+        let host = lock(&inner.host);
+        if host.is_over() {
+            return false;
+        }
+        let now = Instant::now();
+        let wakes = host
+            .due()
+            .map_or(now + rhythm.look, |due| due.min(now + rhythm.look))
+            // However late it is: others may have spoken in time.
+            .max(now + GLANCE);
+        *lock(&inner.wakes) = Some(wakes);
+        limit.map_or(wakes, |limit| wakes.min(limit))
+    };
+    let turn = poller.next(&mut Wait {
+        deadline: Some(wakes),
+        interrupted: None,
+    });
+    rhythm.look = match &turn {
+        Ok(_) => SOON,
+        Err(_) => LOOK.min(rhythm.look * 2),
+    };
+    let Some(inner) = inner.upgrade() else {
+        return false;
+    };
+    *lock(&inner.wakes) = None;
+    let is_swept = rhythm.swept.elapsed() > SWEEP;
+    inner.with(|host, deeds| {
+        if let Ok(turn) = &turn
+            && turn.key() != SIGNAL
+        {
+            host.take(turn.key(), deeds);
+        }
+        if host.due().is_some_and(|due| due <= Instant::now()) {
+            rhythm.late += 1;
+            if turn.is_err() || rhythm.late > TURNS {
+                rhythm.late = 0;
+                host.handle(Event::Tick, deeds);
+            }
+        }
+        if is_swept {
+            host.sweep(deeds);
+        }
+    });
+    if is_swept {
+        rhythm.swept = Instant::now();
+    }
+    if matches!(inner.me, Neighbour::Top(_)) && rhythm.looked.elapsed() > LOOK {
+        rhythm.looked = Instant::now();
+        Segments::global().expire(KEPT);
+    }
+    true
+}

@@ -2,7 +2,7 @@
 
 use crate::received::{self, Hook, Origin, Release};
 use crate::region::Region;
-use crate::{MemoryError, fork};
+use crate::{MemoryError, fork, memfd};
 use bytes::Bytes;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
@@ -153,11 +153,13 @@ fn verify(fd: &OwnedFd, offset: u64, length: u64) -> Result<(), MemoryError> {
     if !seals.contains(SealFlags::SHRINK) {
         return unsafe_because("it is not sealed against shrinking");
     }
-    let kind = rustix::fs::fstatfs(fd).map_err(MemoryError::system("fstatfs", 0))?;
-    if kind.f_type as u64 != TMPFS_MAGIC {
-        return unsafe_because("it consists of huge pages");
-    }
     let status = rustix::fs::fstat(fd).map_err(MemoryError::system("fstat", 0))?;
+    if Some(status.st_dev) != memfd::device() {
+        let kind = rustix::fs::fstatfs(fd).map_err(MemoryError::system("fstatfs", 0))?;
+        if kind.f_type as u64 != TMPFS_MAGIC {
+            return unsafe_because("it consists of huge pages");
+        }
+    }
     let size = status.st_size as u64;
     if offset.checked_add(length).is_none_or(|end| end > size) {
         return Err(MemoryError::OutOfBounds {

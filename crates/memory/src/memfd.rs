@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 use rustix::param::page_size;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// A file of `len` zeros whose length can never change again: who maps it cannot be killed by
 /// somebody who truncates it.
@@ -24,6 +25,12 @@ pub(crate) fn create(len: usize) -> Result<OwnedFd, MemoryError> {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(MemoryError::system("fcntl(F_ADD_SEALS)", len))?;
     Ok(file)
+}
+
+/// The device of files as [`create`] makes them, none of which consists of huge pages.
+pub(crate) fn device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    *DEVICE.get_or_init(|| Some(rustix::fs::fstat(create(0).ok()?).ok()?.st_dev))
 }
 
 /// Maps all `len` bytes of `file` to write into it. Its pages have to be put in place.

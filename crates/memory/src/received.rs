@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Resource, getrlimit};
 
-use crate::{fork, pagemap};
+use crate::{Mapping, MemoryError, fork, pagemap};
 
 pub(crate) type Hook = Box<dyn FnOnce() + Send + Sync>;
 
@@ -128,18 +128,37 @@ impl Handover {
         len > 0 && find(start, len).is_some()
     }
 
+    /// The same as [`Handover::of`], of a mapping that nobody has written to: that is not looked up.
+    pub fn of_unwritten(start: *const u8, len: usize) -> Option<Self> {
+        let (offset, origin) = find(start, len).filter(|_| len > 0)?;
+        Some(Self {
+            offset,
+            length: len as u64,
+            origin,
+        })
+    }
+
+    /// The bytes once more, in a mapping of its own.
+    ///
+    /// # Errors
+    /// When there are no descriptors left, or the kernel refuses to map it.
+    pub fn map(&self) -> Result<Mapping, MemoryError> {
+        let file = rustix::io::fcntl_dupfd_cloexec(self, 0)
+            .map_err(MemoryError::system("fcntl(F_DUPFD_CLOEXEC)", 0))?;
+        let mut mapping = Mapping::new(file, self.offset, self.length)?;
+        // Who has lent it is told when nobody has it any more.
+        let own = self.clone();
+        mapping.on_drop(Box::new(move || drop(own)));
+        Ok(mapping)
+    }
+
     /// `len` bytes of a mapping from `start` on, for another process to map.
     ///
     /// `None`: they are not in a mapping, its descriptor was not kept (a process has few), or some
     /// of them were written to; send a copy.
     pub fn of(start: *const u8, len: usize) -> Option<Self> {
-        let (offset, origin) = find(start, len).filter(|_| len > 0)?;
         let first = start.addr();
-        pagemap::all_of_file(first..first + len).then_some(Self {
-            offset,
-            length: len as u64,
-            origin,
-        })
+        Self::of_unwritten(start, len).filter(|_| pagemap::all_of_file(first..first + len))
     }
 
     /// Names the lender's file within this process. Numbers are never used again.

@@ -34,6 +34,8 @@ pub(crate) struct Control {
     out: Vec<u8>,
     /// Bytes at the start of `out` that were written.
     written: usize,
+    /// Something in `out` is to be written now.
+    urgent: bool,
     answers: Answers,
     input: Vec<u8>,
     /// Bytes at the start of `input` that were read.
@@ -87,6 +89,7 @@ impl Control {
             interest: Interest::None,
             out: Vec::new(),
             written: 0,
+            urgent: false,
             answers: Answers::default(),
             input: vec![0; SMALL_BUFFER],
             filled: 0,
@@ -105,17 +108,29 @@ impl Control {
         }
     }
 
-    /// Appends frames to what is to be written.
-    pub(crate) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends frames to what is to be written: at once, or with what else is, a tick later at the
+    /// latest.
+    pub(crate) fn push(&mut self, urgent: bool, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.stream.is_some() {
             encode(&mut self.out);
+            self.urgent |= urgent;
         }
     }
 
+    /// Whatever is to be written is to be written now.
+    pub(crate) fn hurry(&mut self) {
+        self.urgent = true;
+    }
+
+    /// Whether something is to be written, and not at once.
+    pub(crate) fn has_time(&self) -> bool {
+        !self.urgent && !self.out.is_empty()
+    }
+
     /// Appends what the other side gave cause to. `false`: it does not read, and there is too much.
-    pub(crate) fn answer(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+    pub(crate) fn answer(&mut self, urgent: bool, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
         let before = self.out.len();
-        self.push(encode);
+        self.push(urgent, encode);
         self.answers.span += self.out.len() - before;
         self.answers.earlier + self.answers.span <= MAX_ANSWERS
     }
@@ -129,7 +144,7 @@ impl Control {
         let Some(stream) = &mut self.stream else {
             return Ok(());
         };
-        if self.out.is_empty() && !stream.wants_write() {
+        if (self.out.is_empty() || !self.urgent) && !stream.wants_write() {
             return Ok(());
         }
         let result = loop {
@@ -150,6 +165,7 @@ impl Control {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
+            self.urgent = false;
             self.out.shrink_to(LARGE_BUFFER);
         } else if self.written > LARGE_BUFFER {
             self.out.drain(..self.written);
@@ -163,6 +179,7 @@ impl Control {
     /// Nothing more will be sent after what waits now.
     pub(crate) fn close(&mut self) {
         if self.phase == Phase::Open {
+            self.urgent = true;
             self.phase = Phase::Closing(Instant::now());
         }
     }
@@ -370,8 +387,9 @@ impl Source for Shared {
             inner.called_at = Duration::MAX;
             for part in released.chunks(1000) {
                 let part = part.to_vec();
-                inner.answer(|out| wire::encode_released(part, out));
+                inner.answer(true, |out| wire::encode_released(part, out));
             }
+            inner.control.hurry();
             inner.control.linger();
             inner.handle(Event::Tick, self.now());
         });

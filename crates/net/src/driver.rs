@@ -289,6 +289,10 @@ impl Driver {
         self.patient.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::Relaxed)
+    }
+
     /// Drives a socket from now on.
     pub(crate) fn register(
         &self,
@@ -459,8 +463,7 @@ impl Driver {
                 lead.lookout.note_nothing(now - quiet_since);
                 return false;
             }
-            let looking =
-                !self.patient.load(Ordering::Relaxed) && now - quiet_since < lead.lookout.length();
+            let looking = !self.is_patient() && now - quiet_since < lead.lookout.length();
             if self.turn(lead, if looking { Duration::ZERO } else { left }) {
                 lead.lookout.note(quiet_since.elapsed());
                 quiet_since = Instant::now();
@@ -581,7 +584,7 @@ impl Driver {
             }
             let idle = lock(&self.left).elapsed();
             // Where threads are not in a hurry, they come back.
-            let grace = match self.patient.load(Ordering::Relaxed) {
+            let grace = match self.is_patient() {
                 true => CALM,
                 false => GRACE,
             };

@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     next_object: u64,
     /// Who sends this object learns what came of it before anybody can wait for it.
     pub(crate) just_sent: Option<ObjectId>,
+    /// Who sends it says when to write it.
+    pub(crate) corked: bool,
     /// Bytes of headers in `outgoing` that are not written yet.
     held: usize,
     outgoing: HashMap<ObjectId, Outbound, RandomState>,
@@ -103,6 +105,7 @@ impl Inner {
             called_at: Duration::MAX,
             next_object: 0,
             just_sent: None,
+            corked: false,
             held: 0,
             outgoing: HashMap::default(),
             incoming: HashMap::default(),
@@ -144,7 +147,7 @@ impl Inner {
         if self.pair.ended().is_none() {
             if farewell {
                 self.control
-                    .push(|out| wire::encode_message(&Message::Goodbye, out));
+                    .push(true, |out| wire::encode_message(&Message::Goodbye, out));
             }
             self.pair.end(end, &mut self.effects);
         }
@@ -241,7 +244,8 @@ impl Inner {
                 {
                     inbound.header.shared = false;
                 }
-                self.answer(|out| wire::encode_message(&message, out));
+                let urgent = !self.may_wait(&message, shared);
+                self.answer(urgent, |out| wire::encode_message(&message, out));
             }
             Effect::Dial(stripe) => self.actions.push(Action::Dial {
                 stripe,
@@ -289,7 +293,7 @@ impl Inner {
                 if matches!(end, PairEnd::Silent(_) | PairEnd::NoStripe(_)) {
                     // It may be there nevertheless.
                     self.control
-                        .push(|out| wire::encode_message(&Message::Goodbye, out));
+                        .push(true, |out| wire::encode_message(&Message::Goodbye, out));
                 }
                 self.control.close();
                 if let Some(channel) = self.channel.take() {
@@ -301,9 +305,19 @@ impl Inner {
         }
     }
 
+    /// Whether a message can go with the next that is sent. That an object was mapped says nothing
+    /// that somebody waits for, between those who do not wait.
+    fn may_wait(&self, message: &Message, shared: &Shared) -> bool {
+        let Message::Placed { object } = message else {
+            return false;
+        };
+        let is_mapped = |inbound: &Inbound| inbound.header.shared;
+        shared.driver.is_patient() && self.incoming.get(object).is_some_and(is_mapped)
+    }
+
     /// Tells what the other side gave cause to, unless it lets too much of that wait.
-    pub(crate) fn answer(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
-        if !self.control.answer(encode) {
+    pub(crate) fn answer(&mut self, urgent: bool, encode: impl FnOnce(&mut Vec<u8>)) {
+        if !self.control.answer(urgent, encode) {
             let reason = "the peer does not read the answers to what it sends";
             self.end(PairEnd::Lost(reason.into()), true);
         }
@@ -338,10 +352,12 @@ impl Inner {
     pub(crate) fn leave(&mut self) -> (Vec<Garbage>, Vec<Action>) {
         self.just_sent = None;
         let mut actions = std::mem::take(&mut self.actions);
-        let due = match self.control.is_closing() {
+        let is_due = self.control.is_closing() || (self.control.has_time() && !self.corked);
+        let due = match is_due {
             true => Duration::ZERO,
             false => self.pair.due(),
         };
+        self.corked = false;
         if due < self.called_at {
             self.called_at = due;
             actions.push(Action::Call(due));

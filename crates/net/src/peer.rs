@@ -234,6 +234,23 @@ impl Peer {
     /// # Errors
     /// For an object with too many frames or bytes.
     pub fn send(&self, kind: u32, frames: &[Bytes]) -> Result<Sending, NetError> {
+        self.send_object(kind, frames, false)
+    }
+
+    /// Sends an object with what is sent after it, until [`Peer::flush`].
+    ///
+    /// # Errors
+    /// As [`Peer::send`].
+    pub fn send_corked(&self, kind: u32, frames: &[Bytes]) -> Result<Sending, NetError> {
+        self.send_object(kind, frames, true)
+    }
+
+    /// Writes what was [corked](Peer::send_corked).
+    pub fn flush(&self) {
+        self.shared.with(|inner| inner.control.hurry());
+    }
+
+    fn send_object(&self, kind: u32, frames: &[Bytes], corked: bool) -> Result<Sending, NetError> {
         let started = Instant::now();
         let sizes: Vec<u64> = frames.iter().map(|frame| frame.len() as u64).collect();
         let layout = Layout::of(&sizes)?;
@@ -270,6 +287,7 @@ impl Peer {
                 accepted: None,
                 completion: Some(Arc::clone(&completion)),
             };
+            inner.corked = corked;
             inner.send(object, outbound, event, now);
             inner.just_sent = Some(object);
             object

@@ -110,7 +110,9 @@ impl Inner {
             self.lent.lend(exports);
             channel.send(object, exports);
         }
-        self.control.push(|out| out.extend_from_slice(&header));
+        let urgent = !self.corked;
+        self.control
+            .push(urgent, |out| out.extend_from_slice(&header));
     }
 
     pub(super) fn sent(

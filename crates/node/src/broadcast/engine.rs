@@ -41,9 +41,18 @@ pub(super) struct Engine {
     changed: Condvar,
 }
 
+/// A cast that waits for the engine.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) cast: CastId,
+    payload: Bytes,
+    /// The payload is the engine's alone.
+    is_own: bool,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
-    casts: VecDeque<(CastId, Bytes)>,
+    casts: VecDeque<Waiting>,
     /// Whether a thread has asked for casts.
     attended: bool,
     /// Whether one waits here.
@@ -54,10 +63,14 @@ struct Queue {
 }
 
 impl Engine {
-    /// Adds a cast.
-    pub(super) fn put(&self, cast: CastId, payload: Bytes) {
+    /// Adds a cast, with a payload that nobody else has if it is its own.
+    pub(super) fn put(&self, cast: CastId, payload: Bytes, is_own: bool) {
         let mut queue = lock(&self.queue);
-        queue.casts.push_back((cast, payload));
+        queue.casts.push_back(Waiting {
+            cast,
+            payload,
+            is_own,
+        });
         self.wake(queue);
     }
 
@@ -98,15 +111,25 @@ impl Engine {
         if std::mem::take(&mut queue.nudged) {
             return Ok(Next::Nudged);
         }
-        let Some((cast, payload)) = queue.casts.pop_front() else {
+        let Some(waiting) = queue.casts.pop_front() else {
             return Err(queue);
         };
         drop(queue);
+        let Waiting {
+            cast,
+            payload,
+            is_own,
+        } = waiting;
+        let frames = match is_own {
+            // SAFETY: nobody else has it.
+            true => unsafe { payload::unpack_own(&payload) },
+            false => payload::unpack(&payload),
+        };
         Ok(Next::Cast(Cast {
             client: cast.session,
             number: cast.number,
             // What is no payload was not made by this code: the engine makes of it what it can.
-            frames: payload::unpack(&payload).unwrap_or_default(),
+            frames: frames.unwrap_or_default(),
         }))
     }
 
@@ -131,10 +154,10 @@ impl Engine {
     }
 
     /// Takes casts back that wait.
-    pub(super) fn withdraw(&self, which: impl Fn(CastId) -> bool) -> VecDeque<(CastId, Bytes)> {
+    pub(super) fn withdraw(&self, which: impl Fn(CastId) -> bool) -> VecDeque<Waiting> {
         let mut queue = lock(&self.queue);
         let casts = std::mem::take(&mut queue.casts);
-        let (withdrawn, kept) = casts.into_iter().partition(|(cast, _)| which(*cast));
+        let (withdrawn, kept) = casts.into_iter().partition(|waiting| which(waiting.cast));
         queue.casts = kept;
         withdrawn
     }

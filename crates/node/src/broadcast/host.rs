@@ -11,7 +11,7 @@ use treadle_broadcast::{
 use treadle_net::{Frame, Peer, Poller};
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use super::attached::{Attached, Keep as _, frames, taken};
+use super::attached::{Attached, frames, taken};
 use super::engine::Engine;
 use super::links::{Arrived, Links, Traffic};
 use super::payload::{self, Kind};
@@ -187,10 +187,10 @@ impl Host {
             Effect::StoreResults { cast, engines } => {
                 self.store.keep_results(cast, &engines, attached);
             }
-            Effect::Run(cast) => match self.store.payload(cast) {
-                Some(payload) => match payload::kind(&payload) {
+            Effect::Run(cast) => match self.store.give(cast) {
+                Some((payload, is_own)) => match payload::kind(&payload) {
                     Kind::Run => {
-                        self.engine.put(cast, payload);
+                        self.engine.put(cast, payload, is_own);
                         deeds.put = true;
                     }
                     Kind::Keep => deeds.keep.push((cast, payload)),
@@ -247,9 +247,9 @@ impl Host {
     ) -> bool {
         let withdrawn = self.engine.withdraw(which);
         let is_back = !withdrawn.is_empty();
-        for (cast, payload) in withdrawn {
-            later.push_back(Event::Withdrawn(cast));
-            deeds.garbage.push(Box::new(payload));
+        for waiting in withdrawn {
+            later.push_back(Event::Withdrawn(waiting.cast));
+            deeds.garbage.push(Box::new(waiting));
         }
         is_back
     }
@@ -429,6 +429,11 @@ impl Host {
     pub(super) fn client_gone(&mut self, client: ClientId, deeds: &mut Deeds) {
         self.links.remove(Neighbour::Top(client), &mut self.store);
         self.handle(Event::ClientGone(client), deeds);
+    }
+
+    /// Writes what was sent to neighbours.
+    pub(super) fn flush(&mut self) {
+        self.links.flush();
     }
 
     /// Closes connections that nobody uses.

@@ -24,6 +24,8 @@ pub(super) struct Links {
     /// The oldest first.
     by_neighbour: HashMap<Neighbour, Vec<usize>>,
     last_key: usize,
+    /// With messages that are to be written.
+    corked: Vec<usize>,
     /// Of connections that are closed.
     past: Traffic,
 }
@@ -138,16 +140,32 @@ impl Links {
         self.by_key.get(&key).map(|link| link.who)
     }
 
-    /// Sends a message's frames; `false`: there is no connection that works.
+    /// Sends a message's frames, with the next [`Links::flush`]; `false`: there is no connection that
+    /// works.
     pub(super) fn send(&mut self, who: Neighbour, frames: &[Bytes]) -> bool {
-        let key = self.by_neighbour.get(&who).and_then(|keys| keys.first());
-        let Some(link) = key.and_then(|key| self.by_key.get_mut(key)) else {
+        let keys = self.by_neighbour.get(&who);
+        let Some(&key) = keys.and_then(|keys| keys.first()) else {
             return false;
         };
+        let Some(link) = self.by_key.get_mut(&key) else {
+            return false;
+        };
+        if !self.corked.contains(&key) {
+            self.corked.push(key);
+        }
         link.used = Instant::now();
         link.traffic.messages += 1;
         link.traffic.bytes += inline(frames);
-        link.peer.send(Data::RELAYED, frames).is_ok()
+        link.peer.send_corked(Data::RELAYED, frames).is_ok()
+    }
+
+    /// Writes what was sent: several messages to one neighbour wake it once.
+    pub(super) fn flush(&mut self) {
+        for key in self.corked.drain(..) {
+            if let Some(link) = self.by_key.get(&key) {
+                link.peer.flush();
+            }
+        }
     }
 
     /// The next object of a connection that is whole. Pieces of payloads are received into their

@@ -379,6 +379,7 @@ impl Plane {
         }
         let mut deeds = Deeds::default();
         let outcome = host.cast(session, members.clone(), purpose, payload, &mut deeds);
+        host.flush();
         let due = host.due();
         drop(host);
         inner.finish(deeds, due);
@@ -431,6 +432,7 @@ impl Inner {
         let mut deeds = Deeds::default();
         let mut host = lock(&self.host);
         act(&mut host, &mut deeds);
+        host.flush();
         let due = host.due();
         drop(host);
         self.finish(deeds, due);

@@ -176,6 +176,15 @@ pub(super) fn kind(payload: &Bytes) -> Kind {
 /// The frames of a payload, writable: what is written to one is seen by nobody else. `None`: it is
 /// no payload.
 pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
+    // SAFETY: nobody else has it.
+    unsafe { unpack_own(&snapshot(payload)) }
+}
+
+/// The same, of a payload that is the caller's to write.
+///
+/// # Safety
+/// It is, and nobody else's to read.
+pub(super) unsafe fn unpack_own(payload: &Bytes) -> Option<Vec<Frame>> {
     let (_, rest) = payload.split_first_chunk::<8>()?;
     let (count, rest) = rest.split_first_chunk::<8>()?;
     let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
@@ -186,10 +195,9 @@ pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
     if size != payload.len() as u64 {
         return None;
     }
-    let own = snapshot(payload);
     let frames = starts.iter().zip(&lengths).map(|(&start, &length)| {
-        let bytes = own.slice(start as usize..(start + length) as usize);
-        // SAFETY: the memory is a private mapping, or a copy, of which frames are disjoint parts.
+        let bytes = payload.slice(start as usize..(start + length) as usize);
+        // SAFETY: the memory is the caller's, and frames are disjoint parts of it.
         unsafe { Frame::writable(bytes) }
     });
     Some(frames.collect())
@@ -198,21 +206,17 @@ pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
 /// The bytes as they are now, in memory that only its reader has: mapped once more where they are in
 /// shared memory, otherwise copied.
 pub fn snapshot(bytes: &Bytes) -> Bytes {
-    fn map(file: impl AsFd, offset: u64, length: u64) -> Option<Mapping> {
-        let descriptor = file.as_fd().try_clone_to_owned().ok()?;
-        Mapping::new(descriptor, offset, length).ok()
-    }
     let (start, len) = (bytes.as_ptr(), bytes.len());
     if let Some(export) = Segments::global().export(start, len)
-        && let Some(mut mapping) = map(&export, export.offset, export.length)
+        && let Ok(file) = export.as_fd().try_clone_to_owned()
+        && let Ok(mut mapping) = Mapping::new(file, export.offset, export.length)
     {
         mapping.on_drop(Box::new(move || drop(export)));
         return mapping.into_bytes();
     }
     if let Some(handover) = Handover::of(start, len)
-        && let Some(mut mapping) = map(&handover, handover.offset, handover.length)
+        && let Ok(mapping) = handover.map()
     {
-        mapping.on_drop(Box::new(move || drop(handover)));
         return mapping.into_bytes();
     }
     Bytes::copy_from_slice(bytes)

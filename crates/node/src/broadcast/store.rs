@@ -1,10 +1,11 @@
 //! What a node keeps of casts: payloads, and results until they are settled.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Runs};
+use treadle_memory::Handover;
 use treadle_net::{Frame, Target};
 use treadle_types::{ClientId, WorkerId};
 
@@ -29,7 +30,43 @@ struct Held {
 #[derive(Debug)]
 enum Content {
     Whole(Bytes),
+    /// Another process's memory.
+    Mapped(Mapped),
+    /// The same, which the engine has and may write to.
+    Given(Given),
     Coming(Coming),
+}
+
+#[derive(Debug)]
+struct Mapped {
+    frame: Arc<Frame>,
+    origin: Handover,
+}
+
+#[derive(Debug)]
+struct Given {
+    origin: Handover,
+    /// Mapped again for others.
+    again: OnceLock<Option<Bytes>>,
+}
+
+impl Mapped {
+    fn bytes(&self) -> Bytes {
+        struct View(Arc<Frame>);
+        impl AsRef<[u8]> for View {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_slice()
+            }
+        }
+        Bytes::from_owner(View(Arc::clone(&self.frame)))
+    }
+}
+
+impl Given {
+    fn bytes(&self) -> Option<Bytes> {
+        let map = || Some(self.origin.map().ok()?.into_bytes());
+        self.again.get_or_init(map).clone()
+    }
 }
 
 /// A payload that comes in pieces.
@@ -58,7 +95,31 @@ impl Store {
 
     /// Keeps a payload that came at once: mapped, or small.
     pub(super) fn came(&mut self, cast: CastId, payload: Frame) {
-        self.put(cast, Content::Whole(payload.into_bytes()), 0);
+        let content = match Handover::of_unwritten(payload.as_ptr(), payload.len()) {
+            Some(origin) => Content::Mapped(Mapped {
+                frame: Arc::new(payload),
+                origin,
+            }),
+            None => Content::Whole(payload.into_bytes()),
+        };
+        self.put(cast, content, 0);
+    }
+
+    /// A payload for the engine; whether it is the engine's to write, and nobody else's to read.
+    pub(super) fn give(&mut self, cast: CastId) -> Option<(Bytes, bool)> {
+        let content = &mut self.payloads.get_mut(&cast)?.content;
+        if let Content::Mapped(mapped) = content
+            // Others may be sent its bytes, if they cannot map it.
+            && Arc::strong_count(&mapped.frame) == 1
+        {
+            let bytes = mapped.bytes();
+            *content = Content::Given(Given {
+                origin: mapped.origin.clone(),
+                again: OnceLock::new(),
+            });
+            return Some((bytes, true));
+        }
+        Some((self.payload(cast)?, false))
     }
 
     /// Makes memory for a payload.
@@ -94,7 +155,7 @@ impl Store {
     fn coming(&mut self, cast: CastId) -> Option<&mut Coming> {
         match &mut self.payloads.get_mut(&cast)?.content {
             Content::Coming(coming) => Some(coming),
-            Content::Whole(_) => None,
+            _ => None,
         }
     }
 
@@ -205,21 +266,20 @@ impl Keep for Store {
     fn payload(&self, cast: CastId) -> Option<Bytes> {
         match &self.payloads.get(&cast)?.content {
             Content::Whole(bytes) => Some(bytes.clone()),
+            Content::Mapped(mapped) => Some(mapped.bytes()),
+            Content::Given(given) => given.bytes(),
             Content::Coming(_) => None,
         }
     }
 
     fn piece(&self, cast: CastId, offset: u64, length: u32) -> Option<Bytes> {
         let end = offset.checked_add(u64::from(length))?;
-        match &self.payloads.get(&cast)?.content {
-            Content::Whole(bytes) if end <= bytes.len() as u64 => {
-                Some(bytes.slice(offset as usize..end as usize))
-            }
-            Content::Coming(coming) if end <= coming.have => {
-                Some(coming.assembly.bytes(offset as usize, length as usize))
-            }
-            _ => None,
+        if let Content::Coming(coming) = &self.payloads.get(&cast)?.content {
+            let is_here = end <= coming.have;
+            return is_here.then(|| coming.assembly.bytes(offset as usize, length as usize));
         }
+        let whole = self.payload(cast)?;
+        (end <= whole.len() as u64).then(|| whole.slice(offset as usize..end as usize))
     }
 
     fn result(&self, cast: CastId, engine: WorkerId) -> Option<&Result_> {

@@ -8,12 +8,15 @@ out of the pickle and are never copied into it.
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
+import marshal
 import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib.util import MAGIC_NUMBER
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -96,10 +99,23 @@ class _Canner(_Pickler):  # type: ignore[misc]
             return _reduce_function(obj)
         if kind is memoryview:
             return memoryview, (pickle.PickleBuffer(obj),)
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and _is_plain(obj):
+            return _make_array, (pickle.PickleBuffer(obj), obj.dtype.str, obj.shape)
         reduce = _OF_IPYPARALLEL.get((kind.__module__, kind.__qualname__))
         if reduce is not None:
             return reduce(obj)
         return super().reducer_override(obj)
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether an array has its elements in order, and they are of a type that has a short name."""
+    return array.flags.c_contiguous and array.dtype.isbuiltin == 1 and not array.dtype.hasobject
+
+
+def _make_array(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import numpy
+
+    return numpy.ndarray(shape, dtype, buffer)
 
 
 def _is_found(function: FunctionType) -> bool:
@@ -114,6 +130,16 @@ def _is_found(function: FunctionType) -> bool:
 
 
 def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
+    module = function.__module__ or _MAIN
+    if _is_simple(function):
+        try:
+            code = marshal.dumps(function.__code__)
+        except ValueError:
+            # A constant that somebody has put there.
+            pass
+        else:
+            names = (function.__name__, function.__qualname__)
+            return _make_simple_function, (MAGIC_NUMBER, code, module, *names, function.__doc__)
     state = (
         function.__qualname__,
         function.__defaults__,
@@ -123,9 +149,34 @@ def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
         function.__dict__,
         [_contents(cell) for cell in function.__closure__ or ()],
     )
-    made = (function.__code__, function.__module__ or _MAIN, function.__name__)
+    made = (function.__code__, module, function.__name__)
     # The state comes after the function is known to the pickle, for it may lead back to it.
     return _make_function, made, state, None, None, _complete_function
+
+
+def _is_simple(function: FunctionType) -> bool:
+    """Whether a function has its code and its names, and nothing else."""
+    others = (
+        function.__closure__,
+        function.__defaults__,
+        function.__kwdefaults__,
+        function.__annotations__,
+        function.__dict__,
+    )
+    return not any(others)
+
+
+def _make_simple_function(
+    magic: bytes, code: bytes, module: str, name: str, qualname: str, doc: Any
+) -> FunctionType:
+    if magic != MAGIC_NUMBER:
+        raise pickle.UnpicklingError(
+            f"{qualname}() is code of another version of Python than {sys.version.split()[0]}, "
+            "which runs here: have clients and workers run the same"
+        )
+    function = FunctionType(marshal.loads(code), _globals_of(module), name)
+    function.__module__, function.__qualname__, function.__doc__ = module, qualname, doc
+    return function
 
 
 def _contents(cell: CellType) -> tuple[Any, ...]:
@@ -195,3 +246,7 @@ _OF_IPYPARALLEL: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ),
     ("ipyparallel.serialize.serialize", "PrePickled"): lambda obj: (_open, (obj.buffers,)),
 }
+
+# Pickles name these by numbers, which costs no import where they are read.
+for _number, _maker in enumerate((_make_simple_function, _make_array), 0x54524500):
+    copyreg.add_extension(__name__, _maker.__name__, _number)

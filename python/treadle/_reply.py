@@ -8,17 +8,17 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-__all__ = ["ABORTED", "dumps", "loads"]
+__all__ = ["ABORTED", "OK", "dumps", "loads"]
 
 
 def dumps(reply: dict[str, Any]) -> bytes:
     """Return a reply as bytes."""
-    return b"" if reply == _OK else pickle.dumps(reply)
+    return OK if reply == _OK else pickle.dumps(reply)
 
 
 def loads(frame: Any) -> dict[str, Any]:
     """Return what :func:`dumps` was given; it is not the caller's to change."""
-    if not memoryview(frame).nbytes:
+    if not len(frame):
         return _OK
     reply: dict[str, Any] = pickle.loads(frame)
     return reply
@@ -26,5 +26,7 @@ def loads(frame: Any) -> dict[str, Any]:
 
 _OK = {"status": "ok"}
 
+#: Of a call that succeeded, and put out nothing.
+OK = b""
 #: Of a call that was never run.
 ABORTED = dumps({"status": "aborted"})

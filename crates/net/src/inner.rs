@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     out_stripes: HashMap<StripeId, Arc<OutStripe>>,
     in_stripes: HashMap<StripeId, Arc<InStripe>>,
     pub(crate) channel: Option<Arc<Channel>>,
+    /// It has descriptors of objects whose headers are about to be written.
+    descriptors: bool,
     /// Mapped for objects whose header is not here yet.
     mapped: HashMap<ObjectId, Mappings>,
     /// Segments that the other side has mapped.
@@ -114,6 +116,7 @@ impl Inner {
             out_stripes: HashMap::new(),
             in_stripes: HashMap::new(),
             channel: None,
+            descriptors: false,
             mapped: HashMap::new(),
             lent: crate::segments::Lent::default(),
             notifier: None,
@@ -326,6 +329,13 @@ impl Inner {
     /// Writes what waits for the control connection.
     pub(crate) fn flush(&mut self, shared: &Arc<Shared>) {
         let full = self.queued() >= MAX_QUEUED;
+        // Just before the headers: the other side wakes once for both.
+        if self.descriptors && !self.control.has_time() {
+            self.descriptors = false;
+            if let Some(channel) = &self.channel {
+                channel.flush();
+            }
+        }
         if let Err(error) = self.control.flush() {
             self.broke(&error.to_string());
             self.apply(shared);

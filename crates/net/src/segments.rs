@@ -162,6 +162,8 @@ struct Out {
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Bytes of the first message that were written; its descriptors went with the first.
     written: usize,
+    /// The socket takes no more for now.
+    full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -215,7 +217,7 @@ impl Channel {
         self.driver.shut(self.token);
     }
 
-    /// Passes the descriptors of an object's regions.
+    /// Passes the descriptors of an object's regions, with the next [`Channel::flush`].
     pub(crate) fn send(&self, object: ObjectId, exports: &Exports) {
         let segments: Vec<_> = exports.0.iter().map(Shareable::segment).collect();
         let cloned: io::Result<Vec<_>> = exports
@@ -232,7 +234,9 @@ impl Channel {
         wire::encode_descriptors(object, &segments, &mut message);
         let mut out = lock(&self.out);
         out.queue.push_back((message, descriptors));
-        self.flush(&mut out);
+        if out.queue.len() > MAX_DESCRIPTORS {
+            self.write(&mut out);
+        }
         let queued: usize = out
             .queue
             .iter()
@@ -244,7 +248,12 @@ impl Channel {
         }
     }
 
-    fn flush(&self, out: &mut Out) {
+    /// Passes what waits.
+    pub(crate) fn flush(&self) {
+        self.write(&mut lock(&self.out));
+    }
+
+    fn write(&self, out: &mut Out) {
         while let Some((bytes, descriptors)) = out.queue.front() {
             let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
             let mut space =
@@ -264,6 +273,7 @@ impl Channel {
                     }
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                    out.full = true;
                     self.driver.interest(self.token, Interest::Both);
                     return;
                 }
@@ -274,7 +284,9 @@ impl Channel {
                 }
             }
         }
-        self.driver.interest(self.token, Interest::Read);
+        if std::mem::take(&mut out.full) {
+            self.driver.interest(self.token, Interest::Read);
+        }
     }
 
     /// Reads once; `false` at the end, or when the peer sends what it must not.
@@ -366,7 +378,7 @@ impl Release {
 impl Source for Channel {
     fn ready(self: Arc<Self>, _token: Token, readiness: Readiness) {
         if readiness.writable {
-            self.flush(&mut lock(&self.out));
+            self.flush();
         }
         if readiness.readable && !self.receive(&mut lock(&self.input)) {
             self.cut();

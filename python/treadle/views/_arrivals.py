@@ -15,7 +15,17 @@ from ipyparallel.client.futures import MessageFuture
 
 from treadle import _canning, _reply
 
-__all__ = ["Times", "finish", "lose", "put_out", "refuse", "result_of", "size_of", "succeeded"]
+__all__ = [
+    "Times",
+    "finish",
+    "is_nothing",
+    "lose",
+    "put_out",
+    "refuse",
+    "result_of",
+    "size_of",
+    "succeeded",
+]
 
 #: When the engine began and ended, as ``time.time()`` has it.
 Times: TypeAlias = "tuple[float, float]"
@@ -100,6 +110,11 @@ def result_of(name: str, where: dict[str, Any], frames: Sequence[Any]) -> Any:
 def succeeded(frames: Sequence[Any]) -> bool:
     """Whether the result in frames is not an exception."""
     return bool(_reply.loads(frames[0])["status"] == "ok")
+
+
+def is_nothing(frames: Sequence[Any]) -> bool:
+    """Whether the result in frames is that of a call that returned nothing, and put nothing out."""
+    return len(frames) == 1 and not len(frames[0])
 
 
 def size_of(frames: Sequence[Any]) -> int:

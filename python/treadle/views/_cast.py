@@ -16,6 +16,7 @@ from ipyparallel.client.futures import MessageFuture
 from treadle.views._arrivals import (
     Times,
     finish,
+    is_nothing,
     lose,
     put_out,
     refuse,
@@ -67,8 +68,10 @@ class Cast:
         self._times: dict[int, Times | None] = {}
         self._messages: dict[int, MessageFuture] = {}
         self._results: dict[int, Any] = {}
-        # What engines sent together, and is nothing: looked at once.
-        self._of_none: _Arrival | None = None
+        # Engines whose result is nothing: what they sent together is looked at once.
+        self._without: set[int] = set()
+        #: Bytes of the results.
+        self.size = 0
         self._listeners: list[Callable[[], None]] = []
 
     def name(self, engine: int) -> str:
@@ -83,11 +86,6 @@ class Cast:
     def finished(self) -> bool:
         """Whether nothing more comes."""
         return len(self._arrivals) == len(self.engines)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the results."""
-        return sum(size_of(arrival.frames) for arrival in self._arrivals.values())
 
     def waiting(self) -> list[int]:
         """Return the engines whose result has not come."""
@@ -122,6 +120,9 @@ class Cast:
             fresh = {engine: when for engine, when in whens if engine not in self._arrivals}
             self._times |= fresh
             self._arrivals |= dict.fromkeys(fresh, arrival)
+            self.size += size_of(frames)
+            if kind == "finished" and self.request != "execute_request" and is_nothing(frames):
+                self._without.update(fresh)
             listeners: list[Callable[[], None]] = []
             if self.finished:
                 listeners, self._listeners = self._listeners, []
@@ -179,19 +180,27 @@ class Cast:
     def result(self, engine: int) -> Any:
         """Return the result of an engine that has arrived: an exception if the call failed."""
         with self._lock:
+            if engine in self._without:
+                return None
             if engine not in self._results:
                 arrival = self._arrivals[engine]
-                if arrival is self._of_none:
-                    return None
                 if arrival.kind != "finished" or self.request == "execute_request":
                     self.message(engine)
                 else:
                     where = {"engine_id": engine, "engine_uuid": self._client._engines[engine]}
-                    result = result_of(self.name(engine), where, arrival.frames)
-                    self._results[engine] = result
-                    if result is None:
-                        self._of_none = arrival
+                    self._results[engine] = result_of(self.name(engine), where, arrival.frames)
             return self._results[engine]
+
+    def results(self) -> list[Any]:
+        """Return the results of all engines, once all have arrived; see :meth:`result`."""
+        if len(self._without) == len(self.engines):
+            return [None] * len(self.engines)
+        return [self.result(engine) for engine in self.engines]
+
+
+# What was cast is nobody's but the transport's.
+_SENT = threading.Event()
+_SENT.set()
 
 
 class CastResult(AsyncResult):  # type: ignore[misc]
@@ -211,9 +220,7 @@ class CastResult(AsyncResult):  # type: ignore[misc]
         self._success: bool | None = None
         self._ready_event = threading.Event()
         self._output_event = threading.Event()
-        # What was cast is nobody's but the transport's.
-        self._sent_event = threading.Event()
-        self._sent_event.set()
+        self._sent_event = _SENT
         self._tracker = finished_tracker
         self.add_done_callback(self._finalize_result)
         cast.when_finished(self._complete)
@@ -232,7 +239,7 @@ class CastResult(AsyncResult):  # type: ignore[misc]
         return [message.output.metadata for message in self._children]
 
     def _complete(self) -> None:
-        results = [self._cast.result(engine) for engine in self._cast.engines]
+        results = self._cast.results()
         self._raw_results = results
         self._output_ready = True
         self._output_event.set()

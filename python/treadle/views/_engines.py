@@ -125,6 +125,9 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
     def _build_targets(self, targets: Any) -> tuple[list[bytes], list[int]]:
         if time.monotonic() > self._refreshed + _FRESH:
             self._refresh()
+        # All of them, as most calls have it: who they are is known.
+        if self._ids and (targets is None or targets in ("all", self._ids)):
+            return [], list(self._ids)
         idents, ids = super()._build_targets(targets)
         missing = set(ids).difference(self._ids)
         if missing:

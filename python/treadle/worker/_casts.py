@@ -64,8 +64,10 @@ class Casts:
     def next(self) -> Cast | None:
         """Wait for the next one; ``None``: there will be none."""
         while not self._closed and self._native.ended is None:
-            with self._lock:
-                cast = self._waiting.popleft() if self._waiting else None
+            cast = None
+            if self._waiting:
+                with self._lock:
+                    cast = self._waiting.popleft() if self._waiting else None
             if cast is None and (taken := self._native.next_cast(_LOOK)) is not None:
                 cast = Cast(*taken)
             if cast is not None:
@@ -75,6 +77,9 @@ class Casts:
 
     def is_doomed(self, cast: Cast) -> bool:
         """Whether a cast is not to be run."""
+        # Nearly always nothing is, and that costs nothing.
+        if not self._doomed:
+            return False
         with self._lock:
             return self._doomed.pop((cast.client, cast.number), 0) is None
 

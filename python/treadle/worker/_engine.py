@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, TypeAlias
 
 from treadle import _canning, _reply
 from treadle._loop import LoopThread
@@ -19,7 +20,7 @@ from treadle.worker import errors
 from treadle.worker._casts import Cast, Casts, Result
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
-from treadle.worker._outputs import Outputs, captured
+from treadle.worker._outputs import Outputs
 from treadle.worker._shell import make_shell
 from treadle.worker._slots import worker_here
 
@@ -33,10 +34,10 @@ _FRAMES = 2
 _MOMENT = 10
 
 
-class _Result(NamedTuple):
-    value: Any = None
-    #: Of code that was executed.
-    number: int | None = None
+#: A value, and the number of code that was executed.
+_Result: TypeAlias = "tuple[Any, int | None]"
+
+_NOTHING: _Result = None, None
 
 
 class _CodeFailed(Exception):
@@ -187,7 +188,7 @@ class Engine:
             # Code failed that its client did not know of when it sent this.
             follows_failure = known < self._failed.get(cast.client, 0)
             if not follows_failure and not self._casts.is_doomed(cast):
-                result = self._perform(cast, operation, options, self._sender(cast))
+                result = self._perform(cast, operation, options)
                 is_typed = operation == "execute" and not options["silent"]
                 if is_typed and _reply.loads(result[0][0])["status"] == "error":
                     # What was to follow code that a person has typed is not run.
@@ -195,29 +196,20 @@ class Engine:
         finally:
             self._casts.finish(cast, _aborted() if result is None else result)
 
-    def _sender(self, cast: Cast) -> Callable[[int, list[Any]], None]:
-        def send(first: int, events: list[Any]) -> None:
-            # A task's outputs come with its result.
-            self._casts.output(cast, pickle.dumps((first, events)))
-
-        return send
+    def _send(self, cast: Cast, first: int, events: list[Any]) -> None:
+        # A task's outputs come with its result.
+        self._casts.output(cast, pickle.dumps((first, events)))
 
     def _later(self, seconds: float, function: Callable[[], None]) -> None:
         self._loop.soon(self._loop.asyncio_loop.call_later, seconds, function)
 
-    def _perform(
-        self,
-        cast: Cast,
-        operation: str,
-        options: dict[str, Any],
-        send: Callable[[int, list[Any]], None],
-    ) -> Result:
+    def _perform(self, cast: Cast, operation: str, options: dict[str, Any]) -> Result:
         """Do what a cast says."""
         started = time.time()
-        self._outputs = outputs = Outputs(send, self._later)
+        self._outputs = outputs = Outputs(partial(self._send, cast), self._later)
         reply: dict[str, Any] = {"status": "ok"}
-        value: list[Any] = []
-        with captured(outputs):
+        frames: list[Any] = []
+        with outputs:
             if self._shell is None:
                 own_process = self._main_thread is not None
                 self._shell = make_shell(self._running_outputs, self._native.directory, own_process)
@@ -227,10 +219,11 @@ class Engine:
                     # From now on an interrupt reaches it; one that came before has left its mark.
                     if self._casts.is_doomed(cast):
                         return _aborted()
-                    result = self._handlers[operation](cast.frames[1:], **options)
-                    if result.number is not None:
-                        reply["count"] = result.number
-                    value = self._dumps(result.value)
+                    value, number = self._handlers[operation](cast.frames[1:], **options)
+                    if number is not None:
+                        reply["count"] = number
+                    if value is not None:
+                        frames = self._dumps(value)
                 finally:
                     with self._leaving:
                         self._interruptible = False
@@ -242,15 +235,13 @@ class Engine:
                 reply |= self._failure(error, operation)
         if events := outputs.close():
             reply["events"] = events
-        return [_reply.dumps(reply), *value], (started, time.time())
+        return [_reply.dumps(reply), *frames], (started, time.time())
 
     def _running_outputs(self) -> Outputs:
         assert self._outputs is not None
         return self._outputs
 
     def _dumps(self, value: Any) -> list[Any]:
-        if value is None:
-            return []
         try:
             return _canning.dumps(value, by_value=self._by_value)
         except Exception as error:
@@ -293,13 +284,13 @@ class Engine:
 
     def _apply(self, frames: Sequence[Any]) -> _Result:
         function, args, kwargs = self._loads(frames)
-        return _Result(function(*args, **kwargs))
+        return function(*args, **kwargs), None
 
     def _apply_part(self, frames: Sequence[Any], own: bool, elementwise: bool) -> _Result:
         """Call a function with this engine's part of its arguments."""
         assert own
         function, args = self._own(frames)
-        return _Result(list(map(function, *args)) if elementwise else function(*args))
+        return list(map(function, *args)) if elementwise else function(*args), None
 
     def _execute(self, frames: Sequence[Any], silent: bool) -> _Result:
         code = bytes(frames[0]).decode()
@@ -308,7 +299,7 @@ class Engine:
         done = self._shell.execute(code, silent)
         if done.error is not None:
             raise _CodeFailed(done.error, done.traceback, done.number)
-        return _Result(number=done.number)
+        return None, done.number
 
     def _push(self, frames: Sequence[Any], own: bool = False) -> _Result:
         namespace = self._shell.namespace
@@ -323,22 +314,22 @@ class Engine:
                 exec(f"{name} = _treadle_pushed", namespace)
             finally:
                 namespace.pop("_treadle_pushed", None)
-        return _Result()
+        return _NOTHING
 
     def _pull(self, frames: Sequence[Any]) -> _Result:
         names = self._loads(frames)
         namespace = self._shell.namespace
         if isinstance(names, str):
-            return _Result(eval(names, namespace))
-        return _Result([eval(name, namespace) for name in names])
+            return eval(names, namespace), None
+        return [eval(name, namespace) for name in names], None
 
     def _clear(self, _frames: Sequence[Any]) -> _Result:
         self._shell.reset()
-        return _Result()
+        return _NOTHING
 
     def _choose_pickler(self, _frames: Sequence[Any], by_value: bool) -> _Result:
         self._by_value = by_value
-        return _Result()
+        return _NOTHING
 
 
 def _aborted() -> Result:

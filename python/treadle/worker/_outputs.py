@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["Event", "Outputs", "captured"]
+__all__ = ["Event", "Outputs"]
 
 #: A message's type and content, as Jupyter has them: ``("stream", {"name": …, "text": …})``.
 Event = tuple[str, dict[str, Any]]
@@ -18,6 +18,8 @@ _PAUSE = 0.05
 
 class Outputs:
     """The outputs of one cast, which are sent while it runs.
+
+    As a context manager it makes what the calling thread prints in the block output.
 
     Parameters
     ----------
@@ -38,6 +40,17 @@ class Outputs:
         self._events: list[Event] = []
         self._sent = 0
         self._scheduled = self._closed = False
+
+    def __enter__(self) -> None:
+        # They stay, and are put there again if somebody has put others in their place.
+        if type(sys.stdout) is not _Stream and sys.stdout is not None:
+            sys.stdout = _Stream(sys.stdout, "stdout")
+        if type(sys.stderr) is not _Stream and sys.stderr is not None:
+            sys.stderr = _Stream(sys.stderr, "stderr")
+        _outputs_of[threading.get_ident()] = self
+
+    def __exit__(self, *_: object) -> None:
+        _outputs_of.pop(threading.get_ident(), None)
 
     def write(self, name: str, text: str) -> None:
         """Add text of a stream."""
@@ -106,21 +119,3 @@ class _Stream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class captured:
-    """Makes what the calling thread prints in the block output."""
-
-    def __init__(self, outputs: Outputs) -> None:
-        self._outputs = outputs
-
-    def __enter__(self) -> None:
-        # They stay, and are put there again if somebody has put others in their place.
-        for name in ("stdout", "stderr"):
-            stream = getattr(sys, name)
-            if type(stream) is not _Stream and stream is not None:
-                setattr(sys, name, _Stream(stream, name))
-        _outputs_of[threading.get_ident()] = self._outputs
-
-    def __exit__(self, *_: object) -> None:
-        _outputs_of.pop(threading.get_ident(), None)

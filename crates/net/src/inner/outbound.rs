@@ -109,6 +109,7 @@ impl Inner {
         {
             self.lent.lend(exports);
             channel.send(object, exports);
+            self.descriptors = true;
         }
         let urgent = !self.corked;
         self.control

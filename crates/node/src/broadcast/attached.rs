@@ -20,6 +20,8 @@ pub(super) type Result_ = Vec<Bytes>;
 pub(super) struct Attached {
     /// A payload, or bytes of one.
     pub(super) payload: Option<Frame>,
+    /// The first bytes of a payload that is mapped.
+    pub(super) start: Option<Frame>,
     /// Results that are not empty, by number and engine, in the order of the message.
     pub(super) results: Vec<((u64, WorkerId), Vec<Frame>)>,
 }
@@ -36,6 +38,8 @@ impl Attached {
 /// Where what comes with messages is kept.
 pub(super) trait Keep {
     fn payload(&self, cast: CastId) -> Option<Bytes>;
+    /// Its first bytes.
+    fn start(&self, cast: CastId) -> Option<Bytes>;
     fn piece(&self, cast: CastId, offset: u64, length: u32) -> Option<Bytes>;
     fn result(&self, cast: CastId, engine: WorkerId) -> Option<&Result_>;
 }
@@ -56,7 +60,10 @@ pub(super) fn frames(message: &Message, keep: &impl Keep) -> Option<Vec<Bytes>> 
             offset,
             length,
         } => with(keep.piece(*cast, *offset, *length)?),
-        Message::Mapping { cast } => with(keep.payload(*cast)?),
+        Message::Mapping { cast } => {
+            let (start, payload) = (keep.start(*cast)?, keep.payload(*cast)?);
+            Some(vec![encode_relayed(message, &[]).into(), start, payload])
+        }
         Message::Results { session, results } => {
             let session = *session;
             let mut lengths = FrameLengths::new();
@@ -112,6 +119,7 @@ pub(super) fn taken(mut frames: Vec<Frame>) -> Result<(Message, Attached), WireE
             attached.payload = Some(expects(u64::from(*length), rest.next())?);
         }
         Message::Mapping { .. } => {
+            attached.start = Some(rest.next().ok_or(WireError::Missing("start"))?);
             attached.payload = Some(rest.next().ok_or(WireError::Missing("payload"))?);
         }
         Message::Results { results, .. } if !lengths.is_empty() => {

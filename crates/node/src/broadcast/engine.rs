@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
 use treadle_broadcast::CastId;
 use treadle_net::Frame;
 use treadle_types::ClientId;
 
-use super::payload;
+use super::payload::Payload;
 use crate::lock;
 
 /// What an engine is to do.
@@ -45,9 +44,7 @@ pub(super) struct Engine {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) cast: CastId,
-    payload: Bytes,
-    /// The payload is the engine's alone.
-    is_own: bool,
+    payload: Payload,
 }
 
 #[derive(Debug, Default)]
@@ -63,14 +60,10 @@ struct Queue {
 }
 
 impl Engine {
-    /// Adds a cast, with a payload that nobody else has if it is its own.
-    pub(super) fn put(&self, cast: CastId, payload: Bytes, is_own: bool) {
+    /// Adds a cast.
+    pub(super) fn put(&self, cast: CastId, payload: Payload) {
         let mut queue = lock(&self.queue);
-        queue.casts.push_back(Waiting {
-            cast,
-            payload,
-            is_own,
-        });
+        queue.casts.push_back(Waiting { cast, payload });
         self.wake(queue);
     }
 
@@ -115,21 +108,12 @@ impl Engine {
             return Err(queue);
         };
         drop(queue);
-        let Waiting {
-            cast,
-            payload,
-            is_own,
-        } = waiting;
-        let frames = match is_own {
-            // SAFETY: nobody else has it.
-            true => unsafe { payload::unpack_own(&payload) },
-            false => payload::unpack(&payload),
-        };
+        let Waiting { cast, payload } = waiting;
         Ok(Next::Cast(Cast {
             client: cast.session,
             number: cast.number,
             // What is no payload was not made by this code: the engine makes of it what it can.
-            frames: frames.unwrap_or_default(),
+            frames: payload.into_frames().unwrap_or_default(),
         }))
     }
 

@@ -14,7 +14,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 use super::attached::{Attached, frames, taken};
 use super::engine::Engine;
 use super::links::{Arrived, Links, Traffic};
-use super::payload::{self, Kind};
+use super::payload::Kind;
 use super::store::Store;
 use super::{Arrival, Purpose, What};
 
@@ -181,20 +181,20 @@ impl Host {
             }
             Effect::StorePayload(cast) => {
                 if let Some(payload) = attached.payload.take() {
-                    self.store.came(cast, payload);
+                    self.store.came(cast, payload, attached.start.take());
                 }
             }
             Effect::StoreResults { cast, engines } => {
                 self.store.keep_results(cast, &engines, attached);
             }
             Effect::Run(cast) => match self.store.give(cast) {
-                Some((payload, is_own)) => match payload::kind(&payload) {
+                Some(payload) => match payload.kind() {
                     Kind::Run => {
-                        self.engine.put(cast, payload, is_own);
+                        self.engine.put(cast, payload);
                         deeds.put = true;
                     }
-                    Kind::Keep => deeds.keep.push((cast, payload)),
-                    Kind::Call => deeds.call.push((cast, payload)),
+                    Kind::Keep => deeds.keep.push((cast, payload.bytes)),
+                    Kind::Call => deeds.call.push((cast, payload.bytes)),
                 },
                 None => later.push_back(Event::Ran { cast, size: 0 }),
             },

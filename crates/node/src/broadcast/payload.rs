@@ -4,6 +4,7 @@
 //! each. Frames begin at multiples of 64, so arrays are aligned.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -17,6 +18,21 @@ const ALIGNMENT: usize = 64;
 /// Payloads of at most so many bytes travel in the offer, which must fit into the header of an
 /// object with them.
 pub(super) const INLINE: u64 = treadle_net::SMALL - 8192;
+
+/// A payload that is mapped comes with a copy of so many of its first bytes, which hold all but the
+/// large frames of most: what is not read of a mapping costs no page fault, and no processor needs to
+/// hear of its end.
+pub(super) const START: usize = 1 << 10;
+
+/// A payload, for whoever it was cast to.
+#[derive(Debug)]
+pub(super) struct Payload {
+    pub(super) bytes: Bytes,
+    /// The first bytes once more, where reading them costs nothing.
+    pub(super) start: Bytes,
+    /// The bytes are the receiver's to write, and nobody else's to read.
+    pub(super) is_own: bool,
+}
 
 /// What a payload is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,43 +180,62 @@ pub(super) fn pack(kind: Kind, frames: &[Bytes]) -> Result<Bytes, MemoryError> {
     Ok(assembly.bytes(0, len))
 }
 
-/// What a payload is for. What is none was not made by this code, and is the engine's matter.
-pub(super) fn kind(payload: &Bytes) -> Kind {
-    let first = payload.first_chunk::<8>();
-    let number = first.map(|bytes| u64::from_le_bytes(*bytes));
-    let mut kinds = [Kind::Run, Kind::Keep, Kind::Call].into_iter();
-    let found = kinds.find(|kind| Some(kind.number()) == number);
-    found.unwrap_or(Kind::Run)
+impl Payload {
+    /// What it is for. What is no payload was not made by this code, and is the engine's matter.
+    pub(super) fn kind(&self) -> Kind {
+        let first = self.start.first_chunk::<8>();
+        let number = first.map(|bytes| u64::from_le_bytes(*bytes));
+        let mut kinds = [Kind::Run, Kind::Keep, Kind::Call].into_iter();
+        let found = kinds.find(|kind| Some(kind.number()) == number);
+        found.unwrap_or(Kind::Run)
+    }
+
+    /// Its frames, writable: what is written to one is seen by nobody else. `None`: it is no payload.
+    pub(super) fn into_frames(self) -> Option<Vec<Frame>> {
+        if !self.is_own {
+            return unpack(&self.bytes);
+        }
+        let table = Table::read(&self.start).or_else(|| Table::read(&self.bytes))?;
+        let frame = |range: Range<usize>| match self.start.get(range.clone()) {
+            // SAFETY: it is a copy.
+            Some(start) => unsafe { Frame::writable(Bytes::copy_from_slice(start)) },
+            // SAFETY: the memory is the caller's, and frames are disjoint parts of it.
+            None => unsafe { Frame::writable(self.bytes.slice(range)) },
+        };
+        table.of(self.bytes.len(), frame)
+    }
 }
 
 /// The frames of a payload, writable: what is written to one is seen by nobody else. `None`: it is
 /// no payload.
 pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
-    // SAFETY: nobody else has it.
-    unsafe { unpack_own(&snapshot(payload)) }
+    let own = snapshot(payload);
+    // SAFETY: the memory is a private mapping, or a copy, of which frames are disjoint parts.
+    let frame = |range| unsafe { Frame::writable(own.slice(range)) };
+    Table::read(payload)?.of(payload.len(), frame)
 }
 
-/// The same, of a payload that is the caller's to write.
-///
-/// # Safety
-/// It is, and nobody else's to read.
-pub(super) unsafe fn unpack_own(payload: &Bytes) -> Option<Vec<Frame>> {
-    let (_, rest) = payload.split_first_chunk::<8>()?;
-    let (count, rest) = rest.split_first_chunk::<8>()?;
-    let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
-    let table = rest.get(..count.checked_mul(8)?)?;
-    let lengths = table.as_chunks::<8>().0.iter();
-    let lengths: Vec<u64> = lengths.map(|length| u64::from_le_bytes(*length)).collect();
-    let (starts, size) = places(lengths.iter().copied())?;
-    if size != payload.len() as u64 {
-        return None;
+/// The lengths of a payload's frames.
+struct Table(Vec<u64>);
+
+impl Table {
+    fn read(payload: &[u8]) -> Option<Self> {
+        let (_, rest) = payload.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first_chunk::<8>()?;
+        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
+        let table = rest.get(..count.checked_mul(8)?)?;
+        let lengths = table.as_chunks::<8>().0.iter();
+        let lengths = lengths.map(|length| u64::from_le_bytes(*length));
+        Some(Self(lengths.collect()))
     }
-    let frames = starts.iter().zip(&lengths).map(|(&start, &length)| {
-        let bytes = payload.slice(start as usize..(start + length) as usize);
-        // SAFETY: the memory is the caller's, and frames are disjoint parts of it.
-        unsafe { Frame::writable(bytes) }
-    });
-    Some(frames.collect())
+
+    /// The frames, if the payload has the length that it should have.
+    fn of(&self, length: usize, frame: impl Fn(Range<usize>) -> Frame) -> Option<Vec<Frame>> {
+        let (starts, size) = places(self.0.iter().copied())?;
+        let ranges = starts.iter().zip(&self.0);
+        let ranges = ranges.map(|(&start, length)| start as usize..(start + length) as usize);
+        (size == length as u64).then(|| ranges.map(frame).collect())
+    }
 }
 
 /// The bytes as they are now, in memory that only its reader has: mapped once more where they are in
@@ -237,13 +272,37 @@ mod tests {
             let frames = frames(lengths);
             let payload = pack(Kind::Keep, &frames).unwrap();
             let unpacked = unpack(&payload).unwrap();
-            assert_eq!(kind(&payload), Kind::Keep);
             assert_eq!(unpacked.len(), frames.len());
             for (frame, unpacked) in frames.iter().zip(&unpacked) {
                 assert_eq!(frame, unpacked.as_slice());
                 assert_eq!(unpacked.as_ptr().addr() % 8, 0);
             }
         }
+    }
+
+    fn delivered(payload: &Bytes, start: usize, is_own: bool) -> Payload {
+        Payload {
+            bytes: payload.clone(),
+            start: payload.slice(..start.min(payload.len())),
+            is_own,
+        }
+    }
+
+    #[test]
+    fn it_has_its_frames_wherever_its_start_ends() {
+        let frames = frames(&[5, 0, 100, 300, 2000]);
+        let payload = pack(Kind::Keep, &frames).unwrap();
+        for start in [8, 16, 60, 64, 130, 200, 800, 5000] {
+            for is_own in [false, true] {
+                let delivered = delivered(&payload, start, is_own);
+                assert_eq!(delivered.kind(), Kind::Keep);
+                let unpacked = delivered.into_frames().unwrap();
+                let unpacked: Vec<_> = unpacked.iter().map(Frame::as_slice).collect();
+                assert_eq!(unpacked, frames);
+            }
+        }
+        let short = payload.slice(..payload.len() - 1);
+        assert!(delivered(&short, START, true).into_frames().is_none());
     }
 
     #[test]

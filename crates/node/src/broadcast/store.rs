@@ -10,7 +10,7 @@ use treadle_net::{Frame, Target};
 use treadle_types::{ClientId, WorkerId};
 
 use super::attached::{Attached, Keep, Result_};
-use super::payload::Assembly;
+use super::payload::{Assembly, Payload, START};
 
 /// What a node keeps.
 #[derive(Debug, Default)]
@@ -40,11 +40,14 @@ enum Content {
 #[derive(Debug)]
 struct Mapped {
     frame: Arc<Frame>,
+    /// Its first bytes.
+    start: Bytes,
     origin: Handover,
 }
 
 #[derive(Debug)]
 struct Given {
+    start: Bytes,
     origin: Handover,
     /// Mapped again for others.
     again: OnceLock<Option<Bytes>>,
@@ -93,33 +96,39 @@ impl Store {
         self.put(cast, Content::Whole(payload), counted);
     }
 
-    /// Keeps a payload that came at once: mapped, or small.
-    pub(super) fn came(&mut self, cast: CastId, payload: Frame) {
-        let content = match Handover::of_unwritten(payload.as_ptr(), payload.len()) {
-            Some(origin) => Content::Mapped(Mapped {
+    /// Keeps a payload that came at once: small, or mapped, with its first bytes.
+    pub(super) fn came(&mut self, cast: CastId, payload: Frame, start: Option<Frame>) {
+        let origin = Handover::of_unwritten(payload.as_ptr(), payload.len());
+        let content = match (origin, start) {
+            (Some(origin), Some(start)) => Content::Mapped(Mapped {
                 frame: Arc::new(payload),
+                start: start.into_bytes(),
                 origin,
             }),
-            None => Content::Whole(payload.into_bytes()),
+            _ => Content::Whole(payload.into_bytes()),
         };
         self.put(cast, content, 0);
     }
 
-    /// A payload for the engine; whether it is the engine's to write, and nobody else's to read.
-    pub(super) fn give(&mut self, cast: CastId) -> Option<(Bytes, bool)> {
+    /// A payload for whoever it was cast to.
+    pub(super) fn give(&mut self, cast: CastId) -> Option<Payload> {
+        let (bytes, start) = (self.payload(cast)?, self.start(cast)?);
         let content = &mut self.payloads.get_mut(&cast)?.content;
-        if let Content::Mapped(mapped) = content
-            // Others may be sent its bytes, if they cannot map it.
-            && Arc::strong_count(&mapped.frame) == 1
-        {
-            let bytes = mapped.bytes();
+        // The others that may be sent its bytes are those who could not map it, and `bytes`.
+        let is_own =
+            matches!(content, Content::Mapped(mapped) if Arc::strong_count(&mapped.frame) == 2);
+        if is_own && let Content::Mapped(Mapped { start, origin, .. }) = content {
             *content = Content::Given(Given {
-                origin: mapped.origin.clone(),
+                start: start.clone(),
+                origin: origin.clone(),
                 again: OnceLock::new(),
             });
-            return Some((bytes, true));
         }
-        Some((self.payload(cast)?, false))
+        Some(Payload {
+            bytes,
+            start,
+            is_own,
+        })
     }
 
     /// Makes memory for a payload.
@@ -268,6 +277,16 @@ impl Keep for Store {
             Content::Whole(bytes) => Some(bytes.clone()),
             Content::Mapped(mapped) => Some(mapped.bytes()),
             Content::Given(given) => given.bytes(),
+            Content::Coming(_) => None,
+        }
+    }
+
+    fn start(&self, cast: CastId) -> Option<Bytes> {
+        match &self.payloads.get(&cast)?.content {
+            Content::Whole(bytes) => Some(bytes.slice(..bytes.len().min(START))),
+            Content::Mapped(Mapped { start, .. }) | Content::Given(Given { start, .. }) => {
+                Some(start.clone())
+            }
             Content::Coming(_) => None,
         }
     }

@@ -222,7 +222,7 @@ def _watch(native: Any, ending: Ending) -> str:
     draining = False
     while True:
         # A signal that asks to end is seen after this time at the latest.
-        reason = native.wait(0.05)
+        reason = native.wait(0.2)
         if reason is not None:
             return str(reason)
         if ending.now:

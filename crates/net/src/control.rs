@@ -119,7 +119,7 @@ impl Control {
 
     /// Whatever is to be written is to be written now.
     pub(crate) fn hurry(&mut self) {
-        self.urgent = true;
+        self.urgent = !self.out.is_empty();
     }
 
     /// Whether something is to be written, and not at once.

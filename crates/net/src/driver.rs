@@ -183,6 +183,8 @@ struct Sources {
     entries: HashMap<u64, Entry>,
     /// The earliest first. An entry counts if the source's own `due` is the same.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Until when the leader sleeps, if it does and nothing happens.
+    sleeps_until: Option<Instant>,
 }
 
 impl Sources {
@@ -190,13 +192,22 @@ impl Sources {
         self.entries.get(&token.0)
     }
 
-    fn call_at(&mut self, token: Token, when: Instant) {
+    /// Has a source called; `true`: the leader must be woken for it.
+    fn call_at(&mut self, token: Token, when: Instant) -> bool {
         if let Some(entry) = self.entries.get_mut(&token.0)
             && entry.due.is_none_or(|due| when < due)
         {
             entry.due = Some(when);
             self.timers.push(Reverse((when, token.0)));
+            let sleeps_until = self.sleeps_until;
+            return sleeps_until.is_some_and(|until| until > when.max(Instant::now() + TICK));
         }
+        false
+    }
+
+    /// When there is something to call.
+    fn next(&self) -> Option<Instant> {
+        self.timers.peek().map(|&Reverse((due, _))| due)
     }
 
     /// Takes a source that is to be called by now.
@@ -314,7 +325,11 @@ impl Driver {
             due: None,
         };
         sources.entries.insert(token, entry);
-        sources.call_at(Token(token), Instant::now() + TICK);
+        let wakes = sources.call_at(Token(token), Instant::now() + TICK);
+        drop(sources);
+        if wakes {
+            self.ring();
+        }
         Ok(Token(token))
     }
 
@@ -331,7 +346,10 @@ impl Driver {
     /// Calls the source of a socket at that time, or up to a tick later, unless it is to be called
     /// before.
     pub(crate) fn call_at(&self, token: Token, when: Instant) {
-        lock(&self.sources).call_at(token, when);
+        let wakes = lock(&self.sources).call_at(token, when);
+        if wakes {
+            self.ring();
+        }
     }
 
     /// Ends the connection of a socket in both directions: whoever reads it meets the end.
@@ -509,18 +527,13 @@ impl Driver {
 
     /// Waits for events for at most `timeout` and handles them. Returns whether there were any.
     fn turn(&self, lead: &mut Lead, timeout: Duration) -> bool {
-        let idle = lock(&self.sources).entries.is_empty();
-        let timeout = if idle {
-            timeout
-        } else {
-            timeout.min(TICK.saturating_sub(lead.ticked.elapsed()))
-        };
         let blocks = !timeout.is_zero();
-        let limit = Timespec::try_from(timeout).expect("a short time");
+        let limit = match blocks {
+            true => self.fall_asleep(lead, timeout),
+            false => Duration::ZERO,
+        };
+        let limit = Timespec::try_from(limit).expect("a short time");
         let mut space = [const { MaybeUninit::uninit() }; EVENTS];
-        if blocks {
-            self.asleep.store(true, Ordering::SeqCst);
-        }
         // An interrupted call is a turn without events: the caller looks whether to stop.
         let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut space, Some(&limit)) {
             Ok((events, _)) => events,
@@ -528,6 +541,7 @@ impl Driver {
         };
         if blocks {
             self.asleep.store(false, Ordering::SeqCst);
+            lock(&self.sources).sleeps_until = None;
         }
         for control in [true, false] {
             for event in events {
@@ -539,6 +553,17 @@ impl Driver {
             self.tick(lead.ticked);
         }
         !events.is_empty()
+    }
+
+    /// The leader sleeps for at most so long, or until a source is to be called; returns how long.
+    fn fall_asleep(&self, lead: &Lead, most: Duration) -> Duration {
+        let now = Instant::now();
+        let mut sources = lock(&self.sources);
+        let due = sources.next().map(|due| due.max(lead.ticked + TICK));
+        let until = due.map_or(now + most, |due| due.min(now + most));
+        sources.sleeps_until = Some(until);
+        self.asleep.store(true, Ordering::SeqCst);
+        until.saturating_duration_since(now)
     }
 
     fn handle(&self, event: epoll::Event, control: bool) {

@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     out_stripes: HashMap<StripeId, Arc<OutStripe>>,
     in_stripes: HashMap<StripeId, Arc<InStripe>>,
     pub(crate) channel: Option<Arc<Channel>>,
+    /// The other side maps what comes on it.
+    pub(crate) maps: bool,
     /// It has descriptors of objects whose headers are about to be written.
     descriptors: bool,
     /// Mapped for objects whose header is not here yet.
@@ -116,6 +118,7 @@ impl Inner {
             out_stripes: HashMap::new(),
             in_stripes: HashMap::new(),
             channel: None,
+            maps: false,
             descriptors: false,
             mapped: HashMap::new(),
             lent: crate::segments::Lent::default(),
@@ -178,7 +181,7 @@ impl Inner {
     }
 
     pub(crate) fn shares_memory(&self) -> bool {
-        self.channel.is_some()
+        self.channel.is_some() && self.maps
     }
 
     /// Handles an event whose time does not matter.

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 1024;
 /// The kernel's queue.
 const BACKLOG: i32 = 1024;
+/// How often pairs that are gone are forgotten.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// Accepts connections at an address.
 #[derive(Debug)]
@@ -125,6 +127,7 @@ impl Listener {
             Arc::new(Doorway {
                 state: Arc::clone(&state),
                 kind,
+                is_paused: AtomicBool::new(false),
             })
         };
         let driver = &state.driver;
@@ -194,9 +197,17 @@ impl Listener {
         hall.closed = true;
         let waiting = std::mem::take(&mut hall.waiting);
         let notifier = hall.notifier.clone();
+        let doors = [
+            hall.tcp.as_ref().map(|(_, token)| *token),
+            hall.unix.as_ref().map(|(_, token)| *token),
+        ];
         drop(hall);
         drop(waiting);
         self.state.leave();
+        // From now on it looks each tick whether it can leave.
+        for token in doors.into_iter().flatten() {
+            self.state.driver.call_at(token, Instant::now());
+        }
         self.state.notify(notifier);
     }
 }
@@ -377,6 +388,8 @@ enum Kind {
 struct Doorway {
     state: Arc<Listening>,
     kind: Kind,
+    /// Connections wait in the kernel's queue.
+    is_paused: AtomicBool,
 }
 
 impl Doorway {
@@ -472,17 +485,21 @@ impl Source for Doorway {
 
     fn tick(self: Arc<Self>, token: Token, now: Instant) -> Option<Instant> {
         self.state.leave();
-        if self.state.greetings.load(Ordering::Relaxed) < MAX_GREETINGS {
+        let is_crowded = self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS;
+        if !is_crowded && self.is_paused.swap(false, Ordering::Relaxed) {
             self.state.driver.interest(token, Interest::Read);
         }
-        Some(now)
+        let is_waiting = is_crowded || self.state.hall().closed;
+        Some(if is_waiting { now } else { now + SWEEP })
     }
 }
 
 impl Doorway {
     /// Leaves the others in the kernel's queue until the next tick.
     fn pause(&self, token: Token) {
+        self.is_paused.store(true, Ordering::Relaxed);
         self.state.driver.interest(token, Interest::None);
+        self.state.driver.call_at(token, Instant::now());
     }
 }
 

@@ -27,6 +27,8 @@ const MAX_DESCRIPTORS: usize = 64;
 const MAX_QUEUED: usize = 4 * MAX_DESCRIPTORS;
 /// Received descriptors whose message is not whole yet.
 const MAX_UNCLAIMED: usize = 2 * MAX_DESCRIPTORS;
+/// No object's id: who sends it on a descriptor connection is ready to map what comes there.
+const NONE: ObjectId = ObjectId(0);
 /// Set in the ids of what is somebody else's and was handed on.
 const MAPPED: u64 = 1 << 63;
 
@@ -205,11 +207,17 @@ impl Channel {
                 channel.cut();
                 return None;
             }
+            inner.maps = false;
             inner.channel.replace(Arc::clone(&channel))
         });
         if let Some(old) = old {
             old.cut();
         }
+        // What is offered before the other side can map it would come in bytes.
+        let mut ready = Vec::new();
+        wire::encode_descriptors(NONE, &[], &mut ready);
+        lock(&channel.out).queue.push_back((ready, Vec::new()));
+        channel.flush();
         driver.interest(token, Interest::Read);
     }
 
@@ -259,7 +267,7 @@ impl Channel {
             let mut space =
                 [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if out.written == 0 {
+            if out.written == 0 && !borrowed.is_empty() {
                 ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
             }
             let slices = [IoSlice::new(&bytes[out.written..])];
@@ -321,6 +329,9 @@ impl Channel {
                 Err(_) => return false,
             };
             match wire::decode_frame(&rest[..length]) {
+                Ok(Some(Frame::Descriptors(NONE, segments))) if segments.is_empty() => {
+                    self.shared.with(|inner| inner.maps = true);
+                }
                 Ok(Some(Frame::Descriptors(object, segments)))
                     if segments.len() <= input.descriptors.len() =>
                 {

@@ -17,6 +17,9 @@ pub(super) const EVERY: Duration = Duration::from_millis(500);
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// The same while tasks run, which may take and free much memory in between.
 pub(super) const LOOK_BUSY: Duration = Duration::from_millis(10);
+/// The same while none do, and it takes less than [`FEW`] of its memory.
+const LOOK_CALM: Duration = Duration::from_millis(250);
+const FEW: f64 = 0.25;
 /// The share of its memory above which its values go to disk.
 const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
@@ -74,7 +77,9 @@ pub(super) struct Watch {
 
 /// Gives back what is not used, leaves values as much memory as the rest of the process does not
 /// take, and says so where that alone is too much.
-pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
+///
+/// Returns when to look again if no tasks run.
+pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     let measure = || {
         let health = Health::of(inner);
         Taken {
@@ -82,10 +87,10 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
             others: health.process.saturating_sub(health.managed + health.idle),
         }
     };
-    let others = reclaim.reclaim(measure).others;
+    let Taken { process, others } = reclaim.reclaim(measure);
     let limit = inner.options.memory as f64;
     if limit == 0.0 {
-        return;
+        return LOOK_CALM;
     }
     let left = (limit * SPILL) as u64;
     let beside = others + inner.plane.bytes();
@@ -96,6 +101,10 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) {
         && let Some(host) = inner.host.get()
     {
         host.overflow(others);
+    }
+    match (process as f64) < FEW * limit {
+        true => LOOK_CALM,
+        false => LOOK,
     }
 }
 

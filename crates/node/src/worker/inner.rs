@@ -460,6 +460,7 @@ impl Surroundings for Around {
 pub(super) fn control(inner: &Weak<Inner>) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
+    let mut calm = health::LOOK;
     let mut watch = health::Watch::default();
     let mut reclaim = Reclaim::default();
     loop {
@@ -480,14 +481,10 @@ pub(super) fn control(inner: &Weak<Inner>) {
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }
-        let look = if busy {
-            health::LOOK_BUSY
-        } else {
-            health::LOOK
-        };
+        let look = if busy { health::LOOK_BUSY } else { calm };
         if looked.elapsed() > look {
             looked = Instant::now();
-            health::look(&inner, &mut reclaim);
+            calm = health::look(&inner, &mut reclaim);
         }
         inner.flush();
         drop(inner);

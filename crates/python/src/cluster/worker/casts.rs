@@ -12,7 +12,7 @@ use treadle_node::worker::snapshot;
 use treadle_types::ClientId;
 
 /// While it waits, the process's main thread looks so often whether there is a signal for it.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 /// And others, whether the worker is over.
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// The engine may write to what it gave as a result; copies above this are made without the

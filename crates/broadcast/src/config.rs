@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::plan::Network;
 
-/// Settings of a node. All nodes of a cluster have the same, but for [`Config::network`].
+/// Settings of a node. All nodes of a cluster have the same, but for [`Config::network`]
+/// and [`Config::processors`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Payloads of at most so many bytes travel in the offer.
@@ -35,6 +36,8 @@ pub struct Config {
     pub network: Network,
     /// Within a host, for the plan. Only the top's counts.
     pub local: Network,
+    /// Processors of this host, for [`children`](crate::plan::children); 0: enough for all members.
+    pub processors: u64,
     /// What keeps the plane correct.
     pub guards: Guards,
 }
@@ -93,6 +96,7 @@ impl Default for Config {
             unreachable: Duration::from_secs(30),
             network: Network::default(),
             local: Network::within_host(),
+            processors: 0,
             guards: Guards::default(),
         }
     }

@@ -12,6 +12,10 @@
 //! more. A large payload wants few children (one: a chain), a small one many; the degree and the
 //! chunk with the smallest sum are taken. Within a host a payload is mapped, which is one message
 //! whatever its size.
+//!
+//! The model presumes that whoever has something to do does it at once. Where members share
+//! processors, none idles until the last one is through, whatever the tree: what counts is the work,
+//! and a star has the least (nobody wakes for the results of others but its one node).
 
 use std::time::Duration;
 
@@ -113,6 +117,16 @@ impl Shape {
     }
 }
 
+/// The most children of the node of a star.
+pub const STAR: u64 = 64;
+
+/// How many children on its own host a node gets that has `crowd` members there to look after, of a
+/// plan that says `local`, where the host has so many `processors` (0: enough).
+pub fn children(local: u64, crowd: u64, processors: u64) -> u64 {
+    let is_shared = processors > 0 && crowd > processors;
+    if is_shared { local.max(STAR) } else { local }
+}
+
 impl Default for Network {
     /// 10 Gbit/s within a cluster.
     fn default() -> Self {
@@ -128,7 +142,7 @@ impl Default for Network {
 mod tests {
     use std::time::Duration;
 
-    use super::Network;
+    use super::{Network, STAR, children};
 
     const NETWORKS: [Network; 3] = [
         Network {
@@ -192,6 +206,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn members_that_share_processors_are_a_star() {
+        assert_eq!(children(5, 31, 2), STAR);
+        assert_eq!(children(5, 31, 32), 5);
+        assert_eq!(children(5, 31, 0), 5);
     }
 
     #[test]

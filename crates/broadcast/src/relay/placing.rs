@@ -2,6 +2,7 @@
 
 use treadle_types::WorkerId;
 
+use crate::plan::children;
 use crate::relay::cast::{Child, Flow, Given, HOPELESS, Memory, Placement};
 use crate::relay::timers::Timer;
 use crate::relay::{Link, Relay};
@@ -100,13 +101,15 @@ impl Relay {
             false => cast.repairs.saturating_sub(1).min(10),
         };
         let shape = cast.shape;
+        let processors = self.config.processors;
         let mut groups = match is_top {
             true => self.groups_of_top(good, 1 << widen.saturating_sub(1)),
             false => {
                 let [here, elsewhere] = self.by_host(good);
                 let crowd: Vec<_> = here.iter().flatten().map(|&id| vec![id]).collect();
                 let mut groups = split(&elsewhere, (shape.degree as usize) << widen);
-                groups.extend(split(&crowd, (shape.local as usize) << widen));
+                let near = children(shape.local.into(), crowd.len() as u64, processors);
+                groups.extend(split(&crowd, (near as usize) << widen));
                 groups
             }
         };

@@ -68,6 +68,7 @@ impl Host {
     pub(super) fn new(me: Me, own: Own, engine: Arc<Engine>) -> Self {
         let config = treadle_broadcast::Config {
             inline: super::payload::INLINE,
+            processors: std::thread::available_parallelism().map_or(0, |count| count.get() as u64),
             ..treadle_broadcast::Config::default()
         };
         Self {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use treadle_broadcast::plan::STAR;
 use treadle_broadcast::{CastId, Message, Neighbour, Outcome, Output, Runs};
 use treadle_types::ClientId;
 
@@ -38,6 +39,8 @@ pub(crate) struct Cast {
 #[derive(Default)]
 pub(crate) struct Oracle {
     is_faultless: bool,
+    /// How many children a node may have where members share processors.
+    star: u64,
     pub(crate) casts: BTreeMap<CastId, Cast>,
     /// The casts of a session to an engine, in the client's order.
     chains: BTreeMap<(ClientId, u64), Vec<u64>>,
@@ -53,9 +56,10 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(is_faultless: bool) -> Self {
+    pub(crate) fn new(is_faultless: bool, shares_processors: bool) -> Self {
         Self {
             is_faultless,
+            star: if shares_processors { STAR } else { 0 },
             ..Self::default()
         }
     }
@@ -140,7 +144,7 @@ impl Oracle {
         if let Message::Offer(offer) = message {
             let cast = self.casts.get_mut(&offer.cast).expect("it was made");
             let inline = match body {
-                Body::Payload(_) => u64::from(offer.shape.local),
+                Body::Payload(_) => u64::from(offer.shape.local).max(self.star),
                 _ => 0,
             };
             cast.degree = u64::from(offer.shape.degree) + inline;

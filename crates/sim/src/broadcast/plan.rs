@@ -181,6 +181,7 @@ impl Plan {
                 overhead: Duration::from_micros(random.pick(&[1, 100])),
             },
             local: Network::within_host(),
+            processors: seed % 3,
             guards: Guard::guards(without),
         };
         let span = random.pick(&[5_000, 50_000, 500_000]);

@@ -189,7 +189,7 @@ impl World {
     fn new(plan: Plan, trace: bool) -> Self {
         Self {
             random: Random::new(plan.seed),
-            oracle: Oracle::new(plan.is_faultless),
+            oracle: Oracle::new(plan.is_faultless, plan.config.processors > 0),
             plan,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),

@@ -25,6 +25,8 @@ struct Mapped {
     len: usize,
     /// Where the first byte is in the file.
     offset: u64,
+    /// Nobody writes to it for now.
+    is_kept: bool,
     origin: Arc<Origin>,
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn enter(start: usize, len: usize, offset: u64, origin: Arc<Origin>) 
     let mapped = Mapped {
         len,
         offset,
+        is_kept: false,
         origin,
     };
     lock(&MAPPED).insert(start, mapped);
@@ -101,13 +104,15 @@ pub(crate) fn leave(start: usize) {
     drop(mapped);
 }
 
-fn find(start: *const u8, len: usize) -> Option<(u64, Arc<Origin>)> {
-    let mapped = lock(&MAPPED);
-    let (&first, entry) = mapped.range(..=start.addr()).next_back()?;
+/// The mapping that has these bytes, and where they are in its file.
+fn find<R>(start: *const u8, len: usize, read: impl FnOnce(&mut Mapped, u64) -> R) -> Option<R> {
+    let mut mapped = lock(&MAPPED);
+    let (&first, entry) = mapped.range_mut(..=start.addr()).next_back()?;
     let offset = start.addr() - first;
     let end = offset.checked_add(len)?;
-    (offset < entry.len && end <= entry.len)
-        .then(|| (entry.offset + offset as u64, Arc::clone(&entry.origin)))
+    let is_within = len > 0 && offset < entry.len && end <= entry.len;
+    let offset = entry.offset + offset as u64;
+    is_within.then(|| read(entry, offset))
 }
 
 /// Mapped memory on its way to a third process: what that one maps is the first one's snapshot.
@@ -125,17 +130,29 @@ impl Handover {
     /// Whether all `len` bytes from `start` on are in one [`Mapping`](crate::Mapping) that can be
     /// handed on, as far as they were not written to.
     pub fn is_possible(start: *const u8, len: usize) -> bool {
-        len > 0 && find(start, len).is_some()
+        find(start, len, |_, _| ()).is_some()
     }
 
-    /// The same as [`Handover::of`], of a mapping that nobody has written to: that is not looked up.
-    pub fn of_unwritten(start: *const u8, len: usize) -> Option<Self> {
-        let (offset, origin) = find(start, len).filter(|_| len > 0)?;
-        Some(Self {
+    /// The same as [`Handover::of`], of a mapping that nobody has written to, and nobody will before
+    /// [`Handover::let_write`]: until then that is not looked up.
+    pub fn of_kept(start: *const u8, len: usize) -> Option<Self> {
+        find(start, len, |mapped, offset| {
+            mapped.is_kept = true;
+            Self::at(mapped, offset, len)
+        })
+    }
+
+    /// From now on the bytes may be written.
+    pub fn let_write(start: *const u8, len: usize) {
+        find(start, len, |mapped, _| mapped.is_kept = false);
+    }
+
+    fn at(mapped: &Mapped, offset: u64, len: usize) -> Self {
+        Self {
             offset,
             length: len as u64,
-            origin,
-        })
+            origin: Arc::clone(&mapped.origin),
+        }
     }
 
     /// The bytes once more, in a mapping of its own.
@@ -157,8 +174,11 @@ impl Handover {
     /// `None`: they are not in a mapping, its descriptor was not kept (a process has few), or some
     /// of them were written to; send a copy.
     pub fn of(start: *const u8, len: usize) -> Option<Self> {
+        let (handover, is_kept) = find(start, len, |mapped, offset| {
+            (Self::at(mapped, offset, len), mapped.is_kept)
+        })?;
         let first = start.addr();
-        Self::of_unwritten(start, len).filter(|_| pagemap::all_of_file(first..first + len))
+        (is_kept || pagemap::all_of_file(first..first + len)).then_some(handover)
     }
 
     /// Names the lender's file within this process. Numbers are never used again.

@@ -108,3 +108,19 @@ fn only_what_is_mapped_can_be_handed_on() {
     assert!(!Handover::is_possible(start, len));
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn what_is_kept_is_looked_at_when_it_may_be_written() {
+    let lender = Segments::new(64 << 20);
+    let (mut mapping, _) = mapped(lender);
+    let (start, len) = (mapping.as_ptr(), mapping.len());
+    assert!(Handover::of_kept(start, len).is_some());
+    let again = Handover::of(start, len).unwrap().map().unwrap();
+    assert_eq!(again.as_slice(), mapping.as_slice());
+    Handover::let_write(start, len);
+    assert!(Handover::of(start, len).is_some());
+    // SAFETY: the mapping's first byte.
+    unsafe { mapping.as_mut_ptr().write(!*start) };
+    assert!(Handover::of(start, len).is_none());
+    assert_ne!(again.as_slice()[0], mapping.as_slice()[0]);
+}

@@ -58,6 +58,8 @@ pub(crate) const SERVICE: u32 = 1;
 const SIGNAL: usize = 0;
 /// The part of the memory that a client's payloads may take before the next cast waits.
 const PAYLOADS: u64 = 4;
+/// They may take so many bytes in any case: to read how much memory there is takes longer than a cast.
+const LITTLE: u64 = 64 << 20;
 /// How often a cast that waits for room looks whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
 
@@ -360,9 +362,12 @@ impl Plane {
         };
         inner.wires().ok_or(CastError::NoThread)?;
         let payload = payload::pack(purpose.kind(), frames)?;
-        let most = treadle_memory::memory_limit() / PAYLOADS;
+        let is_too_much = |held: u64| {
+            let both = held + payload.len() as u64;
+            held > 0 && both > LITTLE && both > treadle_memory::memory_limit() / PAYLOADS
+        };
         let mut host = lock(&inner.host);
-        while !host.has_room() || (host.bytes() > 0 && host.bytes() + payload.len() as u64 > most) {
+        while !host.has_room() || is_too_much(host.bytes()) {
             if wait.deadline.is_some_and(|limit| Instant::now() >= limit) {
                 return Err(NetError::Timeout.into());
             }

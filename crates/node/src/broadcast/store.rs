@@ -98,7 +98,7 @@ impl Store {
 
     /// Keeps a payload that came at once: small, or mapped, with its first bytes.
     pub(super) fn came(&mut self, cast: CastId, payload: Frame, start: Option<Frame>) {
-        let origin = Handover::of_unwritten(payload.as_ptr(), payload.len());
+        let origin = Handover::of_kept(payload.as_ptr(), payload.len());
         let content = match (origin, start) {
             (Some(origin), Some(start)) => Content::Mapped(Mapped {
                 frame: Arc::new(payload),
@@ -118,6 +118,7 @@ impl Store {
         let is_own =
             matches!(content, Content::Mapped(mapped) if Arc::strong_count(&mapped.frame) == 2);
         if is_own && let Content::Mapped(Mapped { start, origin, .. }) = content {
+            Handover::let_write(bytes.as_ptr(), bytes.len());
             *content = Content::Given(Given {
                 start: start.clone(),
                 origin: origin.clone(),

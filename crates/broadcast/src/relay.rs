@@ -253,12 +253,12 @@ impl Relay {
     }
 
     fn tick(&mut self, out: &mut Effects) {
-        while let Some(timer) = self.timers.pop(self.now) {
+        while let Some((at, timer)) = self.timers.pop(self.now) {
             match timer {
                 Timer::Flush(session) => self.flush(session, true, out),
                 Timer::Settle(session) => self.tell_settled(session, out),
                 Timer::Beat => self.beat(out),
-                Timer::Silence => self.pass_over(out),
+                Timer::Silence => self.pass_over(at, out),
                 Timer::Stall(cast) => self.stall(cast, out),
                 Timer::Ask(session) => self.ask(session, out),
                 Timer::Retry(cast) => self.retry(cast, out),

@@ -278,14 +278,17 @@ impl Relay {
         }
         let (have, size) = (cast.payload.have, cast.size);
         // What the client sends does not depend on the tree. From far away, bytes that do not travel
-        // in their message wait a round trip to be let in: a small payload's all do.
-        let chunk = match self.top {
-            Some(_) if size <= self.config.window => self.config.inline.max(1 << 14),
-            Some(_) => (size / 32).next_power_of_two().clamp(1 << 16, 1 << 20),
-            None => u64::from(cast.shape.chunk),
+        // in their message wait a round trip to be let in: the first do, so that the others wait
+        // behind them.
+        let (first, later) = match self.top {
+            Some(_) => (
+                self.config.inline.max(1 << 14),
+                (size / 32).next_power_of_two().clamp(1 << 16, 1 << 20),
+            ),
+            None => (u64::from(cast.shape.chunk), u64::from(cast.shape.chunk)),
         };
         // Some must fit into the window, so that the next is on the way before the last is acknowledged.
-        let chunk = chunk.min(self.config.window / 4).max(1);
+        let most = (self.config.window / 4).max(1);
         let is_connected = |who: WorkerId| {
             let link = links.get(&Neighbour::Worker(who));
             link.is_some_and(|link| link.is_connected)
@@ -304,6 +307,8 @@ impl Relay {
                     Flow::Mapping => {}
                     Flow::Chunks { sent, acked } => {
                         let free = window - (*sent - *acked).min(window);
+                        let is_first = *sent < self.config.window;
+                        let chunk = if is_first { first } else { later }.min(most);
                         let length = chunk.min(have.saturating_sub(*sent)).min(free);
                         // Half a chunk is not worth a message, if more will follow anyway.
                         let is_part = length < chunk && *sent + length < have;

@@ -39,8 +39,15 @@ impl Relay {
         }
     }
 
-    /// Gives those whom silent children have taken to others.
-    pub(super) fn pass_over(&mut self, out: &mut Effects) {
+    /// Gives those whom silent children have taken to others, at a time that was set for `at`.
+    pub(super) fn pass_over(&mut self, at: Duration, out: &mut Effects) {
+        // Who comes so late was itself stopped, or had no processor: what others have said meanwhile
+        // waits in its sockets.
+        if self.now > at + self.config.beat {
+            let again = self.now + self.config.silence / 2;
+            self.timers.arm(Timer::Silence, again);
+            return;
+        }
         if let Some(at) = self.find_silent() {
             self.timers.arm(Timer::Silence, at);
         }

@@ -47,14 +47,14 @@ impl Timers {
         }
     }
 
-    /// Takes the next that is due.
-    pub(crate) fn pop(&mut self, now: Duration) -> Option<Timer> {
+    /// Takes the next that is due, with the time when it was.
+    pub(crate) fn pop(&mut self, now: Duration) -> Option<(Duration, Timer)> {
         let &(at, timer) = self.due.first()?;
         if at > now {
             return None;
         }
         self.cancel(timer);
-        Some(timer)
+        Some((at, timer))
     }
 
     pub(crate) fn next(&self) -> Option<Duration> {

@@ -23,8 +23,6 @@ const SWEEP: Duration = Duration::from_secs(15);
 const KEPT: Duration = Duration::from_secs(1);
 /// How long connections are looked at when something is due already.
 const GLANCE: Duration = Duration::from_millis(1);
-/// What is due waits for no more turns than this.
-const TURNS: u32 = 64;
 
 /// When to look at what, for whoever serves.
 #[derive(Debug)]
@@ -32,8 +30,6 @@ pub(super) struct Rhythm {
     look: Duration,
     looked: Instant,
     swept: Instant,
-    /// Turns since something was due.
-    late: u32,
 }
 
 impl Default for Rhythm {
@@ -43,7 +39,6 @@ impl Default for Rhythm {
             look: SOON,
             looked: now,
             swept: now,
-            late: 0,
         }
     }
 }
@@ -122,11 +117,7 @@ fn turn(
             host.take(turn.key(), deeds);
         }
         if host.due().is_some_and(|due| due <= Instant::now()) {
-            rhythm.late += 1;
-            if turn.is_err() || rhythm.late > TURNS {
-                rhythm.late = 0;
-                host.handle(Event::Tick, deeds);
-            }
+            host.handle(Event::Tick, deeds);
         }
         if is_swept {
             host.sweep(deeds);

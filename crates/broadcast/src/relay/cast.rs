@@ -221,7 +221,7 @@ impl Payload {
     /// How long nothing may come: longer each time, since what a parent has sent is still under way
     /// when it is asked again.
     pub(crate) fn patience(&self, stall: Duration) -> Duration {
-        stall * (1 << self.stalls.min(6))
+        stall * (1 << self.stalls.min(4))
     }
 }
 

@@ -167,10 +167,16 @@ impl Relay {
         let payload = &mut cast.payload;
         payload.have = offset + u64::from(length);
         payload.progress = now;
+        // It goes on: the next time that nothing comes, another parent is asked as soon as at first.
+        let has_stalled = std::mem::take(&mut payload.stalls) > 0;
         if payload.have - payload.acked >= quarter || is_whole {
             payload.acked = payload.have;
             let (cast, offset) = (id, payload.have);
             out.send(from, Message::Have { cast, offset });
+        }
+        if has_stalled {
+            self.timers.cancel(Timer::Stall(id));
+            self.watch(id);
         }
         self.pump(id, out);
         if is_whole {

@@ -271,8 +271,8 @@ impl Relay {
         self.timers.next()
     }
 
-    /// Whether bytes of a payload that this neighbour sends are the next that are missing here: they
-    /// are to be put into their place before the event is handled. Others are thrown away.
+    /// Whether the next bytes of a payload that are missing here are among those that this neighbour
+    /// sends: they are to be put into their place before the event is handled. Others are thrown away.
     pub fn wants_chunk(&self, from: Neighbour, cast: CastId, offset: u64, length: u32) -> bool {
         self.is_next(from, cast, offset, length)
     }

@@ -125,6 +125,23 @@ fn when_a_source_is_lost_another_parent_is_asked() {
     assert!(relay.relay.wants_chunk(worker(3), CAST, 16, 16));
 }
 
+/// A parent that was asked to go on from somewhere cuts its bytes in other places than what was on the
+/// way: what has a part of them is taken, or what is missing would never come.
+#[test]
+fn what_overlaps_with_what_is_here_is_taken() {
+    let mut relay = relay();
+    for offset in [0, 16, 24, 40] {
+        assert!(relay.relay.wants_chunk(TOP, CAST, offset, 16), "{offset}");
+        relay.tell(TOP, chunk(offset)).unwrap();
+    }
+    for offset in [0, 40, 57, SIZE - 16] {
+        assert!(!relay.relay.wants_chunk(TOP, CAST, offset, 16), "{offset}");
+    }
+    assert!(relay.relay.wants_chunk(TOP, CAST, 41, 16));
+    assert!(!relay.relay.wants_chunk(TOP, CAST, 41, 1000));
+    assert!(!relay.relay.wants_chunk(TOP, CAST, 56, 0));
+}
+
 #[test]
 fn a_cast_beside_the_others_waits_for_no_turn_and_none_waits_for_it() {
     let mut engine = Engine::new();

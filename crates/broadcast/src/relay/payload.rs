@@ -133,9 +133,11 @@ impl Relay {
             payload.source == Some(from)
                 && cast.needs_payload()
                 && matches!(payload.memory, Memory::Granted { .. })
-                && payload.have == offset
-                && length > 0
-                && u64::from(length) <= cast.size - offset
+                // A parent that was asked to go on from somewhere does not know what was on the way:
+                // a part of what it sends may be here.
+                && offset <= payload.have
+                && payload.have < offset.saturating_add(length.into())
+                && offset.saturating_add(length.into()) <= cast.size
         })
     }
 

@@ -204,19 +204,22 @@ impl Store {
         }
     }
 
-    /// Takes the next piece, which is in its place already if it was `placed`.
+    /// Takes a piece with the next bytes, and perhaps some that are here; it is in its place already
+    /// if it was `placed`.
     pub(super) fn add(&mut self, cast: CastId, offset: u64, piece: &Frame, placed: bool) {
         let Some(coming) = self.coming(cast) else {
             return;
         };
-        if offset != coming.have {
+        let end = offset.saturating_add(piece.len() as u64);
+        if offset > coming.have || end <= coming.have {
             return;
         }
         if !placed {
+            let fresh = &piece.as_slice()[(coming.have - offset) as usize..];
             // SAFETY: what is not here yet was not handed out.
-            unsafe { coming.assembly.write(offset as usize, piece.as_slice()) };
+            unsafe { coming.assembly.write(coming.have as usize, fresh) };
         }
-        coming.have += piece.len() as u64;
+        coming.have = end;
         if coming.have >= coming.claimed {
             coming.claimed = coming.have;
             coming.claimer = None;

@@ -54,7 +54,8 @@ impl Process {
         let Body::Payload(of) = *body else {
             return Err("a chunk without bytes".into());
         };
-        if stored.have != offset || (stored.have > 0 && stored.of != of) {
+        let is_next = offset <= stored.have && stored.have < offset + u64::from(length);
+        if !is_next || (stored.have > 0 && stored.of != of) {
             return Err(format!("a chunk of {cast:?} at {offset} does not fit"));
         }
         *stored = Stored {

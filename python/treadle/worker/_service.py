@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds that the sidecar has to say which plugins there are, and these to be set up.
 _PATIENCE = 60.0
+# What clients run finds the plugins set up, unless that takes so long: a plugin may wait for it.
+_SET_UP = 10.0
 
 
 class Service:
@@ -78,6 +80,7 @@ class Service:
         self._ready = threading.Event()
         self._stopped = False
         self._operations: dict[str, Callable[..., Any]] = {}
+        self._is_set_up = asyncio.Event()
         # asyncio itself keeps no hold of them.
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -128,6 +131,12 @@ class Service:
         self._loop.run(self._set_up(), _PATIENCE)
 
     async def _set_up(self) -> None:
+        try:
+            await self._add_what_is_registered()
+        finally:
+            self._is_set_up.set()
+
+    async def _add_what_is_registered(self) -> None:
         if self._preload:
             from distributed.preloading import process_preloads
 
@@ -265,6 +274,9 @@ class Service:
         handler = self._operations.get(operation)
         if handler is None:
             raise NotImplementedError(f"Treadle's workers do not serve {operation!r}")
+        if handler == self._run and not self._is_set_up.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_set_up.wait(), _SET_UP)
         # What is unpickled may ask which worker it is on.
         worker_here.set(self.worker)
         result = handler(**unpack(argument, opening=True))

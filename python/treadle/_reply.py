@@ -8,12 +8,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-__all__ = ["ABORTED", "OK", "dumps", "loads"]
+__all__ = ["ABORTED", "dumps", "loads"]
 
 
 def dumps(reply: dict[str, Any]) -> bytes:
     """Return a reply as bytes."""
-    return OK if reply == _OK else pickle.dumps(reply)
+    return b"" if reply == _OK else pickle.dumps(reply)
 
 
 def loads(frame: Any) -> dict[str, Any]:
@@ -26,7 +26,5 @@ def loads(frame: Any) -> dict[str, Any]:
 
 _OK = {"status": "ok"}
 
-#: Of a call that succeeded, and put out nothing.
-OK = b""
 #: Of a call that was never run.
 ABORTED = dumps({"status": "aborted"})

@@ -288,12 +288,13 @@ impl Relay {
         // What the client sends does not depend on the tree. From far away, bytes that do not travel
         // in their message wait a round trip to be let in: the first do, so that the others wait
         // behind them.
+        let shaped = u64::from(cast.shape.chunk);
         let (first, later) = match self.top {
             Some(_) => (
                 self.config.inline.max(1 << 14),
                 (size / 32).next_power_of_two().clamp(1 << 16, 1 << 20),
             ),
-            None => (u64::from(cast.shape.chunk), u64::from(cast.shape.chunk)),
+            None => (shaped, shaped),
         };
         // Some must fit into the window, so that the next is on the way before the last is acknowledged.
         let most = (self.config.window / 4).max(1);

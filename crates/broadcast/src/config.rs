@@ -12,6 +12,9 @@ pub struct Config {
     pub inline: u64,
     /// At most so many bytes of a payload are on the way to a child.
     pub window: u64,
+    /// So much of a payload the top sends in pieces that travel in their messages; what comes after it
+    /// asks to be let in, which takes a round trip, and has sockets of its own.
+    pub ahead: u64,
     /// How many casts of a session may be unsettled. The top refuses more.
     pub outstanding: usize,
     /// How long a result waits for others before it goes up.
@@ -85,11 +88,12 @@ impl Default for Config {
         Self {
             inline: 64 << 10,
             window: 4 << 20,
+            ahead: 32 << 20,
             outstanding: 256,
             flush: Duration::from_millis(10),
             settle: Duration::from_millis(50),
             stall: Duration::from_secs(1),
-            silence: Duration::from_secs(1),
+            silence: Duration::from_secs(2),
             beat: Duration::from_millis(250),
             ask: Duration::from_secs(5),
             retry: Duration::from_millis(250),

@@ -28,7 +28,8 @@ const GRACE: Duration = Duration::from_millis(3);
 /// While leaders change more often than this, the background thread looks now and then whether
 /// somebody leads; then it sleeps until the leader stops, who has to wake it.
 const CALM: Duration = Duration::from_millis(20);
-/// The background thread sleeps for this long while there is nothing to drive.
+/// The background thread sleeps for this long while there is nothing to drive, and where threads are
+/// patient: they come in turns, and are not to be waited for.
 const IDLE: Duration = Duration::from_secs(1);
 /// The grain of the sources' timers.
 const TICK: Duration = Duration::from_millis(50);
@@ -608,11 +609,9 @@ impl Driver {
                 continue;
             }
             let idle = lock(&self.left).elapsed();
-            // Where threads are not in a hurry, they come back.
-            let grace = match self.is_patient() {
-                true => CALM,
-                false => GRACE,
-            };
+            // Nobody pays for looking whether somebody leads where somebody always does.
+            let is_attended = self.is_patient() && !self.retired.load(Ordering::SeqCst);
+            let grace = if is_attended { IDLE } else { GRACE };
             if idle < grace {
                 std::thread::park_timeout(grace);
                 continue;
@@ -627,7 +626,7 @@ impl Driver {
                     drop(lead);
                     self.pass_on();
                 }
-                Err(_) if idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
+                Err(_) if !is_attended && idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
                     self.park_while(|| self.lead.try_lock().is_err());
                 }
                 Err(_) => std::thread::park_timeout(grace),

@@ -35,6 +35,9 @@ impl Lane {
     /// first, which costs a processor and makes what comes next be met sooner: the wrong choice
     /// where many processes of one machine wait for each other.
     ///
+    /// One thread or another should be waiting here at nearly all times: no other moves the bytes, but
+    /// for one that looks once a second whether somebody does.
+    ///
     /// # Errors
     /// As [`Lane::new`].
     pub fn patient() -> Result<Self, NetError> {

@@ -13,6 +13,7 @@
 mod casting;
 mod health;
 mod inner;
+mod nap;
 mod peers;
 mod reclaim;
 mod runs;
@@ -134,7 +135,7 @@ impl Worker {
             service_lanes: vec![(broadcast::SERVICE, relay_lane.clone())],
             ..options.net.clone()
         };
-        let listener = Listener::bind(&options.listen, &listening)?;
+        let listener = Arc::new(Listener::bind(&options.listen, &listening)?);
         let store = Store::open(options.store.clone())?;
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
@@ -196,6 +197,8 @@ impl Worker {
             values: Values::new(store),
             requests,
             visitors,
+            listener,
+            nap: Arc::default(),
             tracing: Arc::default(),
             definitions: Mutex::default(),
             cast_calls: CastCalls::default(),
@@ -209,11 +212,11 @@ impl Worker {
             options,
         });
         let worker = Self(inner);
-        worker.start_serving(listener)?;
+        worker.start_serving()?;
         Ok(worker)
     }
 
-    fn start_serving(&self, listener: Listener) -> Result<(), NodeError> {
+    fn start_serving(&self) -> Result<(), NodeError> {
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.into());
             let spawned = thread.spawn(body).map(drop);
@@ -222,7 +225,7 @@ impl Worker {
                 source,
             })
         };
-        let weak = Arc::downgrade(&self.0);
+        let (weak, listener) = (Arc::downgrade(&self.0), Arc::clone(&self.0.listener));
         start(
             "treadle-accept",
             Box::new(move || serving::accept(&weak, &listener)),
@@ -241,8 +244,8 @@ impl Worker {
             "treadle-fetch",
             Box::new(move || Fetching::new().run(&weak, &poller)),
         )?;
-        let weak = Arc::downgrade(&self.0);
-        start("treadle-control", Box::new(move || control(&weak)))
+        let (weak, nap) = (Arc::downgrade(&self.0), Arc::clone(&self.0.nap));
+        start("treadle-control", Box::new(move || control(&weak, &nap)))
     }
 
     /// Begins to take in what the scheduler says.

@@ -286,8 +286,8 @@ impl Relay {
         }
         let (have, size) = (cast.payload.have, cast.size);
         // What the client sends does not depend on the tree. From far away, bytes that do not travel
-        // in their message wait a round trip to be let in: the first do, so that the others wait
-        // behind them.
+        // in their message wait a round trip to be let in, and the link is idle meanwhile. So the first
+        // do, and only where there are many more a part of the link's time is lost.
         let shaped = u64::from(cast.shape.chunk);
         let (first, later) = match self.top {
             Some(_) => (
@@ -316,7 +316,7 @@ impl Relay {
                     Flow::Mapping => {}
                     Flow::Chunks { sent, acked } => {
                         let free = window - (*sent - *acked).min(window);
-                        let is_first = *sent < self.config.window;
+                        let is_first = *sent < self.config.ahead;
                         let chunk = if is_first { first } else { later }.min(most);
                         let length = chunk.min(have.saturating_sub(*sent)).min(free);
                         // Half a chunk is not worth a message, if more will follow anyway.

@@ -14,8 +14,9 @@ use crate::lock;
 
 /// Who serves looks at least this often whether the node is over, and for unused connections.
 const LOOK: Duration = Duration::from_millis(250);
-/// And so soon after something came, then more rarely: what is due by then, as results that wait for
-/// others are, wakes nobody.
+/// And so soon after something came, then more rarely, where other threads have the most to say: what
+/// is due by then, as results that wait for others are, wakes nobody. The engine's thread knows what
+/// it has said itself.
 const SOON: Duration = Duration::from_millis(10);
 /// How often unused connections are looked for.
 const SWEEP: Duration = Duration::from_secs(15);
@@ -80,6 +81,10 @@ fn turn(
     limit: Option<Instant>,
     rhythm: &mut Rhythm,
 ) -> bool {
+    let look = match limit {
+        Some(_) => LOOK,
+        None => rhythm.look,
+    };
     let wakes = {
         let Some(inner) = inner.upgrade() else {
             return false;
@@ -91,7 +96,7 @@ fn turn(
         let now = Instant::now();
         let wakes = host
             .due()
-            .map_or(now + rhythm.look, |due| due.min(now + rhythm.look))
+            .map_or(now + look, |due| due.min(now + look))
             // However late it is: others may have spoken in time.
             .max(now + GLANCE);
         *lock(&inner.wakes) = Some(wakes);

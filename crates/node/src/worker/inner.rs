@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
-use treadle_net::{Lane, Peer, Wait};
+use treadle_net::{Lane, Listener, Peer, Wait};
 use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::casting::CastCalls;
+use super::nap::Nap;
 use super::peers::{Request, Requests};
 use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
@@ -36,6 +37,8 @@ const REPORT_EVERY: Duration = Duration::from_micros(50);
 const LOOK_BUSY: Duration = Duration::from_millis(1);
 /// The same while they wait there themselves.
 const LOOK_IDLE: Duration = health::LOOK;
+/// The same while nothing has happened for a while: who begins something disturbs it.
+const NAP: Duration = Duration::from_millis(250);
 /// A thread that is one too many ends when it has waited so long.
 const SURPLUS: Duration = Duration::from_secs(5);
 /// Packets taken in at a time.
@@ -62,6 +65,9 @@ pub(super) struct Inner {
     pub(super) values: Values,
     pub(super) requests: Arc<Requests>,
     pub(super) visitors: Visitors,
+    pub(super) listener: Arc<Listener>,
+    /// That of the control thread.
+    pub(super) nap: Arc<Nap>,
     pub(super) plane: Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) cast_calls: CastCalls,
@@ -111,6 +117,14 @@ impl Inner {
         self.resumed.notify_all();
         self.control_lane.notify();
         self.requests.wake();
+        self.leave();
+    }
+
+    /// The threads that serve others have nothing left to do.
+    fn leave(&self) {
+        self.listener.close();
+        self.visitors.end();
+        self.nap.disturb();
     }
 
     pub(super) fn next(&self, first: bool) -> Option<Task> {
@@ -126,6 +140,7 @@ impl Inner {
                 return None;
             }
             if let Some(task) = runs.queue.pop_front() {
+                self.nap.disturb();
                 return Some(task);
             }
             let surplus = runs.threads > self.options.threads as usize;
@@ -326,6 +341,10 @@ impl Inner {
                 Effect::Report(report) => machine_.outbox.push(FromWorker::Report(report)),
             }
         }
+        if !machine_.outbox.is_empty() {
+            // Should nobody else send it.
+            self.nap.disturb();
+        }
         drop(machine);
         if ready > 0 {
             self.recruit(taking);
@@ -400,12 +419,20 @@ impl Inner {
             sender.link.push(message);
         }
         // Without room, the control thread tries again.
+        self.nap.disturb();
         let sent = sender.link.flush();
         sender.left = Instant::now();
         drop(sender);
         if let Err(error) = sent {
             self.end(&format!("the connection to the scheduler ended: {error}"));
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // They hold weak references.
+        self.leave();
     }
 }
 
@@ -457,7 +484,7 @@ impl Surroundings for Around {
 }
 
 /// Looks after a worker until it is over.
-pub(super) fn control(inner: &Weak<Inner>) {
+pub(super) fn control(inner: &Weak<Inner>, nap: &Nap) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
     let mut calm = health::LOOK;
@@ -488,6 +515,12 @@ pub(super) fn control(inner: &Weak<Inner>) {
         }
         inner.flush();
         drop(inner);
-        std::thread::sleep(if busy { LOOK_BUSY } else { LOOK_IDLE });
+        if busy {
+            std::thread::sleep(LOOK_BUSY);
+        } else if nap.was_disturbed() {
+            std::thread::sleep(LOOK_IDLE);
+        } else {
+            nap.take(NAP);
+        }
     }
 }

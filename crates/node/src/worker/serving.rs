@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Wait};
+use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Signal, Wait};
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 
@@ -18,13 +18,16 @@ use crate::wire;
 
 /// How long a value that a client brings may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
-/// How often the threads look whether the worker is over.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often the threads look whether the worker is there still; most are told.
+const LOOK: Duration = Duration::from_secs(5);
+/// The key in the poller of what ends the threads; those of connections begin at 0.
+const END: usize = usize::MAX;
 
 /// Who is connected.
 pub(super) struct Visitors {
     connections: Mutex<HashMap<usize, Arc<Mutex<Visitor>>>>,
     poller: Arc<Poller>,
+    end: Signal,
 }
 
 struct Visitor {
@@ -37,12 +40,18 @@ impl Visitors {
     pub(super) fn new(poller: Arc<Poller>) -> Self {
         Self {
             connections: Mutex::default(),
+            end: poller.signal(END),
             poller,
         }
     }
 
     pub(super) fn poller(&self) -> &Arc<Poller> {
         &self.poller
+    }
+
+    /// The worker is over: the threads that serve look.
+    pub(super) fn end(&self) {
+        self.end.set();
     }
 }
 
@@ -81,9 +90,14 @@ pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
             deadline: Some(Instant::now() + LOOK),
             interrupted: None,
         });
-        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
+        let Some(inner) = inner.upgrade() else {
             return;
         };
+        if inner.is_over() {
+            // For the next one.
+            inner.visitors.end();
+            return;
+        }
         let Ok(turn) = turn else {
             continue;
         };

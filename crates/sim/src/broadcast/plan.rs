@@ -155,10 +155,13 @@ impl Plan {
             .map(|_| random.chance(40).then(|| random.below(hosts) as u32))
             .collect::<Vec<_>>();
         let chunk = 16 << 10;
+        // With some windows, pieces of different parents begin and end at different places.
+        let odd = mix(seed ^ 0x006f_6464) % 3 * 1_111;
         let faultless = random.chance(15);
         let config = Config {
             inline: random.pick(&[0, 1_000, 20_000]),
-            window: chunk * random.pick(&[2, 4, 16]),
+            window: chunk * random.pick(&[2, 4, 16]) + odd,
+            ahead: mix(seed ^ 0x6168_6561) % 20 * chunk,
             outstanding: random.pick(&[2, 8, 64]),
             flush: Duration::from_micros(random.pick(&[0, 500, 3_000])),
             settle: Duration::from_millis(random.pick(&[0, 2, 20])),

@@ -18,8 +18,10 @@ from program import Program
 HERE = Path(__file__).parent
 LATENCY = 0.05
 RATE = 100e6 / 8
-# 2 MB are 512² doubles; of 20 MB, the latency is a small part.
-SIZES = (8 * 512**2, 20_000_000)
+# 2 MB are 512² doubles; of 20 MB, the latency is a small part. Before them next to nothing: what the
+# engines take of this machine's cores, which they share.
+NOTHING = 8
+SIZES = (NOTHING, 8 * 512**2, 20_000_000)
 SLOWER = 1.2
 # What each host gets, the cores of this machine copy: a host for each engine would measure them.
 HOSTS = 8
@@ -87,6 +89,15 @@ def pushes(client: Any, count: int, what: str, rounds: int) -> Iterator[Figure]:
                 times.append(float(far.line()))
                 sent.append(carried(link) - before)
             taken, most = statistics.median(times[1:]), max(sent[1:])
+            if size == NOTHING:
+                yield Figure(
+                    f"{size} bytes from {LATENCY * 1e3:g} ms away to {what}",
+                    time_of(taken),
+                    f"{time_of(2 * LATENCY)} there and back",
+                    f"{time_of(taken - 2 * LATENCY)} more",
+                    limit="all engines share this machine's cores",
+                )
+                continue
             transmission = size / RATE
             # The last byte arrives a latency later, and so does the answer to it.
             floor = transmission + 2 * LATENCY

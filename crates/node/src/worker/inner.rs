@@ -37,8 +37,6 @@ const REPORT_EVERY: Duration = Duration::from_micros(50);
 const LOOK_BUSY: Duration = Duration::from_millis(1);
 /// The same while they wait there themselves.
 const LOOK_IDLE: Duration = health::LOOK;
-/// The same while nothing has happened for a while: who begins something disturbs it.
-const NAP: Duration = Duration::from_millis(250);
 /// A thread that is one too many ends when it has waited so long.
 const SURPLUS: Duration = Duration::from_secs(5);
 /// Packets taken in at a time.
@@ -133,6 +131,8 @@ impl Inner {
         if first {
             runs.coming = runs.coming.saturating_sub(1);
             runs.threads += 1;
+            // The control thread hears the scheduler until there is one.
+            self.control_lane.notify();
         }
         loop {
             if self.is_over() {
@@ -484,22 +484,23 @@ impl Surroundings for Around {
 }
 
 /// Looks after a worker until it is over.
-pub(super) fn control(inner: &Weak<Inner>, nap: &Nap) {
+pub(super) fn control(worker: &Weak<Inner>, nap: &Nap) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
     let mut calm = health::LOOK;
     let mut watch = health::Watch::default();
     let mut reclaim = Reclaim::default();
     loop {
-        let Some(inner) = inner.upgrade() else {
+        let Some(inner) = worker.upgrade() else {
             return;
         };
         if inner.is_over() {
             return;
         }
-        let busy = {
+        let (busy, alone) = {
             let runs = lock(&inner.runs);
-            runs.idle == 0 && runs.threads > 0
+            let alone = runs.threads == 0 && inner.host.get().is_some();
+            (runs.idle == 0 && runs.threads > 0, alone)
         };
         if inner.has_news() {
             inner.drain(0);
@@ -514,13 +515,34 @@ pub(super) fn control(inner: &Weak<Inner>, nap: &Nap) {
             calm = health::look(&inner, &mut reclaim);
         }
         inner.flush();
+        let lane = inner.control_lane.clone();
         drop(inner);
         if busy {
             std::thread::sleep(LOOK_BUSY);
+        } else if alone {
+            hear(worker, &lane, calm);
         } else if nap.was_disturbed() {
             std::thread::sleep(LOOK_IDLE);
         } else {
-            nap.take(NAP);
+            // Until its memory is to be looked at; who begins something disturbs it.
+            nap.take(calm);
         }
     }
+}
+
+/// Waits until the scheduler says something, at most so long, and while there is no executor that does.
+fn hear(worker: &Weak<Inner>, lane: &Lane, most: Duration) {
+    let mut done = || {
+        worker.upgrade().is_none_or(|inner| {
+            inner.is_over() || inner.has_news() || lock(&inner.runs).threads > 0
+        })
+    };
+    // At its end things are looked at, whyever it ended.
+    let _ = lane.wait(
+        &mut done,
+        &mut Wait {
+            deadline: Some(Instant::now() + most),
+            interrupted: None,
+        },
+    );
 }

@@ -123,16 +123,18 @@ class Sidecar:
 
     async def _answer(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         notification = self._notifications.get(operation) if node == "" else None
+        answer: bytes | None = None
+        failure = None
         try:
             if notification is not None:
                 await notification(argument)
-                answer = None
             else:
                 answer = await self._result(id, node, operation, argument)
         except Exception as error:
-            self._connection.answer(id, None, errors.dump(error))
-        else:
-            self._connection.answer(id, answer)
+            failure = errors.dump(error)
+        # Nobody waits for it when the connection is over.
+        with suppress(ConnectionError):
+            self._connection.answer(id, answer, failure)
 
     async def _result(self, id: int, node: str, operation: str, argument: Any) -> bytes:  # noqa: A002
         handler = self._handler(operation)

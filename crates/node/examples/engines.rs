@@ -135,5 +135,15 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
     let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("engine {number}: {line}"));
     let worker = Worker::connect(options, log, &mut wait).expect("a worker");
     worker.start(Arc::new(Idle));
+    // As every worker has them, although no task will come.
+    for _ in 0..worker.staff() {
+        let executor = worker.clone();
+        std::thread::spawn(move || {
+            let mut is_first = true;
+            while executor.next(is_first).is_some() {
+                is_first = false;
+            }
+        });
+    }
     worker
 }

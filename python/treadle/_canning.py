@@ -16,13 +16,24 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib.util import MAGIC_NUMBER
+from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
 import cloudpickle
 
-__all__ = ["Buffer", "dumps", "loads"]
+__all__ = [
+    "Buffer",
+    "dumps",
+    "dumps_call",
+    "dumps_values",
+    "loads",
+    "loads_call",
+    "loads_values",
+    "unpickle_for",
+]
 
 _Pickler: Any = cloudpickle.Pickler
 
@@ -79,11 +90,105 @@ def loads(frames: Sequence[Any], namespace: dict[str, Any] | None = None) -> Any
     Exception
         Whatever unpickling raises: a module is not there, or a name that a reference has.
     """
-    before, _here.namespace = _here.namespace, namespace
+    before = _here.namespace
+    if namespace is before:
+        return pickle.loads(frames[0], buffers=frames[1:])
+    _here.namespace = namespace
     try:
         return pickle.loads(frames[0], buffers=frames[1:])
     finally:
         _here.namespace = before
+
+
+def unpickle_for(namespace: dict[str, Any]) -> None:
+    """Have :func:`loads` find functions and references there, in the calling thread."""
+    _here.namespace = namespace
+
+
+def dumps_call(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_value: bool = False
+) -> list[Any]:
+    """Return the frames of a call, for :func:`loads_call`.
+
+    What nearly all functions are is the first frame, which is the same each time that the function
+    is called: who reads it has it already. The others are in the pickle of the arguments.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling raises.
+    """
+    kind = type(function)
+    if kind is FunctionType and not by_value and not _is_found(function):
+        code = _simple_code(function)
+        if code is not None:
+            frame = pickle.dumps((MAGIC_NUMBER, code, function.__module__ or _MAIN), protocol=5)
+            return [frame, *(dumps((args, kwargs)) if args or kwargs else ())]
+    return [b"", *dumps((function, args, kwargs), by_value=by_value)]
+
+
+def loads_call(
+    frames: Sequence[Any], namespace: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the function, the arguments and the keyword arguments of a call.
+
+    Raises
+    ------
+    Exception
+        Whatever unpickling raises; see :func:`loads`.
+    """
+    first = frames[0]
+    if not len(first):
+        function, args, kwargs = loads(frames[1:], namespace)
+        return function, args, kwargs
+    known = type(first) is bytes and len(first) <= _SHORT
+    code, module = _read_simple(first) if known else _read_simple.__wrapped__(first)
+    function = FunctionType(code, namespace if module.startswith("__") else _globals_of(module))
+    function.__module__ = module
+    if len(frames) == 1:
+        return function, (), {}
+    args, kwargs = loads(frames[1:], namespace)
+    return function, args, kwargs
+
+
+def dumps_values(values: dict[Any, Any], *, by_value: bool = False) -> list[Any]:
+    """Return the frames of named values, for :func:`loads_values`.
+
+    Of plain arrays there are names, types and shapes, which are often those of the last time, and
+    the arrays' bytes.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling raises.
+    """
+    if values and all(_is_plain(value) for value in values.values()):
+        kinds = [(name, array.dtype.str, array.shape) for name, array in values.items()]
+        buffers = [pickle.PickleBuffer(array).raw() for array in values.values()]
+        return [pickle.dumps(kinds, protocol=5), *buffers]
+    return [b"", *dumps(values, by_value=by_value)]
+
+
+def loads_values(frames: Sequence[Any], namespace: dict[str, Any]) -> dict[Any, Any]:
+    """Return values by their names. Arrays are views of their frames.
+
+    Raises
+    ------
+    Exception
+        Whatever unpickling raises; see :func:`loads`.
+    """
+    first = frames[0]
+    if not len(first):
+        values: dict[Any, Any] = loads(frames[1:], namespace)
+        return values
+    known = type(first) is bytes and len(first) <= _SHORT
+    make, kinds = _read_kinds(first) if known else _read_kinds.__wrapped__(first)
+    buffers = iter(frames)
+    next(buffers)
+    return {
+        name: make(shape, dtype, buffer)
+        for (name, dtype, shape), buffer in zip(kinds, buffers, strict=True)
+    }
 
 
 class _Canner(_Pickler):  # type: ignore[misc]
@@ -99,7 +204,7 @@ class _Canner(_Pickler):  # type: ignore[misc]
             return _reduce_function(obj)
         if kind is memoryview:
             return memoryview, (pickle.PickleBuffer(obj),)
-        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and _is_plain(obj):
+        if _is_plain(obj):
             return _make_array, (pickle.PickleBuffer(obj), obj.dtype.str, obj.shape)
         reduce = _OF_IPYPARALLEL.get((kind.__module__, kind.__qualname__))
         if reduce is not None:
@@ -107,9 +212,13 @@ class _Canner(_Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _is_plain(array: Any) -> bool:
-    """Whether an array has its elements in order, and they are of a type that has a short name."""
-    return array.flags.c_contiguous and array.dtype.isbuiltin == 1 and not array.dtype.hasobject
+def _is_plain(value: Any) -> bool:
+    """Whether it is an array with its elements in order, of a type that has a short name."""
+    kind = type(value)
+    if kind.__module__ != "numpy" or kind.__name__ != "ndarray":
+        return False
+    dtype = value.dtype
+    return bool(value.flags.c_contiguous and dtype.isbuiltin == 1 and not dtype.hasobject)
 
 
 def _make_array(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
@@ -131,15 +240,8 @@ def _is_found(function: FunctionType) -> bool:
 
 def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
     module = function.__module__ or _MAIN
-    if _is_simple(function):
-        try:
-            code = marshal.dumps(function.__code__)
-        except ValueError:
-            # A constant that somebody has put there.
-            pass
-        else:
-            names = (function.__name__, function.__qualname__)
-            return _make_simple_function, (MAGIC_NUMBER, code, module, *names, function.__doc__)
+    if (code := _simple_code(function)) is not None:
+        return _make_simple_function, (MAGIC_NUMBER, code, module)
     state = (
         function.__qualname__,
         function.__defaults__,
@@ -154,8 +256,8 @@ def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
     return _make_function, made, state, None, None, _complete_function
 
 
-def _is_simple(function: FunctionType) -> bool:
-    """Whether a function has its code and its names, and nothing else."""
+def _simple_code(function: FunctionType) -> bytes | None:
+    """Return a function's code, if the function is that, with the names in it, and nothing else."""
     others = (
         function.__closure__,
         function.__defaults__,
@@ -163,20 +265,52 @@ def _is_simple(function: FunctionType) -> bool:
         function.__annotations__,
         function.__dict__,
     )
-    return not any(others)
+    if any(others):
+        return None
+    plain = FunctionType(function.__code__, {}, function.__code__.co_name)
+    named = attrgetter("__name__", "__qualname__", "__doc__")
+    if named(function) != named(plain):
+        return None
+    try:
+        return marshal.dumps(function.__code__)
+    except ValueError:
+        # A constant that somebody has put there.
+        return None
 
 
-def _make_simple_function(
-    magic: bytes, code: bytes, module: str, name: str, qualname: str, doc: Any
-) -> FunctionType:
+def _make_simple_function(magic: bytes, code: bytes, module: str) -> FunctionType:
+    function = FunctionType(_read_code(magic, code), _globals_of(module))
+    function.__module__ = module
+    return function
+
+
+def _read_code(magic: bytes, code: bytes) -> CodeType:
     if magic != MAGIC_NUMBER:
         raise pickle.UnpicklingError(
-            f"{qualname}() is code of another version of Python than {sys.version.split()[0]}, "
+            f"a function is code of another version of Python than {sys.version.split()[0]}, "
             "which runs here: have clients and workers run the same"
         )
-    function = FunctionType(marshal.loads(code), _globals_of(module), name)
-    function.__module__, function.__qualname__, function.__doc__ = module, qualname, doc
-    return function
+    found: CodeType = marshal.loads(code)
+    return found
+
+
+# Bytes of functions, and of names of arrays, that are remembered: they often come again.
+_SHORT = 8 << 10
+
+
+@lru_cache(maxsize=256)
+def _read_simple(frame: Any) -> tuple[CodeType, str]:
+    magic, code, module = pickle.loads(frame)
+    return _read_code(magic, code), module
+
+
+@lru_cache(maxsize=256)
+def _read_kinds(frame: Any) -> tuple[Callable[..., Any], list[tuple[Any, Any, Any]]]:
+    """Return what makes arrays, and their names, types and shapes."""
+    import numpy
+
+    kinds = [(name, numpy.dtype(dtype), shape) for name, dtype, shape in pickle.loads(frame)]
+    return numpy.ndarray, kinds
 
 
 def _contents(cell: CellType) -> tuple[Any, ...]:

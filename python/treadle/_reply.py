@@ -8,12 +8,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-__all__ = ["ABORTED", "dumps", "loads"]
+__all__ = ["ABORTED", "OK", "dumps", "loads"]
 
 
 def dumps(reply: dict[str, Any]) -> bytes:
     """Return a reply as bytes."""
-    return b"" if reply == _OK else pickle.dumps(reply)
+    return OK if reply == _OK else pickle.dumps(reply)
 
 
 def loads(frame: Any) -> dict[str, Any]:
@@ -24,6 +24,8 @@ def loads(frame: Any) -> dict[str, Any]:
     return reply
 
 
+#: Of a call that succeeded, and there is nothing else to say.
+OK = b""
 _OK = {"status": "ok"}
 
 #: Of a call that was never run.

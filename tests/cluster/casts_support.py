@@ -74,7 +74,8 @@ def add_up(_native: Any, _cast: Any, frames: Sequence[Any]) -> list[bytes]:
 
 def write(native: Any, _cast: Any, frames: Sequence[Any]) -> list[bytes]:
     """Write into what was sent, as engines may."""
-    array = np.frombuffer(frames[0], "u1")
+    _head, buffer = frames
+    array = np.frombuffer(buffer, "u1")
     before = int(array.sum(dtype="u8"))
     array[:] = native.id
     return [str(before).encode(), str(int(array.sum(dtype="u8"))).encode()]

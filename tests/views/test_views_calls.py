@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from ipyparallel import AsyncMapResult, AsyncResult, Reference, interactive
 
+from treadle import _canning
 from views_support import SOON
 
 
@@ -79,6 +81,99 @@ def test_functions_take_what_they_close_over(view: Any) -> None:
     assert view.apply_sync(count, 3) == [3, 3, 3]
     for found in view.apply_sync(partial(added, 1)):
         np.testing.assert_array_equal(found, [1, 2, 3])
+
+
+def test_functions_arrive_with_all_that_they_have(view: Any) -> None:
+    def renamed() -> None:
+        """Say nothing."""
+
+    def kept(a: int = 1, *, b: int = 2) -> int:
+        return a + b
+
+    def describe(function: Any) -> list[Any]:
+        names = (
+            "__name__",
+            "__qualname__",
+            "__doc__",
+            "__module__",
+            "__defaults__",
+            "__kwdefaults__",
+        )
+        return [getattr(function, name) for name in names]
+
+    for change in ("", "__name__", "__qualname__", "__doc__"):
+        if change:
+            setattr(renamed, change, "another")
+        assert view.apply_sync(describe, renamed) == [describe(renamed)] * 3
+    assert view.apply_sync(describe, kept) == [describe(kept)] * 3
+    # What is called is sent in another way than what is an argument.
+    renamed.__name__ = "named"
+    assert view.apply_sync(renamed) == [None] * 3
+    assert view.apply_sync(kept) == [3] * 3
+    assert view.apply_sync(kept, 5, b=6) == [11] * 3
+
+
+def test_functions_of_the_same_code_are_not_the_same_function(view: Any) -> None:
+    # An engine reads the code of the first once, and makes a function for each call.
+    bound = [lambda x=number: x for number in range(3)]
+    assert [view.apply_sync(function) for function in bound] == [[0] * 3, [1] * 3, [2] * 3]
+    closed = [(lambda x: lambda: x)(number) for number in range(3)]
+    assert [view.apply_sync(function) for function in closed] == [[0] * 3, [1] * 3, [2] * 3]
+
+    def mark(value: int) -> Any:
+        def call() -> Any:
+            return None
+
+        call.mark = value  # type: ignore[attr-defined]
+        return call
+
+    def marked(function: Any) -> Any:
+        return getattr(function, "mark", None)
+
+    assert [view.apply_sync(marked, mark(number)) for number in range(2)] == [[0] * 3, [1] * 3]
+    # Longer than what is remembered.
+    long = eval("lambda: " + repr("x" * 20_000))
+    assert view.apply_sync(long) == ["x" * 20_000] * 3
+
+
+def test_code_of_another_python_is_refused() -> None:
+    call = eval("lambda: None")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_canning, "MAGIC_NUMBER", b"\0\0\r\n")
+        frames, argument = _canning.dumps_call(call, (), {}), _canning.dumps(call)
+    with pytest.raises(pickle.UnpicklingError, match="code of another version of Python"):
+        _canning.loads_call(frames, {})
+    with pytest.raises(pickle.UnpicklingError, match="code of another version of Python"):
+        _canning.loads(argument, {})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_values_of_every_kind_are_pushed(view: Any, count: int) -> None:
+    structured = np.zeros(3, dtype=[("a", "i4"), ("b", "f8")])
+    kinds: list[Any] = [
+        np.arange(6.0).reshape(2, 3),
+        np.arange(6.0).reshape(2, 3).T,
+        np.arange(10)[::2],
+        np.array(5),
+        np.zeros((0, 3)),
+        np.array(["a", None], dtype=object),
+        np.array(["ab", "c"]),
+        np.array(["2020-01-01"], dtype="M8[D]"),
+        structured,
+        np.float64(3.0),
+        np.ma.masked_array([1, 2], [True, False]),
+        [np.arange(3), "text"],
+    ]
+    for value in kinds:
+        values = {f"pushed{number}": value for number in range(count)}
+        view.push(values, block=True)
+        for found in itertools.chain(*(view[name] for name in values)):
+            assert type(found) is type(value)
+            assert repr(found) == repr(value)
+    # Arrays beside others.
+    view.push({"array": np.ones(3), "text": "abc"}, block=True)
+    assert view["text"] == ["abc"] * 3
+    assert all((array == 1).all() for array in view["array"])
 
 
 def test_a_function_comes_back(view: Any) -> None:

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::Timespec;
 
@@ -181,7 +182,7 @@ struct Entry {
 /// The registered sockets, and when to call their sources.
 #[derive(Default)]
 struct Sources {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, Entry, RandomState>,
     /// The earliest first. An entry counts if the source's own `due` is the same.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Until when the leader sleeps, if it does and nothing happens.

@@ -35,7 +35,7 @@ pub use hello::{
 pub use link::{Link, Packet, introduce};
 pub(crate) use notices::Finished;
 pub use relayed::{
-    FrameLengths, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
+    FrameLengths, decode_chunk, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
 };
 pub(crate) use relayed::{get_runs, put_runs};
 

@@ -47,7 +47,7 @@ class LoadBalancedView(ipyparallel.LoadBalancedView):  # type: ignore[misc]
         targets = self.targets if targets is None else targets
         call = (f, tuple(args or ()), dict(kwargs or {}))
         task = Task(
-            [_APPLY, *_canning.dumps(call, by_value=self.client._by_value)],
+            [_APPLY, *_canning.dumps_call(*call, by_value=self.client._by_value)],
             () if targets is None else self.client._build_targets(targets)[1],
             _dependency(self.after if after is None else after),
             _dependency(self.follow if follow is None else follow),

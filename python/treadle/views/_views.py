@@ -76,7 +76,8 @@ class _Casting:
     ) -> Any:
         if not callable(f) and not isinstance(f, (Reference, PrePickled)):
             raise TypeError(f"f must be callable, not {type(f)}")
-        payload = self._dumps((f, tuple(args or ()), dict(kwargs or {})))
+        by_value = self.client._by_value
+        payload = _canning.dumps_call(f, tuple(args or ()), dict(kwargs or {}), by_value=by_value)
         return self._call("apply", payload, targets, block, name=getname(f), label=label)
 
     def execute(
@@ -113,7 +114,8 @@ class _Casting:
         """Give names values in the namespaces of engines."""
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
-        return self._call("push", self._dumps(ns), targets, block, name="_push")
+        payload = _canning.dumps_values(ns, by_value=self.client._by_value)
+        return self._call("push", payload, targets, block, name="_push")
 
     def pull(self, names: Any, targets: Any = None, block: bool | None = None) -> Any:
         """Return values of names, or of a list of names, of each engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from treadle.worker._native import Native
 
@@ -13,21 +13,14 @@ __all__ = ["Cast", "Casts", "Result"]
 
 # Of what is not to be run when it comes, so much is remembered.
 _MOST = 10_000
-# Seconds after which the thread of the engine looks whether the worker has ended.
-_LOOK = 5.0
 
 #: The frames of what came of a cast, and when it began and ended (``time.time()``), if it did.
 Result: TypeAlias = "tuple[list[Any], tuple[float, float] | None]"
 
 
-class Cast(NamedTuple):
-    """What an engine is to do."""
-
-    #: A client's number, or the name of a task.
-    client: int | str
-    #: Of the client, and increasing; negative for a task.
-    number: int
-    frames: Sequence[Any]
+#: What an engine is to do: a client's number, or the name of a task; a number, of the client, and
+#: increasing, and negative for a task; and frames.
+Cast: TypeAlias = "tuple[int | str, int, Sequence[Any]]"
 
 
 class Casts:
@@ -51,52 +44,49 @@ class Casts:
         self._begin = begin
         self._aborted = aborted
         self._lock = threading.Lock()
-        # Of tasks: what waits, and who is told of the result.
-        self._waiting: deque[Cast] = deque()
+        #: What tasks want that has not begun.
+        self.of_tasks: deque[Cast] = deque()
         self._finished: dict[tuple[str, int], Callable[[Result], None]] = {}
-        # What is not to be run when it comes.
-        self._doomed: dict[tuple[int | str, int], None] = {}
-        self._taken = self._local = 0
+        #: What is not to be run when it comes.
+        self.doomed: dict[tuple[int | str, int], None] = {}
+        self._local = 0
         self._begun = self._closed = False
 
     # in the engine's thread
 
-    def next(self) -> Cast | None:
-        """Wait for the next one; ``None``: there will be none."""
-        while not self._closed and self._native.ended is None:
-            cast = None
-            if self._waiting:
-                with self._lock:
-                    cast = self._waiting.popleft() if self._waiting else None
-            if cast is None and (taken := self._native.next_cast(_LOOK)) is not None:
-                cast = Cast(*taken)
-            if cast is not None:
-                self._taken += 1
-                return cast
-        return None
+    def next_of_task(self) -> Cast | None:
+        """Return what a task wants next, if one does; the thread that waits is nudged for it."""
+        with self._lock:
+            return self.of_tasks.popleft() if self.of_tasks else None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._closed or self._native.ended is not None
 
     def is_doomed(self, cast: Cast) -> bool:
         """Whether a cast is not to be run."""
-        # Nearly always nothing is, and that costs nothing.
-        if not self._doomed:
-            return False
         with self._lock:
-            return self._doomed.pop((cast.client, cast.number), 0) is None
+            return self.doomed.pop(cast[:2], 0) is None
 
     def output(self, cast: Cast, frame: bytes) -> None:
         """Send what a cast has put out by now. In any thread."""
-        if isinstance(cast.client, int):
-            self._native.cast_output(cast.client, cast.number, frame)
+        client, number, _ = cast
+        if isinstance(client, int):
+            self._native.cast_output(client, number, frame)
 
     def finish(self, cast: Cast, result: Result) -> None:
         """Send the result: the last word about it."""
-        # Who wanted it not to run came too late, or was heard.
-        self.is_doomed(cast)
-        if isinstance(cast.client, int):
-            self._native.finish_cast(cast.client, cast.number, *result)
+        if self.doomed:
+            # Who wanted it not to run came too late, or was heard.
+            self.is_doomed(cast)
+        client, number, _ = cast
+        if isinstance(client, int):
+            frames, times = result
+            self._native.finish_cast(client, number, frames, times)
             return
         with self._lock:
-            finished = self._finished.pop((cast.client, cast.number), None)
+            finished = self._finished.pop((client, number), None)
         if finished is not None:
             finished(result)
 
@@ -122,11 +112,11 @@ class Casts:
             if self._closed:
                 raise OSError("the engine is closed")
             self._local -= 1
-            cast = Cast(task, self._local, frames)
-            doomed = (task, 0) in self._doomed
+            cast = (task, self._local, frames)
+            doomed = (task, 0) in self.doomed
             if not doomed:
-                self._finished[task, cast.number] = finished
-                self._waiting.append(cast)
+                self._finished[task, self._local] = finished
+                self.of_tasks.append(cast)
         if doomed:
             finished(self._aborted())
             return
@@ -136,7 +126,7 @@ class Casts:
     def drop_task(self, task: str) -> None:
         """Have a task's not run, if it has not begun."""
         self._doom([(task, 0)])
-        self._abort(lambda cast: cast.client == task)
+        self._abort(lambda cast: cast[0] == task)
 
     def doom(self, client: int, numbers: Sequence[int]) -> None:
         """Have casts of a client not run, if they have not begun."""
@@ -144,15 +134,15 @@ class Casts:
 
     def _doom(self, names: Sequence[tuple[int | str, int]]) -> None:
         with self._lock:
-            self._doomed.update(dict.fromkeys(names))
-            while len(self._doomed) > _MOST:
-                del self._doomed[next(iter(self._doomed))]
+            self.doomed.update(dict.fromkeys(names))
+            while len(self.doomed) > _MOST:
+                del self.doomed[next(iter(self.doomed))]
 
     def _abort(self, concerned: Callable[[Cast], bool]) -> None:
         with self._lock:
-            gone = [cast for cast in self._waiting if concerned(cast)]
+            gone = [cast for cast in self.of_tasks if concerned(cast)]
             for cast in gone:
-                self._waiting.remove(cast)
+                self.of_tasks.remove(cast)
         for cast in gone:
             self.finish(cast, self._aborted())
 
@@ -166,9 +156,4 @@ class Casts:
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiting) + self._native.casts_waiting()
-
-    @property
-    def taken(self) -> int:
-        """How many :meth:`next` has given out."""
-        return self._taken
+        return len(self.of_tasks) + self._native.casts_waiting()

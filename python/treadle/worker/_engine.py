@@ -7,11 +7,12 @@ import logging
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from treadle import _canning, _reply
@@ -20,7 +21,7 @@ from treadle.worker import errors
 from treadle.worker._casts import Cast, Casts, Result
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
-from treadle.worker._outputs import Outputs
+from treadle.worker._outputs import CapturingStream, Outputs, capture, put_streams, release
 from treadle.worker._shell import make_shell
 from treadle.worker._slots import worker_here
 
@@ -30,6 +31,8 @@ logger = logging.getLogger("treadle.worker")
 
 # Of the engine's own frames that stand above a function's in a traceback.
 _FRAMES = 2
+# Seconds after which the engine's thread looks whether the worker has ended.
+_LOOK = 5.0
 # Turns of a loop, each of which looks whether another thread wants to raise something here.
 _MOMENT = 10
 
@@ -79,6 +82,8 @@ class Engine:
         self._leaving = threading.Lock()
         self._by_value = False
         self._running: Cast | None = None
+        # Casts so far, with the one that runs.
+        self._begun = 0
         self._handlers: dict[str, Callable[..., _Result]] = {
             "apply": self._apply,
             "execute": self._execute,
@@ -108,12 +113,12 @@ class Engine:
         """Interrupt a cast that was taken; what has not begun is not to. In any thread."""
         self._casts.doom(client, [number])
         running = self._running
-        if running is not None and (running.client, running.number) == (client, number):
+        if running is not None and running[:2] == (client, number):
             self._interrupt()
 
     def _status(self) -> dict[str, int]:
         running = int(self._running is not None)
-        return {"queue": self._casts.waiting + running, "completed": self._casts.taken - running}
+        return {"queue": self._casts.waiting + running, "completed": self._begun - running}
 
     def _signal(self, number: int | str) -> None:
         """Send the process a signal, or interrupt what runs here: nothing else if it is SIGINT."""
@@ -165,36 +170,108 @@ class Engine:
     def _run(self) -> None:
         self._thread = threading.get_ident()
         worker_here.set(self._worker)
-        while True:
-            try:
-                cast = self._casts.next()
-                if cast is None:
-                    return
-                self._running = cast
-                self._finish(cast)
-            except KeyboardInterrupt:
-                # It came too late for what it was meant for.
-                continue
-            except Exception:
-                logger.exception("A cast failed in the engine itself")
-            finally:
-                # What it was sent is let go of before the next one comes.
-                self._running = cast = None
-
-    def _finish(self, cast: Cast) -> None:
-        result: Result | None = None
+        capture(self._find_outputs)
         try:
-            operation, options, known = pickle.loads(cast.frames[0])
-            # Code failed that its client did not know of when it sent this.
-            follows_failure = known < self._failed.get(cast.client, 0)
-            if not follows_failure and not self._casts.is_doomed(cast):
-                result = self._perform(cast, operation, options)
-                is_typed = operation == "execute" and not options["silent"]
-                if is_typed and _reply.loads(result[0][0])["status"] == "error":
-                    # What was to follow code that a person has typed is not run.
-                    self._failed[cast.client] = cast.number
+            while self._run_next():
+                pass
         finally:
-            self._casts.finish(cast, _aborted() if result is None else result)
+            release()
+
+    def _run_next(self) -> bool:
+        """Run a cast; ``False``: there will be none."""
+        try:
+            of_task = self._casts.of_tasks and self._casts.next_of_task()
+            cast = of_task or self._native.next_cast(_LOOK)
+            if cast is None:
+                # A task may want something meanwhile.
+                return not self._casts.over
+            self._running = cast
+            self._begun += 1
+            result: Result | None = None
+            try:
+                result = self._perform(cast)
+            finally:
+                self._casts.finish(cast, _aborted() if result is None else result)
+        except KeyboardInterrupt:
+            # It came too late for what it was meant for.
+            pass
+        except Exception:
+            # It has no outputs any more: this is for the worker's log.
+            self._running = None
+            logger.exception("A cast failed in the engine itself")
+        finally:
+            # What it was sent is let go of before the next one comes.
+            self._running = self._outputs = None
+        return True
+
+    def _perform(self, cast: Cast) -> Result:
+        """Do what a cast says.
+
+        Between two calls other processes take the processor's caches: each function that this goes
+        through, and each object, costs more than what it does (``docs/views.md``).
+        """
+        client, number, (head, *frames) = cast
+        operation, options, known = _read_head(head if type(head) is bytes else bytes(head))
+        if self._failed and known < self._failed.get(client, 0):
+            # Code failed that its client did not know of when it sent this.
+            return _aborted()
+        started = time.time()
+        if type(sys.stdout) is not CapturingStream or type(sys.stderr) is not CapturingStream:
+            put_streams()
+        if self._shell is None:
+            self._shell = self._make_shell()
+        reply: dict[str, Any] | None = None
+        results: Sequence[Any] = ()
+        try:
+            try:
+                self._interruptible = True
+                # From now on an interrupt reaches it; one that came before has left its mark.
+                if self._casts.doomed and self._casts.is_doomed(cast):
+                    return _aborted()
+                value, count = self._handlers[operation](frames, **options)
+                if count is not None:
+                    reply = {"status": "ok", "count": count}
+                if value is not None:
+                    results = self._dumps(value)
+            finally:
+                if self._main_thread is not None:
+                    # This is the thread that a signal interrupts: now it does not any more.
+                    self._interruptible = False
+                else:
+                    with self._leaving:
+                        self._interruptible = False
+            for _ in range(_MOMENT):
+                # What was raised from another thread arrives now, and in no later call.
+                pass
+        except BaseException as error:
+            self._interruptible = False
+            reply = self._failure(error, operation)
+            results = ()
+            if operation == "execute" and not options["silent"]:
+                # What was to follow code that a person has typed is not run.
+                self._failed[client] = number
+        if self._outputs is not None and (events := self._outputs.close()):
+            reply = {"status": "ok"} if reply is None else reply
+            reply["events"] = events
+        first = _reply.OK if reply is None else _reply.dumps(reply)
+        return [first, *results], (started, time.time())
+
+    def _make_shell(self) -> Any:
+        own_process = self._main_thread is not None
+        shell = make_shell(self._running_outputs, self._native.directory, own_process)
+        _canning.unpickle_for(shell.namespace)
+        return shell
+
+    def _running_outputs(self) -> Outputs:
+        """Return the outputs of what runs, which are made when there is the first."""
+        outputs = self._find_outputs()
+        assert outputs is not None
+        return outputs
+
+    def _find_outputs(self) -> Outputs | None:
+        if self._outputs is None and self._running is not None:
+            self._outputs = Outputs(partial(self._send, self._running), self._later)
+        return self._outputs
 
     def _send(self, cast: Cast, first: int, events: list[Any]) -> None:
         # A task's outputs come with its result.
@@ -202,44 +279,6 @@ class Engine:
 
     def _later(self, seconds: float, function: Callable[[], None]) -> None:
         self._loop.soon(self._loop.asyncio_loop.call_later, seconds, function)
-
-    def _perform(self, cast: Cast, operation: str, options: dict[str, Any]) -> Result:
-        """Do what a cast says."""
-        started = time.time()
-        self._outputs = outputs = Outputs(partial(self._send, cast), self._later)
-        reply: dict[str, Any] = {"status": "ok"}
-        frames: list[Any] = []
-        with outputs:
-            if self._shell is None:
-                own_process = self._main_thread is not None
-                self._shell = make_shell(self._running_outputs, self._native.directory, own_process)
-            try:
-                try:
-                    self._interruptible = True
-                    # From now on an interrupt reaches it; one that came before has left its mark.
-                    if self._casts.is_doomed(cast):
-                        return _aborted()
-                    value, number = self._handlers[operation](cast.frames[1:], **options)
-                    if number is not None:
-                        reply["count"] = number
-                    if value is not None:
-                        frames = self._dumps(value)
-                finally:
-                    with self._leaving:
-                        self._interruptible = False
-                for _ in range(_MOMENT):
-                    # What was raised from another thread arrives now, and in no later call.
-                    pass
-            except BaseException as error:
-                self._interruptible = False
-                reply |= self._failure(error, operation)
-        if events := outputs.close():
-            reply["events"] = events
-        return [_reply.dumps(reply), *frames], (started, time.time())
-
-    def _running_outputs(self) -> Outputs:
-        assert self._outputs is not None
-        return self._outputs
 
     def _dumps(self, value: Any) -> list[Any]:
         try:
@@ -283,7 +322,7 @@ class Engine:
         return self._loads(shared), self._loads(parts[self.id])
 
     def _apply(self, frames: Sequence[Any]) -> _Result:
-        function, args, kwargs = self._loads(frames)
+        function, args, kwargs = _canning.loads_call(frames, self._shell.namespace)
         return function(*args, **kwargs), None
 
     def _apply_part(self, frames: Sequence[Any], own: bool, elementwise: bool) -> _Result:
@@ -303,7 +342,7 @@ class Engine:
 
     def _push(self, frames: Sequence[Any], own: bool = False) -> _Result:
         namespace = self._shell.namespace
-        values = self._own(frames)[1] if own else self._loads(frames)
+        values = self._own(frames)[1] if own else _canning.loads_values(frames, namespace)
         for name, value in values.items():
             if name.isidentifier():
                 namespace[name] = value
@@ -330,6 +369,16 @@ class Engine:
     def _choose_pickler(self, _frames: Sequence[Any], by_value: bool) -> _Result:
         self._by_value = by_value
         return _NOTHING
+
+
+@lru_cache(maxsize=64)
+def _read_head(frame: bytes) -> tuple[str, dict[str, Any], int]:
+    """Return an operation, its options, and the last failed cast that its client knew of.
+
+    The next call has the same, most of the time.
+    """
+    head: tuple[str, dict[str, Any], int] = pickle.loads(frame)
+    return head
 
 
 def _aborted() -> Result:

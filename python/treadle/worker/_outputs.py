@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["Event", "Outputs"]
+__all__ = ["CapturingStream", "Event", "Outputs", "capture", "put_streams", "release"]
 
 #: A message's type and content, as Jupyter has them: ``("stream", {"name": …, "text": …})``.
 Event = tuple[str, dict[str, Any]]
@@ -16,10 +16,27 @@ Event = tuple[str, dict[str, Any]]
 _PAUSE = 0.05
 
 
+def capture(outputs: Callable[[], Outputs | None]) -> None:
+    """Make what the calling thread prints from now on output of what it runs then, if it does."""
+    _outputs_of[threading.get_ident()] = outputs
+    put_streams()
+
+
+def put_streams() -> None:
+    """Put the streams in their places that capture, if somebody has put others there."""
+    if type(sys.stdout) is not CapturingStream and sys.stdout is not None:
+        sys.stdout = CapturingStream(sys.stdout, "stdout")
+    if type(sys.stderr) is not CapturingStream and sys.stderr is not None:
+        sys.stderr = CapturingStream(sys.stderr, "stderr")
+
+
+def release() -> None:
+    """Capture nothing of the calling thread any more."""
+    _outputs_of.pop(threading.get_ident(), None)
+
+
 class Outputs:
     """The outputs of one cast, which are sent while it runs.
-
-    As a context manager it makes what the calling thread prints in the block output.
 
     Parameters
     ----------
@@ -40,17 +57,6 @@ class Outputs:
         self._events: list[Event] = []
         self._sent = 0
         self._scheduled = self._closed = False
-
-    def __enter__(self) -> None:
-        # They stay, and are put there again if somebody has put others in their place.
-        if type(sys.stdout) is not _Stream and sys.stdout is not None:
-            sys.stdout = _Stream(sys.stdout, "stdout")
-        if type(sys.stderr) is not _Stream and sys.stderr is not None:
-            sys.stderr = _Stream(sys.stderr, "stderr")
-        _outputs_of[threading.get_ident()] = self
-
-    def __exit__(self, *_: object) -> None:
-        _outputs_of.pop(threading.get_ident(), None)
 
     def write(self, name: str, text: str) -> None:
         """Add text of a stream."""
@@ -91,10 +97,16 @@ class Outputs:
 
 
 # Where what a thread prints goes.
-_outputs_of: dict[int, Outputs] = {}
+_outputs_of: dict[int, Callable[[], Outputs | None]] = {}
 
 
-class _Stream:
+def _outputs_here() -> Outputs | None:
+    """Return the outputs of what the calling thread runs, if they are captured."""
+    find = _outputs_of.get(threading.get_ident())
+    return None if find is None else find()
+
+
+class CapturingStream:
     """A standard stream, but for the text of threads whose outputs are captured."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
@@ -102,7 +114,7 @@ class _Stream:
         self._name = name
 
     def write(self, text: str) -> int:
-        outputs = _outputs_of.get(threading.get_ident())
+        outputs = _outputs_here()
         if outputs is None:
             return self._stream.write(text)
         if not isinstance(text, str):
@@ -115,7 +127,7 @@ class _Stream:
             self.write(line)
 
     def isatty(self) -> bool:
-        return threading.get_ident() not in _outputs_of and self._stream.isatty()
+        return _outputs_here() is None and self._stream.isatty()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

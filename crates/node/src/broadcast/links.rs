@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_broadcast::{Message, Neighbour};
+use foldhash::fast::RandomState;
+use treadle_broadcast::Neighbour;
 use treadle_net::{INLINE, Incoming, NetError, Peer, Poller, Received, SMALL};
 
 use super::store::Store;
 use crate::message::Data;
-use crate::wire::decode_relayed;
+use crate::wire::decode_chunk;
 
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -20,9 +21,9 @@ const COMING: usize = 64;
 /// The connections. Of two to the same neighbour, as both may have dialled, the first is sent on.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    by_key: HashMap<usize, Link>,
+    by_key: HashMap<usize, Link, RandomState>,
     /// The oldest first.
-    by_neighbour: HashMap<Neighbour, Vec<usize>>,
+    by_neighbour: HashMap<Neighbour, Vec<usize>, RandomState>,
     last_key: usize,
     /// With messages that are to be written.
     corked: Vec<usize>,
@@ -250,17 +251,9 @@ fn inline(frames: &[Bytes]) -> u64 {
 
 /// Lets an object come; whether its second frame goes to its place.
 fn accept(incoming: &Incoming, key: usize, store: &mut Store) -> Result<bool, NetError> {
-    let chunk = incoming.inline_frame(0).and_then(|head| {
-        let (message, _) = decode_relayed(&head).ok()?;
-        match message {
-            Message::Chunk {
-                cast,
-                offset,
-                length,
-            } => Some((cast, offset, length)),
-            _ => None,
-        }
-    });
+    let chunk = incoming
+        .inline_frame(0)
+        .and_then(|head| decode_chunk(&head));
     let Some((cast, offset, length)) = chunk else {
         incoming.accept(Vec::new())?;
         return Ok(false);

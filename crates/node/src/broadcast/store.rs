@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use treadle_broadcast::{CastId, Runs};
 use treadle_memory::Handover;
 use treadle_net::{Frame, Target};
@@ -15,8 +16,8 @@ use super::payload::{Assembly, Payload, START};
 /// What a node keeps.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    payloads: HashMap<CastId, Held>,
-    results: HashMap<CastId, HashMap<WorkerId, Result_>>,
+    payloads: HashMap<CastId, Held, RandomState>,
+    results: HashMap<CastId, HashMap<WorkerId, Result_>, RandomState>,
     /// Bytes of payloads that were made here, or received, but not mapped.
     bytes: u64,
 }

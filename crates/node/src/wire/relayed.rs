@@ -156,6 +156,24 @@ pub fn decode_relayed(bytes: &[u8]) -> Result<(Message, FrameLengths), WireError
     Ok((message, lengths))
 }
 
+/// The bytes of a payload that a message brings, if it does: cast, offset and length. Other messages
+/// are not read.
+pub fn decode_chunk(bytes: &[u8]) -> Option<(CastId, u64, u32)> {
+    /// Of the field `chunk`, in `cluster.proto`.
+    const TAG: u8 = 3 << 3 | 2;
+    if bytes.first() != Some(&TAG) {
+        return None;
+    }
+    match decode_relayed(bytes).ok()?.0 {
+        Message::Chunk {
+            cast,
+            offset,
+            length,
+        } => Some((cast, offset, length)),
+        _ => None,
+    }
+}
+
 fn put_cast(cast: CastId) -> Option<proto::Cast> {
     Some(proto::Cast {
         session: cast.session.0,
@@ -400,6 +418,8 @@ fn get_output(output: proto::cast_outputs::Output) -> Output {
 pub(super) fn again(bytes: &[u8]) {
     if let Ok((message, lengths)) = decode_relayed(bytes) {
         let packed = encode_relayed(&message, &lengths);
+        let is_chunk = matches!(message, Message::Chunk { .. });
+        assert_eq!(decode_chunk(&packed).is_some(), is_chunk);
         let unpacked = decode_relayed(&packed).expect("this side packed it");
         assert!(unpacked == (message, lengths));
     }

@@ -89,8 +89,12 @@ pub(crate) fn memories<'py>(
     py: Python<'py>,
     frames: Vec<Frame>,
 ) -> PyResult<Vec<Bound<'py, Memory>>> {
-    let memory = |frame| Bound::new(py, Memory::new(frame)?);
-    frames.into_iter().map(memory).collect()
+    frames.into_iter().map(|frame| memory(py, frame)).collect()
+}
+
+/// A frame as an object with a buffer.
+pub(crate) fn memory(py: Python<'_>, frame: Frame) -> PyResult<Bound<'_, Memory>> {
+    Bound::new(py, Memory::new(frame)?)
 }
 
 fn pickled<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Bound<'py, PyAny>> {

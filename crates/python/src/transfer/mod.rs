@@ -29,7 +29,7 @@ mod sending;
 mod timeline;
 mod wait;
 
-pub(crate) use decode::{decode, decode_parts, memories};
+pub(crate) use decode::{decode, decode_parts, memories, memory};
 pub(crate) use encode::{Encoded, encode, encode_view};
 pub(crate) use held::{Held, release_all};
 pub(crate) use listener::parse;

@@ -5,8 +5,9 @@ use crate::cluster::connection::encode_times;
 use crate::transfer::{self, Held};
 use bytes::Bytes;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 use std::time::{Duration, Instant};
+use treadle_net::Frame;
 use treadle_node::worker::Next;
 use treadle_node::worker::snapshot;
 use treadle_types::ClientId;
@@ -19,6 +20,11 @@ const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// interpreter's lock.
 const LARGE: usize = 64 << 10;
 
+/// Frames before the first that may be a buffer: what to do, and the pickle or the code of it.
+const HEADS: usize = 2;
+/// Python knows those again that came before, by their bytes (`treadle._canning`).
+const SHORT: usize = 8 << 10;
+
 /// A client, the number of its cast, and the frames.
 pub(super) type Taken<'py> = (u32, u64, Bound<'py, PyList>);
 
@@ -30,20 +36,17 @@ impl Worker {
     ) -> PyResult<Option<Taken<'py>>> {
         let node = &self.0.node;
         let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e6));
-        let look = match transfer::is_main_thread() {
-            true => LOOK,
-            false => LOOK_IDLE,
-        };
+        let mut look = LOOK;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let cast = py.detach(|| node.next_cast(left.min(look)));
             match cast {
                 Next::Cast(cast) => {
-                    let frames = PyList::new(py, transfer::memories(py, cast.frames)?)?;
-                    return Ok(Some((cast.client.0, cast.number, frames)));
+                    return Ok(Some((cast.client.0, cast.number, taken(py, cast.frames)?)));
                 }
                 Next::Nudged => return Ok(None),
-                Next::Nothing => {}
+                Next::Nothing if transfer::is_main_thread() => {}
+                Next::Nothing => look = LOOK_IDLE,
             }
             py.check_signals()?;
             if left.is_zero() || node.ended().is_some() {
@@ -70,6 +73,19 @@ impl Worker {
         py.detach(|| node.finish_cast(ClientId(client), number, frames));
         Ok(())
     }
+}
+
+/// The frames of a cast: short ones before the first buffer are `bytes`, the others writable memory.
+fn taken(py: Python<'_>, frames: Vec<Frame>) -> PyResult<Bound<'_, PyList>> {
+    let list = PyList::empty(py);
+    for (index, frame) in frames.into_iter().enumerate() {
+        if index < HEADS && frame.len() <= SHORT {
+            list.append(PyBytes::new(py, frame.as_slice()))?;
+        } else {
+            list.append(transfer::memory(py, frame)?)?;
+        }
+    }
+    Ok(list)
 }
 
 /// A frame of a result, as it is now: it may be sent later, and more than once, and the engine goes

@@ -183,12 +183,12 @@ def loads_values(frames: Sequence[Any], namespace: dict[str, Any]) -> dict[Any, 
         return values
     known = type(first) is bytes and len(first) <= _SHORT
     make, kinds = _read_kinds(first) if known else _read_kinds.__wrapped__(first)
-    buffers = iter(frames)
-    next(buffers)
-    return {
-        name: make(shape, dtype, buffer)
-        for (name, dtype, shape), buffer in zip(kinds, buffers, strict=True)
-    }
+    found = {}
+    index = 1
+    for name, dtype, shape in kinds:
+        found[name] = make(shape, dtype, frames[index])
+        index += 1
+    return found
 
 
 class _Canner(_Pickler):  # type: ignore[misc]

@@ -191,9 +191,13 @@ class Cast:
                     self._results[engine] = result_of(self.name(engine), where, arrival.frames)
             return self._results[engine]
 
+    def is_without_results(self) -> bool:
+        """Whether all engines have succeeded, and all results are nothing."""
+        return len(self._without) == len(self.engines)
+
     def results(self) -> list[Any]:
         """Return the results of all engines, once all have arrived; see :meth:`result`."""
-        if len(self._without) == len(self.engines):
+        if self.is_without_results():
             return [None] * len(self.engines)
         return [self.result(engine) for engine in self.engines]
 
@@ -251,7 +255,7 @@ class CastResult(AsyncResult):  # type: ignore[misc]
                 (result,) = results
                 if isinstance(result, Exception):
                     raise result
-            else:
+            elif not self._cast.is_without_results():
                 error.collect_exceptions(results, self._fname)
         except Exception as problem:
             self._success = False
@@ -259,6 +263,14 @@ class CastResult(AsyncResult):  # type: ignore[misc]
         else:
             self._success = True
             self.set_result(self._reconstruct_result(results))
+
+    def _finalize_result(self, _future: Any) -> None:
+        # Of a cast there are results by message only if somebody asked for its messages.
+        if self.owner and (results := self._client.results):
+            for name in self.msg_ids:
+                results.pop(name, None)
+        self._ready = True
+        self._ready_event.set()
 
     def ready(self) -> bool:
         """Whether all results have come."""

@@ -240,9 +240,10 @@ class Engine:
                 else:
                     with self._leaving:
                         self._interruptible = False
-            for _ in range(_MOMENT):
-                # What was raised from another thread arrives now, and in no later call.
-                pass
+            if self._main_thread is None:
+                for _ in range(_MOMENT):
+                    # What was raised from another thread arrives now, and in no later call.
+                    pass
         except BaseException as error:
             self._interruptible = False
             reply = self._failure(error, operation)

@@ -13,6 +13,7 @@ import numpy as np
 
 import engines
 import plots
+from bare import Bare
 from figures import Figure, Samples, interleave, time_of
 
 ENGINES = 32
@@ -89,7 +90,8 @@ def measure(quick: bool) -> Iterator[Figure]:
                 starts.values[name].append(taken)
             if last:
                 yield start_figure(starts)
-                yield from notebook(clients, 3 if quick else 9)
+                bare = stack.enter_context(Bare(ENGINES))
+                yield from notebook(clients, bare, 3 if quick else 9)
 
 
 def start_figure(starts: Samples) -> Figure:
@@ -104,7 +106,7 @@ def start_figure(starts: Samples) -> Figure:
     )
 
 
-def notebook(clients: dict[str, Any], rounds: int) -> Iterator[Figure]:
+def notebook(clients: dict[str, Any], bare: Bare, rounds: int) -> Iterator[Figure]:
     views = {
         f"{name} {kind}": view
         for name, client in clients.items()
@@ -112,6 +114,8 @@ def notebook(clients: dict[str, Any], rounds: int) -> Iterator[Figure]:
     }
     medians: dict[Any, dict[str, float]] = {}
     for what, turns in calls(views).items():
+        if what == "call":
+            turns["bare"] = functools.partial(bare.call, nothing)
         samples = interleave(
             {name: functools.partial(seconds, turn) for name, turn in turns.items()}, rounds
         )
@@ -131,6 +135,14 @@ def notebook(clients: dict[str, Any], rounds: int) -> Iterator[Figure]:
                 f"≥ {BAR} ×",
                 ratio >= BAR,
                 f"published, 100 engines: {published}",
+            )
+        if "bare" in turns:
+            yield Figure(
+                f"the same at {ENGINES} bare Python processes: a function read from a socket, called, "
+                "answered",
+                time_of(samples.median("bare")),
+                f"direct view: {time_of(samples.median('treadle direct'))}",
+                f"the view takes {samples.ratio('treadle direct', 'bare'):.1f} ×",
             )
     plots.draw(ENGINES, {side: medians[side] for side in SIDES})
     speedup = statistics.geometric_mean(

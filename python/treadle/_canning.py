@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib.util import MAGIC_NUMBER
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 
@@ -120,9 +120,9 @@ def dumps_call(
     """
     kind = type(function)
     if kind is FunctionType and not by_value and not _is_found(function):
-        code = _simple_code(function)
-        if code is not None:
-            frame = pickle.dumps((MAGIC_NUMBER, code, function.__module__ or _MAIN), protocol=5)
+        simple = _simple(function)
+        if simple is not None:
+            frame = pickle.dumps(simple, protocol=5)
             return [frame, *(dumps((args, kwargs)) if args or kwargs else ())]
     return [b"", *dumps((function, args, kwargs), by_value=by_value)]
 
@@ -142,9 +142,11 @@ def loads_call(
         function, args, kwargs = loads(frames[1:], namespace)
         return function, args, kwargs
     known = type(first) is bytes and len(first) <= _SHORT
-    code, module = _read_simple(first) if known else _read_simple.__wrapped__(first)
+    code, module, annotations = _read_simple(first) if known else _read_simple.__wrapped__(first)
     function = FunctionType(code, namespace if module.startswith("__") else _globals_of(module))
     function.__module__ = module
+    if annotations:
+        function.__annotations__ = annotations.copy()
     if len(frames) == 1:
         return function, (), {}
     args, kwargs = loads(frames[1:], namespace)
@@ -239,9 +241,10 @@ def _is_found(function: FunctionType) -> bool:
 
 
 def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
+    simple = _simple(function)
+    if simple is not None:
+        return _make_simple_function, simple
     module = function.__module__ or _MAIN
-    if (code := _simple_code(function)) is not None:
-        return _make_simple_function, (MAGIC_NUMBER, code, module)
     state = (
         function.__qualname__,
         function.__defaults__,
@@ -256,31 +259,46 @@ def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
     return _make_function, made, state, None, None, _complete_function
 
 
-def _simple_code(function: FunctionType) -> bytes | None:
-    """Return a function's code, if the function is that, with the names in it, and nothing else."""
+#: A magic number, code, the name of a module, annotations.
+_Simple: TypeAlias = "tuple[bytes, bytes, str, dict[str, Any]]"
+
+
+def _simple(function: FunctionType) -> _Simple | None:
+    """Return what a function is, if it is its code, with the names in it, and annotations."""
     others = (
         function.__closure__,
         function.__defaults__,
         function.__kwdefaults__,
-        function.__annotations__,
         function.__dict__,
     )
-    if any(others):
+    annotations = function.__annotations__
+    if any(others) or not all(map(_is_named, annotations.values())):
         return None
     plain = FunctionType(function.__code__, {}, function.__code__.co_name)
     named = attrgetter("__name__", "__qualname__", "__doc__")
     if named(function) != named(plain):
         return None
     try:
-        return marshal.dumps(function.__code__)
+        code = marshal.dumps(function.__code__)
     except ValueError:
         # A constant that somebody has put there.
         return None
+    return MAGIC_NUMBER, code, function.__module__ or _MAIN, annotations
 
 
-def _make_simple_function(magic: bytes, code: bytes, module: str) -> FunctionType:
+def _is_named(annotation: Any) -> bool:
+    """Whether all functions that are annotated with it may share it."""
+    if annotation is None or type(annotation) is str:
+        return True
+    return type(annotation) is type and annotation.__module__ == "builtins"
+
+
+def _make_simple_function(
+    magic: bytes, code: bytes, module: str, annotations: dict[str, Any]
+) -> FunctionType:
     function = FunctionType(_read_code(magic, code), _globals_of(module))
     function.__module__ = module
+    function.__annotations__ = annotations
     return function
 
 
@@ -299,9 +317,9 @@ _SHORT = 8 << 10
 
 
 @lru_cache(maxsize=256)
-def _read_simple(frame: Any) -> tuple[CodeType, str]:
-    magic, code, module = pickle.loads(frame)
-    return _read_code(magic, code), module
+def _read_simple(frame: Any) -> tuple[CodeType, str, dict[str, Any]]:
+    magic, code, module, annotations = pickle.loads(frame)
+    return _read_code(magic, code), module, annotations
 
 
 @lru_cache(maxsize=256)

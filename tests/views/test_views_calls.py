@@ -90,22 +90,29 @@ def test_functions_arrive_with_all_that_they_have(view: Any) -> None:
     def kept(a: int = 1, *, b: int = 2) -> int:
         return a + b
 
+    def annotated(a, b: int, c: int) -> None: ...  # type: ignore[no-untyped-def]
+
+    annotated.__annotations__["c"] = int
+
+    class Own:
+        pass
+
+    def of_own(a, b) -> None: ...  # type: ignore[no-untyped-def]
+
+    of_own.__annotations__["b"] = Own
+
     def describe(function: Any) -> list[Any]:
-        names = (
-            "__name__",
-            "__qualname__",
-            "__doc__",
-            "__module__",
-            "__defaults__",
-            "__kwdefaults__",
-        )
-        return [getattr(function, name) for name in names]
+        names = ["name", "qualname", "doc", "module", "defaults", "kwdefaults"]
+        found = [getattr(function, f"__{name}__") for name in names]
+        kinds = function.__annotations__.items()
+        return [*found, [(name, getattr(kind, "__name__", kind)) for name, kind in kinds]]
 
     for change in ("", "__name__", "__qualname__", "__doc__"):
         if change:
             setattr(renamed, change, "another")
         assert view.apply_sync(describe, renamed) == [describe(renamed)] * 3
-    assert view.apply_sync(describe, kept) == [describe(kept)] * 3
+    for function in (kept, annotated, of_own):
+        assert view.apply_sync(describe, function) == [describe(function)] * 3
     # What is called is sent in another way than what is an argument.
     renamed.__name__ = "named"
     assert view.apply_sync(renamed) == [None] * 3
@@ -134,6 +141,25 @@ def test_functions_of_the_same_code_are_not_the_same_function(view: Any) -> None
     # Longer than what is remembered.
     long = eval("lambda: " + repr("x" * 20_000))
     assert view.apply_sync(long) == ["x" * 20_000] * 3
+
+
+def test_what_is_read_once_is_not_shared() -> None:
+    def call(a: int) -> None:
+        pass
+
+    frames = _canning.dumps_call(call, (1,), {})
+    first, *_ = _canning.loads_call(frames, {})
+    first.__annotations__["a"] = "changed"
+    second, args, kwargs = _canning.loads_call(frames, {})
+    assert second is not first
+    assert second.__code__ is first.__code__
+    assert second.__annotations__ == {"a": "int", "return": "None"}
+    assert (args, kwargs) == ((1,), {})
+
+    frames = _canning.dumps_values({"a": np.arange(3)})
+    first = _canning.loads_values(frames, {})
+    del first["a"]
+    assert list(_canning.loads_values(frames, {})) == ["a"]
 
 
 def test_code_of_another_python_is_refused() -> None:

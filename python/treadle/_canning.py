@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib.util import MAGIC_NUMBER
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle
 
@@ -32,7 +32,7 @@ __all__ = [
     "loads",
     "loads_call",
     "loads_values",
-    "unpickle_for",
+    "remembered",
 ]
 
 _Pickler: Any = cloudpickle.Pickler
@@ -42,6 +42,26 @@ _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 # What ipyparallel's `interactive` and its like mark as the user's own.
 _MAIN = "__main__"
+
+
+# Bytes of a frame that is remembered.
+_SHORT = 8 << 10
+
+_Read = TypeVar("_Read")
+
+
+def remembered(read: Callable[[Any], _Read]) -> Callable[[Any], _Read]:
+    """Have a function that reads a frame know short ones again, by their bytes: they often come again.
+
+    What it returns is not the caller's to change.
+    """
+    known = lru_cache(maxsize=256)(read)
+
+    def read_again(frame: Any) -> _Read:
+        is_short = type(frame) is bytes and len(frame) <= _SHORT
+        return known(frame) if is_short else read(frame)
+
+    return read_again
 
 
 class Buffer(Protocol):
@@ -90,19 +110,11 @@ def loads(frames: Sequence[Any], namespace: dict[str, Any] | None = None) -> Any
     Exception
         Whatever unpickling raises: a module is not there, or a name that a reference has.
     """
-    before = _here.namespace
-    if namespace is before:
-        return pickle.loads(frames[0], buffers=frames[1:])
-    _here.namespace = namespace
+    before, _here.namespace = _here.namespace, namespace
     try:
         return pickle.loads(frames[0], buffers=frames[1:])
     finally:
         _here.namespace = before
-
-
-def unpickle_for(namespace: dict[str, Any]) -> None:
-    """Have :func:`loads` find functions and references there, in the calling thread."""
-    _here.namespace = namespace
 
 
 def dumps_call(
@@ -141,8 +153,7 @@ def loads_call(
     if not len(first):
         function, args, kwargs = loads(frames[1:], namespace)
         return function, args, kwargs
-    known = type(first) is bytes and len(first) <= _SHORT
-    code, module, annotations = _read_simple(first) if known else _read_simple.__wrapped__(first)
+    code, module, annotations = _read_simple(first)
     function = FunctionType(code, namespace if module.startswith("__") else _globals_of(module))
     function.__module__ = module
     if annotations:
@@ -183,13 +194,10 @@ def loads_values(frames: Sequence[Any], namespace: dict[str, Any]) -> dict[Any, 
     if not len(first):
         values: dict[Any, Any] = loads(frames[1:], namespace)
         return values
-    known = type(first) is bytes and len(first) <= _SHORT
-    make, kinds = _read_kinds(first) if known else _read_kinds.__wrapped__(first)
+    make, kinds = _read_kinds(first)
     found = {}
-    index = 1
-    for name, dtype, shape in kinds:
+    for index, (name, dtype, shape) in enumerate(kinds, 1):
         found[name] = make(shape, dtype, frames[index])
-        index += 1
     return found
 
 
@@ -312,17 +320,13 @@ def _read_code(magic: bytes, code: bytes) -> CodeType:
     return found
 
 
-# Bytes of functions, and of names of arrays, that are remembered: they often come again.
-_SHORT = 8 << 10
-
-
-@lru_cache(maxsize=256)
+@remembered
 def _read_simple(frame: Any) -> tuple[CodeType, str, dict[str, Any]]:
     magic, code, module, annotations = pickle.loads(frame)
     return _read_code(magic, code), module, annotations
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _read_kinds(frame: Any) -> tuple[Callable[..., Any], list[tuple[Any, Any, Any]]]:
     """Return what makes arrays, and their names, types and shapes."""
     import numpy

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 from treadle import _canning, _reply
@@ -83,7 +83,7 @@ class Engine:
         self._by_value = False
         self._running: Cast | None = None
         # Casts so far, with the one that runs.
-        self._begun = 0
+        self._taken = 0
         self._handlers: dict[str, Callable[..., _Result]] = {
             "apply": self._apply,
             "execute": self._execute,
@@ -118,7 +118,7 @@ class Engine:
 
     def _status(self) -> dict[str, int]:
         running = int(self._running is not None)
-        return {"queue": self._casts.waiting + running, "completed": self._begun - running}
+        return {"queue": self._casts.waiting + running, "completed": self._taken - running}
 
     def _signal(self, number: int | str) -> None:
         """Send the process a signal, or interrupt what runs here: nothing else if it is SIGINT."""
@@ -180,13 +180,15 @@ class Engine:
     def _run_next(self) -> bool:
         """Run a cast; ``False``: there will be none."""
         try:
-            of_task = self._casts.of_tasks and self._casts.next_of_task()
-            cast = of_task or self._native.next_cast(_LOOK)
+            if self._casts.of_tasks:
+                cast = self._casts.next_of_task()
+            else:
+                cast = self._native.next_cast(_LOOK)
             if cast is None:
                 # A task may want something meanwhile.
                 return not self._casts.over
             self._running = cast
-            self._begun += 1
+            self._taken += 1
             result: Result | None = None
             try:
                 result = self._perform(cast)
@@ -197,7 +199,7 @@ class Engine:
             pass
         except Exception:
             # It has no outputs any more: this is for the worker's log.
-            self._running = None
+            self._running = self._outputs = None
             logger.exception("A cast failed in the engine itself")
         finally:
             # What it was sent is let go of before the next one comes.
@@ -211,7 +213,7 @@ class Engine:
         through, and each object, costs more than what it does (``docs/views.md``).
         """
         client, number, (head, *frames) = cast
-        operation, options, known = _read_head(head if type(head) is bytes else bytes(head))
+        operation, options, known = _read_head(head)
         if self._failed and known < self._failed.get(client, 0):
             # Code failed that its client did not know of when it sent this.
             return _aborted()
@@ -259,9 +261,7 @@ class Engine:
 
     def _make_shell(self) -> Any:
         own_process = self._main_thread is not None
-        shell = make_shell(self._running_outputs, self._native.directory, own_process)
-        _canning.unpickle_for(shell.namespace)
-        return shell
+        return make_shell(self._running_outputs, self._native.directory, own_process)
 
     def _running_outputs(self) -> Outputs:
         """Return the outputs of what runs, which are made when there is the first."""
@@ -372,8 +372,8 @@ class Engine:
         return _NOTHING
 
 
-@lru_cache(maxsize=64)
-def _read_head(frame: bytes) -> tuple[str, dict[str, Any], int]:
+@_canning.remembered
+def _read_head(frame: Any) -> tuple[str, dict[str, Any], int]:
     """Return an operation, its options, and the last failed cast that its client knew of.
 
     The next call has the same, most of the time.

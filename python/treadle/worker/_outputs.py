@@ -17,9 +17,11 @@ _PAUSE = 0.05
 
 
 def capture(outputs: Callable[[], Outputs | None]) -> None:
-    """Make what the calling thread prints from now on output of what it runs then, if it does."""
+    """Make what the calling thread prints from now on output of what it runs then, if it does.
+
+    As long as the streams are those of :func:`put_streams`.
+    """
     _outputs_of[threading.get_ident()] = outputs
-    put_streams()
 
 
 def put_streams() -> None:

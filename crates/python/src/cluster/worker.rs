@@ -1,6 +1,7 @@
 //! `treadle._core.Worker`: a worker in this process.
 
 mod casts;
+mod embedder;
 mod executor;
 mod live;
 mod service;
@@ -16,6 +17,7 @@ use super::security::Credentials;
 use crate::recipe::{self, Definition};
 use crate::transfer::{Limit, blocking, enter, parse};
 use bytes::Bytes;
+use embedder::Embedder;
 use executor::{Current, Definitions};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -28,15 +30,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use treadle_node::message::{Answer, Call};
-use treadle_node::worker::{Host, Options, Worker as Node};
+use treadle_node::worker::{Options, Worker as Node};
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// How long the end of a worker waits for the tasks that run.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 /// How long values wait for room in memory while the disk fails.
 const DISK: Duration = Duration::from_secs(10);
-/// Exit status of a process that took more memory than it may: `EX_OSERR`.
-const OVERFLOWED: i32 = 71;
 /// Types whose pickle is remembered.
 const CLASSES: usize = 4096;
 
@@ -187,116 +187,6 @@ impl Shared {
 fn host_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
-}
-
-/// What the native side calls.
-struct Embedder(Arc<Shared>);
-
-impl Host for Embedder {
-    fn spawn(&self) {
-        self.0.spawn();
-    }
-
-    fn call(&self, call: Call) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Call(call));
-        }
-    }
-
-    fn answer(&self, answer: Answer) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Answer(answer));
-        }
-    }
-
-    fn ended(&self, reason: &str) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::End(reason.to_owned()));
-        }
-    }
-
-    fn cast_came(&self) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::CastCame);
-        }
-    }
-
-    fn interrupt_cast(&self, client: ClientId, number: u64) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::InterruptCast(client.0, number));
-        }
-    }
-
-    fn undefine(&self, client: ClientId) {
-        let mut gone = Vec::new();
-        lock(&self.0.definitions).retain(|(whose, _), definition| {
-            let keep = *whose != client;
-            if !keep {
-                gone.push(Arc::clone(definition));
-            }
-            keep
-        });
-        self.0.forget(gone);
-    }
-
-    fn withdraw(&self, client: ClientId, numbers: &[u32]) {
-        let gone = {
-            let mut definitions = lock(&self.0.definitions);
-            let gone = numbers
-                .iter()
-                .filter_map(|&number| definitions.remove(&(client, number)));
-            gone.collect()
-        };
-        self.0.forget(gone);
-    }
-
-    fn dropped(&self, object: ObjectId) {
-        let key = self.0.keys().remove(&object);
-        if self.0.actors().remove(&object)
-            && let (Some(key), Some(desk)) = (key, self.0.desk.get())
-        {
-            desk.push(Job::DropActor(key));
-        }
-    }
-
-    /// Ends the process, without the interpreter: a task that allocates may hold its lock.
-    fn overflow(&self, used: u64) {
-        let running: Vec<Bytes> = {
-            let running = lock(&self.0.running);
-            running
-                .values()
-                .map(|current| current.key.clone())
-                .collect()
-        };
-        if running.is_empty() {
-            // No task is at fault, and the next process would take as much.
-            return;
-        }
-        let keys: Vec<String> = running.iter().map(|key| readable(key)).collect();
-        let limit = self.0.node.options().memory;
-        let line = format!(
-            "{} MB of memory beside its values, of {} MB allowed, while it ran {}: it ends. Make \
-             smaller pieces, or raise the memory limit",
-            used / 1_000_000,
-            limit / 1_000_000,
-            keys.join(", ")
-        );
-        self.0.log(&line);
-        self.0
-            .node
-            .close("it took too much memory", Cause::MemoryLimit, line);
-        // SAFETY: it ends the process, whose memory nobody looks at afterwards.
-        unsafe { libc::_exit(OVERFLOWED) }
-    }
-}
-
-/// A key for people who read logs.
-fn readable(key: &[u8]) -> String {
-    match treadle_types::Value::from_bytes(key) {
-        Ok(treadle_types::Value::Str(key)) => format!("{key:?}"),
-        Ok(key) => format!("{key:?}"),
-        Err(_) => "a task".to_owned(),
-    }
 }
 
 /// A worker, as native threads of this process. The executor threads run Python.

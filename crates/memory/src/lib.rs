@@ -6,9 +6,14 @@
 //!   handed out like `malloc` does. An [`Export`] is a snapshot: what its receiver sees never
 //!   changes, whatever the sender does with its array.
 //! - [`Mapping`] (Linux): the receiver's side. A hostile sender can crash nobody. A [`Handover`]
-//!   gives what is mapped to a third process.
+//!   gives what is mapped to a third process. A [`Foreign`] file that is kept need not be passed
+//!   again.
 
 mod error;
+#[cfg(target_os = "linux")]
+mod file;
+#[cfg(target_os = "linux")]
+mod foreign;
 mod fork;
 mod heap;
 mod idle;
@@ -28,6 +33,10 @@ mod segments;
 mod size_class;
 
 pub use error::MemoryError;
+#[cfg(target_os = "linux")]
+pub use file::FileId;
+#[cfg(target_os = "linux")]
+pub use foreign::Foreign;
 pub use heap::trim_heap;
 pub use limit::memory_limit;
 #[cfg(target_os = "linux")]

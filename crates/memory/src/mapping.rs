@@ -1,20 +1,15 @@
 //! The receiver's side of shared memory.
 
+use crate::MemoryError;
+use crate::foreign::Foreign;
 use crate::received::{self, Hook, Origin, Release};
 use crate::region::Region;
-use crate::{MemoryError, fork, memfd};
 use bytes::Bytes;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::SealFlags;
-use rustix::mm::MapFlags;
+use rustix::fd::OwnedFd;
 use rustix::param::page_size;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// `statfs` of a memfd without huge pages. With huge pages, a write to a private mapping may find
-/// none left, and that is a `SIGBUS`.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Somebody else's memory, mapped: reading costs no copy, what is written stays here.
 ///
@@ -25,6 +20,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub struct Mapping {
     /// `None`: there are no bytes to map.
     region: Option<Region>,
+    /// Where the region begins in the file.
+    first: u64,
     start: NonNull<u8>,
     len: usize,
     lender: Lender,
@@ -52,35 +49,38 @@ impl Mapping {
     /// - [`MemoryError::OutOfBounds`], if it has fewer bytes.
     /// - [`MemoryError::System`], if the kernel refuses to map it.
     pub fn new(fd: OwnedFd, offset: u64, length: u64) -> Result<Self, MemoryError> {
-        fork::watch();
-        verify(&fd, offset, length)?;
-        let len = usize::try_from(length).map_err(|_| MemoryError::TooLarge { len: usize::MAX })?;
-        let mut mapping = Mapping {
-            region: None,
-            start: NonNull::dangling(),
-            len,
-            lender: Lender::Closed(Release::new()),
+        Foreign::new(fd)?.map(offset, length)
+    }
+
+    /// `len` bytes from `offset` of the file on, in a region of its pages.
+    pub(crate) fn of(file: &Arc<Foreign>, region: Region, offset: u64, len: usize) -> Self {
+        let within_page = (offset % page_size() as u64) as usize;
+        // SAFETY: less than a page into a region that has more bytes than that.
+        let start = unsafe { region.start().add(within_page) };
+        let lender = if file.may_stay() {
+            let origin = Arc::new(Origin::new(Arc::clone(file)));
+            received::enter(start.addr().get(), len, offset, Arc::clone(&origin));
+            Lender::Kept(origin)
+        } else {
+            Lender::Closed(Release::new())
         };
-        if len > 0 {
-            let within_page = (offset % page_size() as u64) as usize;
-            let region = Region::of_file(
-                fd.as_fd(),
-                offset - within_page as u64,
-                len.checked_add(within_page)
-                    .ok_or(MemoryError::TooLarge { len })?,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?;
-            // SAFETY: less than a page into a mapping that has more bytes than that.
-            mapping.start = unsafe { region.start().add(within_page) };
-            mapping.region = Some(region);
-            if received::has_room() {
-                let origin = Arc::new(Origin::new(fd));
-                let first = mapping.start.addr().get();
-                received::enter(first, len, offset, Arc::clone(&origin));
-                mapping.lender = Lender::Kept(origin);
-            }
+        Self {
+            region: Some(region),
+            first: offset - within_page as u64,
+            start,
+            len,
+            lender,
         }
-        Ok(mapping)
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self {
+            region: None,
+            first: 0,
+            start: NonNull::dangling(),
+            len: 0,
+            lender: Lender::Closed(Release::new()),
+        }
     }
 
     /// Calls `hook` when the memory is unmapped, and by those that it was handed on to, on the
@@ -145,32 +145,6 @@ impl Mapping {
     }
 }
 
-fn verify(fd: &OwnedFd, offset: u64, length: u64) -> Result<(), MemoryError> {
-    let unsafe_because = |reason| Err(MemoryError::Unsafe { reason });
-    let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
-        return unsafe_because("it is no memfd");
-    };
-    if !seals.contains(SealFlags::SHRINK) {
-        return unsafe_because("it is not sealed against shrinking");
-    }
-    let status = rustix::fs::fstat(fd).map_err(MemoryError::system("fstat", 0))?;
-    if Some(status.st_dev) != memfd::device() {
-        let kind = rustix::fs::fstatfs(fd).map_err(MemoryError::system("fstatfs", 0))?;
-        if kind.f_type as u64 != TMPFS_MAGIC {
-            return unsafe_because("it consists of huge pages");
-        }
-    }
-    let size = status.st_size as u64;
-    if offset.checked_add(length).is_none_or(|end| end > size) {
-        return Err(MemoryError::OutOfBounds {
-            offset,
-            length,
-            size,
-        });
-    }
-    Ok(())
-}
-
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
         self.as_slice()
@@ -179,11 +153,14 @@ impl AsRef<[u8]> for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if matches!(self.lender, Lender::Kept(_)) {
-            received::leave(self.start.addr().get());
-        }
+        let region = self.region.take();
         // The lender is told after this, at the earliest.
-        drop(self.region.take());
+        if let Lender::Kept(origin) = &self.lender {
+            received::leave(self.start.addr().get());
+            if let Some(region) = region {
+                origin.file().put_back(self.first, region);
+            }
+        }
     }
 }
 

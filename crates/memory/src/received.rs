@@ -6,15 +6,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::process::{Resource, getrlimit};
+use rustix::fd::{AsFd, BorrowedFd};
 
+use crate::file::FileId;
+use crate::foreign::Foreign;
 use crate::{Mapping, MemoryError, fork, pagemap};
 
 pub(crate) type Hook = Box<dyn FnOnce() + Send + Sync>;
-
-/// Mappings keep at most this part of the process's descriptors open.
-const SHARE: u64 = 8;
 
 /// What is mapped, by first address. Whoever unmaps something removes it from here first, because
 /// the address may be somebody else's from then on.
@@ -33,7 +31,7 @@ struct Mapped {
 /// A lender's file. When nobody has it here, and nobody who got it from here, the lender is told.
 pub(crate) struct Origin {
     id: u64,
-    file: OwnedFd,
+    file: Arc<Foreign>,
     release: Release,
 }
 
@@ -68,7 +66,7 @@ impl Drop for Release {
 }
 
 impl Origin {
-    pub(crate) fn new(file: OwnedFd) -> Self {
+    pub(crate) fn new(file: Arc<Foreign>) -> Self {
         Self {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             file,
@@ -76,15 +74,13 @@ impl Origin {
         }
     }
 
+    pub(crate) fn file(&self) -> &Arc<Foreign> {
+        &self.file
+    }
+
     pub(crate) fn release(&self) -> &Release {
         &self.release
     }
-}
-
-/// Whether a further mapping may keep its descriptor.
-pub(crate) fn has_room() -> bool {
-    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE;
-    (lock(&MAPPED).len() as u64) < most
 }
 
 pub(crate) fn enter(start: usize, len: usize, offset: u64, origin: Arc<Origin>) {
@@ -158,11 +154,9 @@ impl Handover {
     /// The bytes once more, in a mapping of its own.
     ///
     /// # Errors
-    /// When there are no descriptors left, or the kernel refuses to map it.
+    /// When the kernel refuses to map it.
     pub fn map(&self) -> Result<Mapping, MemoryError> {
-        let file = rustix::io::fcntl_dupfd_cloexec(self, 0)
-            .map_err(MemoryError::system("fcntl(F_DUPFD_CLOEXEC)", 0))?;
-        let mut mapping = Mapping::new(file, self.offset, self.length)?;
+        let mut mapping = self.origin.file.map(self.offset, self.length)?;
         // Who has lent it is told when nobody has it any more.
         let own = self.clone();
         mapping.on_drop(Box::new(move || drop(own)));
@@ -181,7 +175,12 @@ impl Handover {
         (is_kept || pagemap::all_of_file(first..first + len)).then_some(handover)
     }
 
-    /// Names the lender's file within this process. Numbers are never used again.
+    /// Names the lender's file within this process.
+    pub fn file(&self) -> FileId {
+        self.origin.file.id()
+    }
+
+    /// Names what was lent within this process. Numbers are never used again.
     pub fn id(&self) -> u64 {
         self.origin.id
     }

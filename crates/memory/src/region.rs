@@ -122,6 +122,20 @@ impl Region {
         };
     }
 
+    /// Gives back the pages that are this region's alone, because somebody wrote to them: of a
+    /// private mapping of a file, what is left is the file's.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn forget(&self) -> rustix::io::Result<()> {
+        // SAFETY: whoever could use the region borrows it, or knows what becomes of its content.
+        unsafe {
+            rustix::mm::madvise(
+                self.start.as_ptr().cast(),
+                self.len,
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        }
+    }
+
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -1,10 +1,11 @@
 //! Shared memory, handed out like `malloc` does.
 
+use crate::file::{File, FileId};
 use crate::idle::Idle;
 use crate::region::Region;
 use crate::size_class::size_class;
 use crate::{MemoryError, fork, limit, memfd, pagemap};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::process::{Resource, getrlimit};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -84,12 +85,14 @@ struct State {
 /// In use here.
 struct Live {
     id: SegmentId,
-    file: Arc<OwnedFd>,
+    file: Arc<File>,
     region: Region,
     len: usize,
     /// Bytes from the start on whose pages are in place.
     placed: usize,
     frozen: bool,
+    /// Nobody writes to it any more.
+    constant: bool,
     /// If frozen: to write into the file again, once nobody else has it.
     shared: Option<Region>,
     /// Another process may have the file mapped for as long as it likes: never used again.
@@ -118,7 +121,7 @@ impl Holds {
 
 /// Ready for reuse.
 struct Spare {
-    file: Arc<OwnedFd>,
+    file: Arc<File>,
     /// Mapped to write into the file, if it still is.
     shared: Option<Region>,
     /// Bytes from the start on whose pages are in place.
@@ -263,6 +266,16 @@ impl Segments {
         self.state().find(start, len).is_some()
     }
 
+    /// What is in the segment that starts at `start` stays as it is until it is freed, as the caller
+    /// vouches: exporting it need not freeze it, and the next use finds it mapped.
+    pub fn keep_constant(&self, start: NonNull<u8>) {
+        if let Some(live) = self.state().live.get_mut(&start.addr().get())
+            && !live.frozen
+        {
+            live.constant = true;
+        }
+    }
+
     /// A snapshot of `len` bytes from `start` on, which other processes can map.
     ///
     /// `None`: they are not in a segment, there are none, or they changed after an earlier export
@@ -275,10 +288,10 @@ impl Segments {
         }
         if live.frozen {
             let first = start.addr();
-            if !pagemap::all_of_file(first..first + len) {
+            if !live.constant && !pagemap::all_of_file(first..first + len) {
                 return None;
             }
-        } else {
+        } else if !live.constant {
             live.freeze().ok()?;
         }
         live.holds.exports += 1;
@@ -378,6 +391,7 @@ impl Segments {
             len,
             placed,
             frozen: false,
+            constant: false,
             shared: None,
             retired: false,
             holds: Holds::default(),
@@ -399,7 +413,7 @@ impl Segments {
         self.state().make_room(&mut doomed)?;
         drop(doomed);
         Ok(Spare {
-            file: Arc::new(memfd::create(class)?),
+            file: Arc::new(File::new(memfd::create(class)?)),
             shared: None,
             placed: 0,
         })
@@ -514,8 +528,15 @@ pub struct Export {
     pub length: u64,
     /// What to tell [`Segments::lend`] and [`Segments::release`].
     pub segment: SegmentId,
-    file: Arc<OwnedFd>,
+    file: Arc<File>,
     segments: &'static Segments,
+}
+
+impl Export {
+    /// Names the descriptor's file.
+    pub fn file(&self) -> FileId {
+        self.file.id
+    }
 }
 
 impl AsFd for Export {

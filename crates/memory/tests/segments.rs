@@ -286,6 +286,31 @@ fn a_segment_can_be_exported_again_until_it_is_written_to() {
 }
 
 #[test]
+fn what_stays_constant_is_exported_without_freezing_it() {
+    let segments = Segments::new(64 * MIB);
+    let array = Array::filled(segments, 512 * KIB, 3);
+    segments.keep_constant(array.start);
+    let (start, len) = (array.start, array.len);
+    for _ in 0..2 {
+        let export = array.export_all().unwrap();
+        segments.lend(export.segment);
+        assert!(all(map(&export).as_slice(), 3));
+        segments.release(export.segment);
+    }
+    assert_eq!(present_pages(start.as_ptr(), len), len / PAGE);
+    drop(array);
+    let mut next = Array::new(segments, len);
+    assert_eq!(next.start, start, "it is used again where it is");
+    assert_eq!(present_pages(start.as_ptr(), len), len / PAGE);
+    // Who does not say that it is constant may write to it.
+    next.bytes().fill(4);
+    let export = next.export_all().unwrap();
+    next.bytes().fill(5);
+    assert!(all(map(&export).as_slice(), 4));
+    assert!(next.export_all().is_none());
+}
+
+#[test]
 fn every_written_page_is_found() {
     let segments = Segments::new(256 * MIB);
     // More pages than are looked up at once.

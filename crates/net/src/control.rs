@@ -122,6 +122,11 @@ impl Control {
         self.urgent = !self.out.is_empty();
     }
 
+    /// Whether something is to be written at once.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent && !self.out.is_empty()
+    }
+
     /// Whether something is to be written, and not at once.
     pub(crate) fn has_time(&self) -> bool {
         !self.urgent && !self.out.is_empty()
@@ -348,7 +353,7 @@ impl Inner {
             Frame::Object(header, inline) => {
                 let bytes = inline.len() as u64;
                 shared.bytes_received.fetch_add(bytes, Ordering::Relaxed);
-                self.offered(header, Bytes::copy_from_slice(inline), now);
+                self.offered(header, Bytes::copy_from_slice(inline), shared);
             }
             Frame::Message(message) => {
                 if let Message::Accept { object } = message {
@@ -356,7 +361,7 @@ impl Inner {
                 }
                 self.handle(Event::Told(message), now);
             }
-            Frame::Released(segments) => self.released(&segments),
+            Frame::Released { segments, files } => self.released(&segments, &files, now),
             Frame::Descriptors(..) => {
                 let reason = "the peer broke the protocol: descriptors on the control connection";
                 self.end(PairEnd::Lost(reason.into()), true);
@@ -376,19 +381,9 @@ impl Source for Shared {
     }
 
     fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
-        let released = {
-            let mut released = self
-                .released
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            std::mem::take(&mut *released)
-        };
         self.with(|inner| {
             inner.called_at = Duration::MAX;
-            for part in released.chunks(1000) {
-                let part = part.to_vec();
-                inner.answer(true, |out| wire::encode_released(part, out));
-            }
+            inner.report(&self);
             inner.control.hurry();
             inner.control.linger();
             inner.handle(Event::Tick, self.now());

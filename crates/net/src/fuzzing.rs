@@ -83,12 +83,14 @@ fn decoded_frame(frame: Frame<'_>, length: usize) {
             assert!(header.sizes.len() <= MAX_FRAMES);
             assert_eq!(header.sizes.len(), header.layout.places.len());
             assert_eq!(header.layout.inline, inline.len() as u64);
+            let segments = header.segments.len();
+            assert!(segments == 0 || segments == header.layout.regions.len());
             assert!(inline.len() < length);
             // What is kept of it is paid for with credit.
             let kept = 24 * header.sizes.len() + 24 * header.layout.regions.len() + inline.len();
             assert!(header.cost >= kept as u64);
         }
-        Frame::Released(segments) => assert!(segments.len() <= length),
+        Frame::Released { segments, files } => assert!(segments.len() + files.len() <= length),
         Frame::Descriptors(_, segments) => assert!(segments.len() <= length),
     }
 }
@@ -372,7 +374,7 @@ fn message(bytes: &[u8]) -> Option<Message> {
             cost: header.cost,
             shared: header.shared,
         }),
-        Frame::Released(_) | Frame::Descriptors(..) => None,
+        Frame::Released { .. } | Frame::Descriptors(..) => None,
     }
 }
 
@@ -535,21 +537,23 @@ mod tests {
             frames.push((name, frame));
         }
         let mut released = Vec::new();
-        wire::encode_released(vec![1, 2, 300], &mut released);
+        wire::encode_released(vec![1, 2, 300], vec![7], &mut released);
         frames.push(("released", released));
         let mut descriptors = Vec::new();
         let segment = wire::Segment {
             id: 9,
             offset: 64,
             length: 1 << 30,
+            file: 7,
         };
         wire::encode_descriptors(object, &[segment; 2], &mut descriptors);
         frames.push(("descriptors", descriptors));
-        let objects: [(_, &[u64], bool); 4] = [
-            ("object-small", &[3, 0], false),
-            ("object-large", &[4, 1 << 20, 300_000], false),
-            ("object-shared", &[1 << 33], true),
-            ("object-slabs", &[40_000; 4], false),
+        let objects: [(_, &[u64], Option<&[_]>); 5] = [
+            ("object-small", &[3, 0], None),
+            ("object-large", &[4, 1 << 20, 300_000], None),
+            ("object-shared", &[1 << 33], Some(&[])),
+            ("object-kept", &[1 << 30], Some(&[segment])),
+            ("object-slabs", &[40_000; 4], None),
         ];
         for (name, sizes, shared) in objects {
             let layout = treadle_transfer::layout::Layout::of(sizes).unwrap();
@@ -595,7 +599,7 @@ mod tests {
     fn receiving() -> Vec<u8> {
         let mut frame = Vec::new();
         let none = std::iter::empty();
-        wire::encode_object(ObjectId(3), 7, &[299_008], false, none, &mut frame);
+        wire::encode_object(ObjectId(3), 7, &[299_008], None, none, &mut frame);
         let mut bytes = vec![0, 0];
         bytes.extend_from_slice(&((frame.len() - FRAME_HEADER + 1) as u16).to_be_bytes());
         bytes.push(0);

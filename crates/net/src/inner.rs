@@ -9,24 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use treadle_memory::Handover;
+use treadle_memory::{Foreign, Handover};
 use treadle_transfer::{
     Config, Effect, Event, Message, ObjectId, Pair, PairEnd, StripeId, Violation,
 };
 
 use crate::control::Control;
-use crate::driver::{Driver, Token};
+use crate::driver::{Driver, Token, lock};
 use crate::incoming::InStripe;
 use crate::memory::Region;
 use crate::outgoing::OutStripe;
 use crate::peer::{MAX_QUEUED, Shared};
 use crate::poller::Watch;
-use crate::segments::{Channel, Mappings};
+use crate::segments::{Channel, Kept, Mappings};
 use crate::stream::Stream;
 use crate::wire;
 
 pub(crate) use inbound::{Inbound, State};
 pub(crate) use outbound::Outbound;
+
+/// Segments that are reported in one frame.
+const REPORTED: usize = 1000;
 
 /// What must be dropped outside of the lock.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub(crate) enum Garbage {
     Outbound(#[allow(dead_code, reason = "held only to be dropped")] Outbound),
     Regions(#[allow(dead_code, reason = "held only to be dropped")] Vec<Arc<Region>>),
     Handovers(#[allow(dead_code, reason = "held only to be dropped")] Vec<Handover>),
+    Files(#[allow(dead_code, reason = "held only to be dropped")] Vec<Arc<Foreign>>),
 }
 
 /// What must be done outside of the lock.
@@ -84,6 +88,8 @@ pub(crate) struct Inner {
     mapped: HashMap<ObjectId, Mappings>,
     /// Segments that the other side has mapped.
     pub(crate) lent: crate::segments::Lent,
+    /// Files of the other side that need not be passed again.
+    kept: Kept,
     pub(crate) notifier: Option<Arc<OwnedFd>>,
     pub(crate) watch: Option<Arc<Watch>>,
     changed: bool,
@@ -122,6 +128,7 @@ impl Inner {
             descriptors: false,
             mapped: HashMap::new(),
             lent: crate::segments::Lent::default(),
+            kept: Kept::default(),
             notifier: None,
             watch: None,
             changed: false,
@@ -172,11 +179,28 @@ impl Inner {
         self.pair.stats()
     }
 
-    /// The other side does not have these mapped any more.
-    pub(crate) fn released(&mut self, segments: &[u64]) {
+    /// The other side does not have these segments mapped any more, and keeps these files.
+    pub(crate) fn released(&mut self, segments: &[u64], files: &[u64], now: Duration) {
+        self.lent.keeps(files, now);
         let returned = self.lent.release(segments);
         if !returned.is_empty() {
             self.garbage.push(Garbage::Handovers(returned));
+        }
+    }
+
+    /// Tells what was unmapped here, with whatever else is written.
+    pub(crate) fn report(&mut self, shared: &Shared) {
+        let unmapped = std::mem::take(&mut *lock(&shared.released));
+        let now = shared.now();
+        let mut dropped = self.kept.expire(now);
+        for part in unmapped.chunks(REPORTED) {
+            let segments = part.iter().map(|unmapped| unmapped.segment).collect();
+            let files = part.iter().filter_map(|unmapped| unmapped.file.as_ref());
+            let files = self.kept.keep(files, now, &mut dropped);
+            self.answer(false, |out| wire::encode_released(segments, files, out));
+        }
+        if !dropped.is_empty() {
+            self.garbage.push(Garbage::Files(dropped));
         }
     }
 
@@ -306,6 +330,8 @@ impl Inner {
                     channel.cut();
                 }
                 self.lent.abandon();
+                let files = std::mem::take(&mut self.kept).into_files();
+                self.garbage.push(Garbage::Files(files));
                 self.changed = true;
             }
         }
@@ -332,6 +358,11 @@ impl Inner {
     /// Writes what waits for the control connection.
     pub(crate) fn flush(&mut self, shared: &Arc<Shared>) {
         let full = self.queued() >= MAX_QUEUED;
+        if self.control.is_urgent() {
+            // The other side wakes anyway.
+            self.report(shared);
+            self.apply(shared);
+        }
         // Just before the headers: the other side wakes once for both.
         if self.descriptors && !self.control.has_time() {
             self.descriptors = false;

@@ -17,6 +17,7 @@ use crate::lane::Lane;
 use crate::memory::{Frame, Memory, Region, Target};
 use crate::poller::{Poller, Watch};
 use crate::secret::Secret;
+use crate::segments::Unmapped;
 use crate::stream::Stream;
 use crate::{segments, wire};
 
@@ -73,8 +74,8 @@ pub(crate) struct Shared {
     pub(crate) bytes_received: AtomicU64,
     /// Bytes of objects that went or came as shared memory.
     pub(crate) bytes_shared: AtomicU64,
-    /// Segments that were unmapped here, to be reported.
-    pub(crate) released: Mutex<Vec<u64>>,
+    /// What was unmapped here, to be reported.
+    pub(crate) released: Mutex<Vec<Unmapped>>,
 }
 
 impl Shared {
@@ -271,8 +272,12 @@ impl Peer {
             let object = inner.next_object();
             let mut header = Vec::new();
             let inline = inline_frames(frames, &layout);
-            let cost =
-                wire::encode_object(object, kind, &sizes, exports.is_some(), inline, &mut header);
+            let known = exports.as_ref();
+            let known = known.and_then(|exports| inner.lent.known(exports, now));
+            let is_known = known.is_some();
+            let known = known.unwrap_or_default();
+            let shared = exports.as_ref().map(|_| &known[..]);
+            let cost = wire::encode_object(object, kind, &sizes, shared, inline, &mut header);
             let event = Event::Send {
                 object,
                 regions: layout.regions,
@@ -283,6 +288,7 @@ impl Peer {
                 header,
                 regions,
                 exports,
+                is_known,
                 started,
                 accepted: None,
                 completion: Some(Arc::clone(&completion)),

@@ -1,4 +1,9 @@
 //! Shared memory between two peers on one host: descriptors over a Unix socket.
+//!
+//! A receiver keeps small files for some seconds after it has unmapped what was in them, and tells
+//! the sender. What is sent in such a file meanwhile needs no descriptor: its header says where it
+//! is. A mapping costs many times as much as a message, so this is for those who send the same
+//! amounts again and again. Should the receiver not have the file any more, the object comes in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -6,14 +11,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use treadle_memory::{Export, Handover, Mapping, SegmentId, Segments};
+use treadle_memory::{Export, Foreign, Handover, SegmentId, Segments};
 use treadle_transfer::ObjectId;
 
 use crate::driver::{Driver, Interest, Readiness, Source, Token, lock};
@@ -31,6 +36,13 @@ const MAX_UNCLAIMED: usize = 2 * MAX_DESCRIPTORS;
 const NONE: ObjectId = ObjectId(0);
 /// Set in the ids of what is somebody else's and was handed on.
 const MAPPED: u64 = 1 << 63;
+/// Files of a peer that are kept, at most, of at most so many bytes each, and for how long.
+const MAX_KEPT: usize = 32;
+const MAX_KEPT_SIZE: u64 = 4 << 20;
+const KEPT_FOR: Duration = Duration::from_secs(10);
+/// A sender relies on fewer, for less long: the peer may drop one while it is sent something in it.
+const MAX_KNOWN: usize = MAX_KEPT / 2;
+const KNOWN_FOR: Duration = Duration::from_secs(5);
 
 /// Memory that another process can map.
 #[derive(Debug)]
@@ -55,11 +67,13 @@ impl Shareable {
                 id: export.segment.0,
                 offset: export.offset,
                 length: export.length,
+                file: export.file().0,
             },
             Self::Mapped(handover) => Segment {
                 id: handover.id() | MAPPED,
                 offset: handover.offset,
                 length: handover.length,
+                file: handover.file().0,
             },
         }
     }
@@ -99,7 +113,11 @@ pub(crate) fn export(regions: &[Bytes]) -> Option<Exports> {
 
 /// What a peer may have mapped.
 #[derive(Debug, Default)]
-pub(crate) struct Lent(HashMap<u64, Loan>);
+pub(crate) struct Lent {
+    loans: HashMap<u64, Loan>,
+    /// Files that it keeps, and when it last said so, the latest last.
+    known: VecDeque<(u64, Duration)>,
+}
 
 #[derive(Debug)]
 struct Loan {
@@ -112,7 +130,7 @@ struct Loan {
 impl Lent {
     pub(crate) fn lend(&mut self, exports: &Exports) {
         for export in &exports.0 {
-            let loan = self.0.entry(export.segment().id).or_insert(Loan {
+            let loan = self.loans.entry(export.segment().id).or_insert(Loan {
                 count: 0,
                 kept: None,
             });
@@ -130,13 +148,13 @@ impl Lent {
     pub(crate) fn release(&mut self, segments: &[u64]) -> Vec<Handover> {
         let mut returned = Vec::new();
         for segment in segments {
-            let Some(loan) = self.0.get_mut(segment) else {
+            let Some(loan) = self.loans.get_mut(segment) else {
                 continue;
             };
             loan.count -= 1;
             let is_own = loan.kept.is_none();
             if loan.count == 0 {
-                returned.extend(self.0.remove(segment).and_then(|loan| loan.kept));
+                returned.extend(self.loans.remove(segment).and_then(|loan| loan.kept));
             }
             if is_own {
                 Segments::global().release(SegmentId(*segment));
@@ -145,9 +163,36 @@ impl Lent {
         returned
     }
 
+    /// The peer keeps these files.
+    pub(crate) fn keeps(&mut self, files: &[u64], now: Duration) {
+        for file in files {
+            self.known.retain(|(known, _)| known != file);
+            self.known.push_back((*file, now));
+        }
+        let spare = self.known.len().saturating_sub(MAX_KNOWN);
+        self.known.drain(..spare);
+    }
+
+    /// It does not.
+    pub(crate) fn forget_files(&mut self) {
+        self.known.clear();
+    }
+
+    /// Where regions are in files that the peer keeps, if all of them are.
+    pub(crate) fn known(&self, exports: &Exports, now: Duration) -> Option<Vec<Segment>> {
+        let is_known = |segment: &Segment| {
+            let mut known = self.known.iter().rev();
+            known.any(|(file, said)| *file == segment.file && now < *said + KNOWN_FOR)
+        };
+        let segments = exports.0.iter().map(Shareable::segment);
+        segments
+            .map(|segment| is_known(&segment).then_some(segment))
+            .collect()
+    }
+
     /// The peer is gone, and may live on in its children.
     pub(crate) fn abandon(&mut self) {
-        for (segment, loan) in self.0.drain() {
+        for (segment, loan) in self.loans.drain() {
             if let Some(handover) = loan.kept {
                 handover.abandon();
                 continue;
@@ -155,6 +200,108 @@ impl Lent {
             for _ in 0..loan.count {
                 Segments::global().abandon(SegmentId(segment));
             }
+        }
+    }
+}
+
+/// A peer's files that need not be passed again, the latest last.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(VecDeque<Keeping>);
+
+#[derive(Debug)]
+struct Keeping {
+    /// The peer's number.
+    number: u64,
+    file: Arc<Foreign>,
+    used: Duration,
+}
+
+impl Kept {
+    /// Keeps files from now on; says which. What gives way to them is to be dropped outside of locks.
+    pub(crate) fn keep<'a>(
+        &mut self,
+        files: impl Iterator<Item = &'a (u64, Arc<Foreign>)>,
+        now: Duration,
+        dropped: &mut Vec<Arc<Foreign>>,
+    ) -> Vec<u64> {
+        for (number, file) in files {
+            // The peer may have passed a file twice: the later one is as good.
+            self.0.retain(|kept| kept.number != *number);
+            self.0.push_back(Keeping {
+                number: *number,
+                file: Arc::clone(file),
+                used: now,
+            });
+        }
+        let spare = self.0.len().saturating_sub(MAX_KEPT);
+        dropped.extend(self.0.drain(..spare).map(|kept| kept.file));
+        let fresh = self.0.iter().filter(|kept| kept.used == now);
+        fresh.map(|kept| kept.number).collect()
+    }
+
+    /// The peer's file of this number.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Foreign>> {
+        let kept = self.0.iter().find(|kept| kept.number == number)?;
+        Some(Arc::clone(&kept.file))
+    }
+
+    /// Files that were not used for long.
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<Arc<Foreign>> {
+        let is_fresh = |kept: &Keeping| now < kept.used + KEPT_FOR;
+        let expired = self.0.partition_point(|kept| !is_fresh(kept));
+        self.0.drain(..expired).map(|kept| kept.file).collect()
+    }
+
+    pub(crate) fn into_files(self) -> Vec<Arc<Foreign>> {
+        self.0.into_iter().map(|kept| kept.file).collect()
+    }
+}
+
+/// Maps an object's regions; none of them, if one cannot be mapped.
+pub(crate) fn map(
+    shared: &Arc<Shared>,
+    segments: &[Segment],
+    files: impl Iterator<Item = Option<Arc<Foreign>>>,
+) -> Mappings {
+    let mut mappings = Mappings::new();
+    for (segment, file) in segments.iter().zip(files) {
+        let mapping = file
+            .as_ref()
+            .map(|file| file.map(segment.offset, segment.length));
+        let may_stay = |file: &Arc<Foreign>| file.may_stay() && file.size() <= MAX_KEPT_SIZE;
+        let unmapped = Unmapped {
+            segment: segment.id,
+            file: file.filter(may_stay).map(|file| (segment.file, file)),
+        };
+        let shared = Arc::downgrade(shared);
+        match mapping {
+            Some(Ok(mut mapping)) => {
+                mapping.on_drop(Box::new(move || unmapped.tell(&shared)));
+                mappings.push(Region::mapped(mapping));
+            }
+            _ => unmapped.tell(&shared),
+        }
+    }
+    if mappings.len() < segments.len() {
+        mappings.clear();
+    }
+    mappings
+}
+
+/// A segment that is not mapped here any more.
+#[derive(Debug)]
+pub(crate) struct Unmapped {
+    pub(crate) segment: u64,
+    /// Its file, if that can be kept, by the sender's number.
+    pub(crate) file: Option<(u64, Arc<Foreign>)>,
+}
+
+impl Unmapped {
+    /// Has the sender told.
+    fn tell(self, shared: &Weak<Shared>) {
+        if let Some(shared) = shared.upgrade() {
+            lock(&shared.released).push(self);
+            shared.driver.call_at(shared.token, Instant::now());
         }
     }
 }
@@ -348,41 +495,11 @@ impl Channel {
 
     /// Maps what was passed. What cannot be mapped is asked for in bytes.
     fn map(&self, object: ObjectId, segments: &[Segment], descriptors: Vec<OwnedFd>) {
-        let mut mappings = Mappings::new();
-        for (segment, descriptor) in segments.iter().zip(descriptors) {
-            let release = Release {
-                shared: Arc::downgrade(&self.shared),
-                segment: segment.id,
-            };
-            match Mapping::new(descriptor, segment.offset, segment.length) {
-                Ok(mut mapping) => {
-                    mapping.on_drop(Box::new(move || release.now()));
-                    mappings.push(Region::mapped(mapping));
-                }
-                Err(_) => release.now(),
-            }
-        }
-        if mappings.len() < segments.len() {
-            mappings.clear();
-        }
+        let files = descriptors.into_iter().map(|fd| Foreign::new(fd).ok());
+        let mappings = map(&self.shared, segments, files);
         let now = self.shared.now();
         self.shared
             .with(|inner| inner.mapped(object, mappings, now));
-    }
-}
-
-/// Tells the sender that a segment is not mapped here any more.
-struct Release {
-    shared: Weak<Shared>,
-    segment: u64,
-}
-
-impl Release {
-    fn now(self) {
-        if let Some(shared) = self.shared.upgrade() {
-            lock(&shared.released).push(self.segment);
-            shared.driver.call_at(shared.token, Instant::now());
-        }
     }
 }
 

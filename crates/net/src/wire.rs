@@ -18,7 +18,7 @@ use proto::control::Message as Wire;
 /// First bytes of every connection.
 pub const MAGIC: &[u8; 8] = b"TREADLE\n";
 /// Version of the protocol: sides with another major version do not understand each other.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 1, minor: 1 };
 /// Bytes of a preamble.
 pub const PREAMBLE: usize = 16;
 /// The longest `Hello` or `Proof`, in bytes.
@@ -214,8 +214,13 @@ pub enum Frame<'a> {
     Message(Message),
     /// An object's header, and its inline bytes.
     Object(Header, &'a [u8]),
-    /// Segments that the other side has unmapped.
-    Released(Vec<u64>),
+    /// Segments that the other side has unmapped, and files that it keeps.
+    Released {
+        /// The segments' numbers.
+        segments: Vec<u64>,
+        /// The files' numbers.
+        files: Vec<u64>,
+    },
     /// Describes the descriptors that came with it.
     Descriptors(ObjectId, Vec<Segment>),
 }
@@ -229,6 +234,42 @@ pub struct Segment {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
+    /// The sender's number for the file that it is in.
+    pub file: u64,
+}
+
+impl From<Segment> for proto::Segment {
+    fn from(segment: Segment) -> Self {
+        let Segment {
+            id,
+            offset,
+            length,
+            file,
+        } = segment;
+        Self {
+            id,
+            offset,
+            length,
+            file,
+        }
+    }
+}
+
+impl From<proto::Segment> for Segment {
+    fn from(segment: proto::Segment) -> Self {
+        let proto::Segment {
+            id,
+            offset,
+            length,
+            file,
+        } = segment;
+        Self {
+            id,
+            offset,
+            length,
+            file,
+        }
+    }
 }
 
 /// What an object is made of.
@@ -242,6 +283,8 @@ pub struct Header {
     pub sizes: Vec<u64>,
     /// Whether the regions come as shared memory.
     pub shared: bool,
+    /// Where they are, if that is in files that the receiver keeps: one for each, or none.
+    pub segments: Vec<Segment>,
     /// Where the frames are.
     pub layout: Layout,
     /// What it costs the receiver, in bytes.
@@ -260,13 +303,14 @@ fn finish_frame(out: &mut [u8], start: usize, kind: u8) {
     out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Appends an object's frame; returns what it costs the receiver. `inline` gives the bytes of the
-/// frames that the layout puts into the header.
+/// Appends an object's frame; returns what it costs the receiver. `shared`: its regions are shared
+/// memory, in these files of the receiver's if there are some. `inline` gives the bytes of the frames
+/// that the layout puts into the header.
 pub fn encode_object<'a>(
     object: ObjectId,
     kind: u32,
     sizes: &[u64],
-    shared: bool,
+    shared: Option<&[Segment]>,
     inline: impl Iterator<Item = &'a [u8]>,
     out: &mut Vec<u8>,
 ) -> u64 {
@@ -276,7 +320,12 @@ pub fn encode_object<'a>(
         object: object.0,
         kind,
         sizes: sizes.to_vec(),
-        shared,
+        shared: shared.is_some(),
+        segments: shared
+            .unwrap_or_default()
+            .iter()
+            .map(|segment| (*segment).into())
+            .collect(),
     };
     header.encode(out).expect("a vector grows");
     let length = (out.len() - start - FRAME_HEADER - 4) as u32;
@@ -327,21 +376,16 @@ pub fn encode_message(message: &Message, out: &mut Vec<u8>) {
     );
 }
 
-/// Appends the frame that says which segments were unmapped.
-pub fn encode_released(segments: Vec<u64>, out: &mut Vec<u8>) {
-    encode_control(Wire::Released(proto::Released { segments }), out);
+/// Appends the frame that says which segments were unmapped, and which files are kept.
+pub fn encode_released(segments: Vec<u64>, files: Vec<u64>, out: &mut Vec<u8>) {
+    encode_control(Wire::Released(proto::Released { segments, files }), out);
 }
 
 /// Appends the frame that goes with descriptors.
 pub fn encode_descriptors(object: ObjectId, segments: &[Segment], out: &mut Vec<u8>) {
-    let segments = segments.iter().map(|segment| proto::Segment {
-        id: segment.id,
-        offset: segment.offset,
-        length: segment.length,
-    });
     let message = proto::Descriptors {
         object: object.0,
-        segments: segments.collect(),
+        segments: segments.iter().map(|segment| (*segment).into()).collect(),
     };
     encode_control(Wire::Descriptors(message), out);
 }
@@ -419,10 +463,14 @@ fn decode_object(payload: &[u8], frame: usize) -> Result<Frame<'_>, WireError> {
             "the inline bytes are not those that the sizes announce",
         ));
     }
+    if !object.segments.is_empty() && object.segments.len() != layout.regions.len() {
+        return Err(malformed("the segments are not one for each region"));
+    }
     let header = Header {
         object: ObjectId(object.object),
         kind: object.kind,
         shared: object.shared && !layout.regions.is_empty(),
+        segments: object.segments.into_iter().map(Segment::from).collect(),
         cost: cost(frame, &object.sizes),
         sizes: object.sizes,
         layout,
@@ -464,14 +512,14 @@ fn decode_control<'a>(message: Wire) -> Frame<'a> {
         Wire::Ping(m) => Message::Ping { token: m.token },
         Wire::Pong(m) => Message::Pong { token: m.token },
         Wire::Goodbye(_) => Message::Goodbye,
-        Wire::Released(m) => return Frame::Released(m.segments),
-        Wire::Descriptors(m) => {
-            let segment = |segment: proto::Segment| Segment {
-                id: segment.id,
-                offset: segment.offset,
-                length: segment.length,
+        Wire::Released(m) => {
+            return Frame::Released {
+                segments: m.segments,
+                files: m.files,
             };
-            let segments = m.segments.into_iter().map(segment).collect();
+        }
+        Wire::Descriptors(m) => {
+            let segments = m.segments.into_iter().map(Segment::from).collect();
             return Frame::Descriptors(ObjectId(m.object), segments);
         }
     })
@@ -552,13 +600,21 @@ mod tests {
         #[test]
         fn objects_come_back(
             object in any::<u64>(), kind in any::<u32>(), shared in any::<bool>(),
-            sizes in prop::collection::vec(0..100_000u64, 0..20),
+            sizes in prop::collection::vec(0..100_000u64, 0..20), known in any::<bool>(),
         ) {
             let layout = Layout::of(&sizes).unwrap();
+            let segment = |(id, length): (usize, &u64)| Segment {
+                id: id as u64, offset: object, length: *length, file: u64::from(kind),
+            };
+            let segments: Vec<_> = match known {
+                true => layout.regions.iter().enumerate().map(segment).collect(),
+                false => Vec::new(),
+            };
             let inline: Vec<u8> = (0..layout.inline).map(|byte| byte as u8).collect();
             let mut frame = Vec::new();
             let cost = encode_object(
-                ObjectId(object), kind, &sizes, shared, [inline.as_slice()].into_iter(), &mut frame,
+                ObjectId(object), kind, &sizes, shared.then_some(&segments),
+                [inline.as_slice()].into_iter(), &mut frame,
             );
             let Some(Frame::Object(header, bytes)) = decode_frame(&frame).unwrap() else {
                 panic!("not an object");
@@ -567,6 +623,7 @@ mod tests {
             prop_assert_eq!(header.object, ObjectId(object));
             prop_assert_eq!(header.kind, kind);
             prop_assert_eq!(header.shared, shared && !layout.regions.is_empty());
+            prop_assert_eq!(header.segments, if shared { segments } else { Vec::new() });
             prop_assert_eq!(header.layout, layout);
             prop_assert_eq!(header.sizes, sizes);
             prop_assert_eq!(bytes, inline);
@@ -608,8 +665,14 @@ mod tests {
         encode_preamble(b"", &mut bytes);
         assert_eq!(decode_preamble(&bytes), Ok(Some(0)));
         bytes[8] = 7;
+        let theirs = Version {
+            major: 7,
+            ..VERSION
+        };
         let error = decode_preamble(&bytes).unwrap_err().to_string();
-        assert!(error.contains("1.0") && error.contains("7.0"), "{error}");
+        for version in [VERSION, theirs] {
+            assert!(error.contains(&version.to_string()), "{error}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{Garbage, Inner};
 use crate::error::NetError;
 use crate::memory::{Region, Target};
 use crate::peer::{Received, Shared, Timings, frames};
-use crate::segments::{Channel, Mappings};
+use crate::segments::{self, Channel, Mappings};
 use crate::wire::Header;
 
 /// Objects that are taken in one go, at most this many bytes of them.
@@ -50,8 +50,10 @@ pub(crate) struct Inbound {
 
 impl Inner {
     /// An object's header arrived.
-    pub(crate) fn offered(&mut self, header: Header, inline: Bytes, now: Duration) {
+    pub(crate) fn offered(&mut self, mut header: Header, inline: Bytes, shared: &Arc<Shared>) {
+        let now = shared.now();
         let object = header.object;
+        let segments = std::mem::take(&mut header.segments);
         let event = Event::Told(Message::Offer {
             object,
             regions: header.layout.regions.clone(),
@@ -76,7 +78,7 @@ impl Inner {
             self.violated(&Violation::Order(object.0, object.0));
             return;
         }
-        let shared = inbound.header.shared;
+        let is_shared = inbound.header.shared;
         self.incoming.insert(object, inbound);
         self.order.push_back(object);
         self.last_incoming = object;
@@ -86,7 +88,14 @@ impl Inner {
             self.incoming.remove(&object);
             return;
         }
-        if shared && let Some(mappings) = self.mapped.remove(&object) {
+        if !is_shared {
+            return;
+        }
+        if !segments.is_empty() {
+            let files = segments.iter().map(|segment| self.kept.get(segment.file));
+            let mappings = segments::map(shared, &segments, files);
+            self.map(object, mappings, now);
+        } else if let Some(mappings) = self.mapped.remove(&object) {
             self.map(object, mappings, now);
         }
     }

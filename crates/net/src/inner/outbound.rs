@@ -20,6 +20,8 @@ pub(crate) struct Outbound {
     pub(crate) header: Vec<u8>,
     pub(crate) regions: Vec<Bytes>,
     pub(crate) exports: Option<Exports>,
+    /// The other side has the descriptors.
+    pub(crate) is_known: bool,
     pub(crate) started: Instant,
     pub(crate) accepted: Option<Instant>,
     pub(crate) completion: Option<Arc<Completion>>,
@@ -54,7 +56,7 @@ impl Inner {
         let mut header = Vec::with_capacity(bytes.len() + 64);
         let inline = [bytes].into_iter();
         let sizes = [bytes.len() as u64];
-        let cost = wire::encode_object(object, kind, &sizes, false, inline, &mut header);
+        let cost = wire::encode_object(object, kind, &sizes, None, inline, &mut header);
         let event = Event::Send {
             object,
             regions: Vec::new(),
@@ -65,6 +67,7 @@ impl Inner {
             header,
             regions: Vec::new(),
             exports: None,
+            is_known: false,
             started: Instant::now(),
             accepted: None,
             completion: None,
@@ -104,12 +107,14 @@ impl Inner {
         };
         self.held -= outbound.header.len();
         let header = std::mem::take(&mut outbound.header);
-        if let Some(exports) = &outbound.exports
-            && let Some(channel) = &self.channel
-        {
-            self.lent.lend(exports);
-            channel.send(object, exports);
-            self.descriptors = true;
+        if let Some(exports) = &outbound.exports {
+            if outbound.is_known {
+                self.lent.lend(exports);
+            } else if let Some(channel) = &self.channel {
+                self.lent.lend(exports);
+                channel.send(object, exports);
+                self.descriptors = true;
+            }
         }
         let urgent = !self.corked;
         self.control
@@ -153,6 +158,10 @@ impl Inner {
     pub(crate) fn peer_accepted(&mut self, object: ObjectId) {
         if let Some(outbound) = self.outgoing.get_mut(&object) {
             outbound.accepted = Some(Instant::now());
+            if outbound.is_known {
+                // It did not keep what it would have mapped.
+                self.lent.forget_files();
+            }
         }
     }
 

@@ -59,6 +59,7 @@ fn segment(length: u64) -> Segment {
         id: 1,
         offset: 0,
         length,
+        file: 1,
     }
 }
 
@@ -186,6 +187,189 @@ fn the_connection_is_closed_and_the_pair_goes_on() {
     }
     assert!(victim.ended().is_none());
     support::eventually("the descriptors are closed", || descriptors() < 200);
+    scene.is_well();
+}
+
+/// Reads what the peer says of memory: what it has unmapped, and what it keeps.
+fn released(raw: &mut Raw) -> (Vec<u64>, Vec<u64>) {
+    loop {
+        let frame = raw.frame().expect("the connection ended");
+        if let Ok(Some(wire::Frame::Released { segments, files })) = wire::decode_frame(&frame) {
+            return (segments, files);
+        }
+    }
+}
+
+fn fill(file: &OwnedFd, byte: u8) {
+    let bytes = vec![byte; SIZE as usize];
+    assert_eq!(rustix::io::pwrite(file, &bytes, 0).unwrap(), bytes.len());
+}
+
+/// What is sent in a file that the receiver keeps needs no descriptor. Nobody keeps large files.
+#[test]
+fn a_file_that_is_kept_is_mapped_again() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    let channel = open(&raw);
+    let file = memfd(SIZE, SealFlags::SHRINK);
+    for number in 1..=3 {
+        fill(&file, number as u8);
+        let segment = Segment {
+            id: number,
+            ..segment(SIZE)
+        };
+        if number == 1 {
+            raw.write(&object(number, &[SIZE], true, b""));
+            pass(
+                &channel.stream,
+                &announcement(number, &[segment]),
+                &[file.as_fd()],
+            )
+            .unwrap();
+        } else {
+            raw.write(&support::raw::kept_object(number, &[SIZE], &[segment]));
+        }
+        let incoming = victim.next(&mut soon()).unwrap();
+        incoming.accept(Vec::new()).unwrap();
+        incoming.wait(&mut soon()).unwrap();
+        let mut received = incoming.take().unwrap();
+        let frame = &mut received.frames[0];
+        assert!(
+            frame
+                .as_slice()
+                .iter()
+                .all(|byte| u64::from(*byte) == number)
+        );
+        // SAFETY: within the frame, which is this test's.
+        unsafe { frame.as_mut_ptr().unwrap().write_bytes(99, 100) };
+        drop(received);
+        assert_eq!(released(&mut raw), (vec![number], vec![1]));
+    }
+    assert_eq!(victim.stats().bytes_shared, 3 * SIZE);
+
+    let file = memfd(5 << 20, SealFlags::SHRINK);
+    let large = Segment {
+        file: 2,
+        ..segment(SIZE)
+    };
+    raw.write(&object(4, &[SIZE], true, b""));
+    pass(&channel.stream, &announcement(4, &[large]), &[file.as_fd()]).unwrap();
+    let incoming = victim.next(&mut soon()).unwrap();
+    incoming.accept(Vec::new()).unwrap();
+    incoming.wait(&mut soon()).unwrap();
+    drop(incoming.take().unwrap());
+    assert_eq!(released(&mut raw), (vec![1], vec![]));
+    scene.is_well();
+}
+
+/// What is said to be in a file, and is not, or in one that is not kept, comes in bytes.
+#[test]
+fn what_is_not_in_a_file_that_is_kept_comes_in_bytes() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    let channel = open(&raw);
+    let file = memfd(SIZE, SealFlags::SHRINK);
+    raw.write(&object(1, &[SIZE], true, b""));
+    pass(
+        &channel.stream,
+        &announcement(1, &[segment(SIZE)]),
+        &[file.as_fd()],
+    )
+    .unwrap();
+    let incoming = victim.next(&mut soon()).unwrap();
+    incoming.accept(Vec::new()).unwrap();
+    incoming.wait(&mut soon()).unwrap();
+    drop(incoming.take().unwrap());
+    assert_eq!(released(&mut raw), (vec![1], vec![1]));
+    let cases = [
+        Segment {
+            file: 2,
+            ..segment(SIZE)
+        },
+        segment(SIZE - 1),
+        segment(u64::MAX),
+        Segment {
+            offset: 1,
+            ..segment(SIZE)
+        },
+    ];
+    for (number, case) in (2..).zip(cases) {
+        raw.write(&support::raw::kept_object(number, &[SIZE], &[case]));
+        comes_in_bytes(&mut raw, &victim, &scene, number as u32, number);
+    }
+    assert!(victim.ended().is_none());
+    scene.is_well();
+}
+
+/// A sender passes a descriptor unless the peer says that it keeps the file, and again when it
+/// turns out not to have it.
+#[test]
+fn a_sender_passes_what_the_peer_does_not_keep() {
+    let scene = Scene::new(&Options::default());
+    let (mut raw, victim) = scene.attack();
+    let mut channel = open(&raw);
+    // It maps what comes.
+    channel.write(&announcement(0, &[]));
+    support::eventually("it shares memory", || victim.shares_memory());
+    let segments = treadle_memory::Segments::global();
+    let start = segments.allocate(SIZE as usize).unwrap();
+    segments.keep_constant(start);
+    // SAFETY: just allocated, and never freed.
+    let region = unsafe { std::slice::from_raw_parts(start.as_ptr(), SIZE as usize) };
+    let offered = |raw: &mut Raw| {
+        victim.send(1, &[region.into()]).unwrap();
+        loop {
+            let frame = raw.frame().expect("the connection ended");
+            if let Ok(Some(wire::Frame::Object(header, _))) = wire::decode_frame(&frame) {
+                assert!(header.shared);
+                return header;
+            }
+        }
+    };
+    let passed = |channel: &mut Raw<UnixStream>| loop {
+        let frame = channel.frame().expect("the connection ended");
+        if let Ok(Some(wire::Frame::Descriptors(object, segments))) = wire::decode_frame(&frame)
+            && object != ObjectId(0)
+        {
+            return segments[0];
+        }
+    };
+    let tell = |raw: &mut Raw, segment: Segment, files: Vec<u64>| {
+        let mut frame = Vec::new();
+        wire::encode_released(vec![segment.id], files, &mut frame);
+        raw.write(&frame);
+    };
+    // The files that it does not keep are passed each time.
+    let first = offered(&mut raw);
+    assert_eq!(first.segments, []);
+    let segment = passed(&mut channel);
+    raw.tell(&Message::Placed {
+        object: first.object,
+    });
+    tell(&mut raw, segment, vec![]);
+    let second = offered(&mut raw);
+    assert_eq!((second.segments, passed(&mut channel)), (vec![], segment));
+    raw.tell(&Message::Placed {
+        object: second.object,
+    });
+    tell(&mut raw, segment, vec![segment.file]);
+    support::eventually("it is not passed any more", || {
+        let next = offered(&mut raw);
+        if next.segments.is_empty() {
+            passed(&mut channel);
+        }
+        next.segments == [segment]
+    });
+    // The peer wants the bytes: it has lost the file.
+    let last = offered(&mut raw);
+    assert_eq!(last.segments, [segment]);
+    raw.tell(&Message::Accept {
+        object: last.object,
+    });
+    support::eventually("it is passed again", || {
+        let next = offered(&mut raw);
+        next.segments.is_empty() && passed(&mut channel) == segment
+    });
     scene.is_well();
 }
 

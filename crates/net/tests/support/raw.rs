@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use treadle_net::secret::{Role, Secret, random};
-use treadle_net::wire::{self, FRAME_HEADER, PREAMBLE, proto};
+use treadle_net::wire::{self, FRAME_HEADER, PREAMBLE, Segment, proto};
 use treadle_net::{Address, Peer};
 use treadle_transfer::{Extent, Message, ObjectId};
 
@@ -209,7 +209,16 @@ impl Raw {
 pub fn object(number: u64, sizes: &[u64], shared: bool, inline: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     let inline = [inline].into_iter();
+    let shared: Option<&[_]> = shared.then_some(&[]);
     wire::encode_object(ObjectId(number), 1, sizes, shared, inline, &mut frame);
+    frame
+}
+
+/// The frame of an object that is in files that the receiver keeps.
+pub fn kept_object(number: u64, sizes: &[u64], segments: &[Segment]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let none = std::iter::empty();
+    wire::encode_object(ObjectId(number), 1, sizes, Some(segments), none, &mut frame);
     frame
 }
 

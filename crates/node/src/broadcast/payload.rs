@@ -100,6 +100,11 @@ impl Assembly {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
+    /// Everything was written, and nothing will be written again.
+    pub(super) fn finish(&self) {
+        Segments::global().keep_constant(self.start);
+    }
+
     /// A view of what was written and will not be written again.
     pub(super) fn bytes(self: &Arc<Self>, offset: usize, length: usize) -> Bytes {
         struct View(Arc<Assembly>, usize, usize);
@@ -177,6 +182,7 @@ pub(super) fn pack(kind: Kind, frames: &[Bytes]) -> Result<Bytes, MemoryError> {
             end = start + frame.len();
         }
     }
+    assembly.finish();
     Ok(assembly.bytes(0, len))
 }
 

@@ -226,6 +226,7 @@ impl Store {
             coming.claimer = None;
         }
         if coming.have == coming.size {
+            coming.assembly.finish();
             let whole = coming.assembly.bytes(0, coming.size as usize);
             if let Some(held) = self.payloads.get_mut(&cast) {
                 held.content = Content::Whole(whole);

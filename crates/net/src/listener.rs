@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use treadle_transfer::{Config, StripeId};
 
 use crate::address::Address;
-use crate::dial::{Door, Greeting, Opened, hello, host, start_stripe};
+use crate::dial::{Door, Greeting, Opened, hello, host, is_own, local_name, start_stripe};
 use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
 use crate::error::NetError;
 use crate::handshake::Handshake;
@@ -52,7 +52,7 @@ struct Listening {
     service_lanes: Vec<(u32, Lane)>,
     security: Security,
     config: Config,
-    /// The abstract name of the Unix socket for descriptors.
+    /// The abstract name of the Unix socket: for descriptors and, without TLS, for clients of this host.
     descriptors: Vec<u8>,
     greetings: AtomicUsize,
     waiters: Waiters,
@@ -89,7 +89,7 @@ impl Listener {
             .reduce(Result::or)
             .expect("a name resolves to at least one address")
             .map_err(failed)?;
-        let port = tcp.local_addr().map_err(failed)?.port();
+        let socket = tcp.local_addr().map_err(failed)?;
         let lane = options.lane.clone();
         let driver = match &lane {
             Some(lane) => Arc::clone(lane.driver()),
@@ -99,8 +99,7 @@ impl Listener {
             }
         };
         let (descriptors, unix) = if options.shared_memory {
-            let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
-            let unix = bind_abstract(&name).map_err(failed)?;
+            let (name, unix) = bind_unix(socket, security.server.is_none()).map_err(failed)?;
             (name, Some(unix))
         } else {
             (Vec::new(), None)
@@ -146,7 +145,7 @@ impl Listener {
         Ok(Self {
             state,
             address: Address {
-                port,
+                port: socket.port(),
                 ..address.clone()
             },
         })
@@ -218,7 +217,7 @@ impl Drop for Listener {
     }
 }
 
-fn bind(address: std::net::SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -229,6 +228,17 @@ fn bind(address: std::net::SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// The Unix socket of a listener, and its name: the one that clients of this host try, if they may
+/// and nobody has taken it.
+fn bind_unix(socket: SocketAddr, may_ask: bool) -> io::Result<(Vec<u8>, UnixListener)> {
+    let known = local_name(socket);
+    if may_ask && let Ok(unix) = bind_abstract(&known) {
+        return Ok((known, unix));
+    }
+    let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
+    bind_abstract(&name).map(|unix| (name, unix))
 }
 
 fn bind_abstract(name: &[u8]) -> io::Result<UnixListener> {
@@ -355,11 +365,13 @@ impl Door for Reception {
         own.host = host();
         own.descriptors.clone_from(&state.descriptors);
         let local = matches!(stream, Stream::Unix(_));
+        // Where TLS is wanted, it says who somebody is.
+        let may_ask = !local || state.security.server.is_none();
         match theirs.role() {
-            Role::Control if !local && state.hall().closed => {
+            Role::Control if may_ask && state.hall().closed => {
                 handshake.refuse("the listener is closed");
             }
-            Role::Control if !local => handshake.answer(own, state.security.secret.clone()),
+            Role::Control if may_ask => handshake.answer(own, state.security.secret.clone()),
             role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)
                 if local == (role == Role::Descriptors) =>
             {
@@ -415,11 +427,12 @@ impl Doorway {
                 };
                 let (socket, _) = listener.accept()?;
                 socket.set_nonblocking(true)?;
-                let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-                if peer.uid != rustix::process::geteuid() {
+                if !is_own(&socket) {
                     return Err(io::ErrorKind::PermissionDenied.into());
                 }
-                Ok(Some((Stream::Unix(socket), String::new())))
+                let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+                let from = format!("process {} of this host", peer.pid.as_raw_nonzero());
+                Ok(Some((Stream::Unix(socket), from)))
             }
         }
     }

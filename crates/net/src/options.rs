@@ -23,7 +23,8 @@ pub struct Options {
     pub tls: Option<TlsOptions>,
     /// Allow addresses beyond this machine without TLS. Secrets are proved all the same.
     pub insecure: bool,
-    /// Pass shared memory to peers on the same host.
+    /// Pass shared memory to peers on the same host, and talk to them over Unix sockets where there
+    /// is no TLS.
     pub shared_memory: bool,
     /// Where the control connection of a peer lives, or all connections of a listener. Without it:
     /// on one of the drivers that the process shares.

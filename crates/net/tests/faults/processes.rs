@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use support::child::{self, Process};
+use support::proxy::{Fate, Proxy};
 use support::raw::end_of;
-use support::{LONG, body, eventually, listener, soon, with_secret};
+use support::{LONG, body, eventually, listener, soon, with_secret, with_tls};
 use treadle_memory::Segments;
 use treadle_net::{Address, Config, Listener, NetError, Options, PairEnd, Peer};
 
@@ -124,6 +125,24 @@ fn near() -> (Listener, Peer, Peer) {
 }
 
 #[test]
+fn processes_of_one_host_talk_over_unix_sockets() {
+    let (_listener, client, server) = near();
+    let here = format!("process {} of this host", std::process::id());
+    assert_eq!(server.address(), here);
+    transfer(&client, &server, 3 * MIB);
+    transfer(&server, &client, 10);
+    // As long as both may.
+    for others in [bytes_only(), with_tls(&Options::default())] {
+        let listener = listener(&others);
+        let options = with_secret(&others);
+        let client = Peer::connect(listener.address(), &options, &mut soon()).unwrap();
+        let server = listener.accept(&mut soon()).unwrap();
+        assert!(server.address().starts_with("127.0.0.1:"));
+        transfer(&client, &server, 10);
+    }
+}
+
+#[test]
 fn shared_memory_is_not_sent() {
     let (_listener, client, server) = near();
     shared_transfer(&client, &server, 3 * MIB + 7);
@@ -160,7 +179,15 @@ fn holdings() -> Holdings {
 #[test]
 #[ignore = "a child process of the next test"]
 fn cut_channel() {
-    let (_listener, client, server) = near();
+    let listener = listener(&Options::default());
+    // Whoever comes through a proxy has a Unix socket for descriptors only.
+    let proxy = Proxy::new(listener.address(), |_, _| Fate::default());
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(proxy.address(), &options, &mut soon()).unwrap();
+    let server = listener.accept(&mut soon()).unwrap();
+    eventually("they share memory", || {
+        client.shares_memory() && server.shares_memory()
+    });
     shared_transfer(&client, &server, 2 * MIB);
     let data = body(2 * MIB);
     let memory = born_shared(&data);

@@ -390,19 +390,23 @@ fn early_descriptors_are_limited() {
     scene.is_well();
 }
 
+/// What a Unix socket says to somebody who wants a connection of this kind.
+fn answer(raw: &Raw, role: proto::Role) -> String {
+    let hello = proto::Hello {
+        session: raw.hello.session,
+        ..hello(role)
+    };
+    let mut socket = knock(&raw.hello.descriptors);
+    socket.write_all(&preamble(&hello)).unwrap();
+    refusal(&last_words(&mut socket))
+}
+
 #[test]
-fn only_descriptor_connections_come_this_way() {
+fn no_stripes_come_this_way() {
     let scene = Scene::new(&Options::default());
     let (raw, victim) = scene.attack();
-    for role in [proto::Role::Control, proto::Role::StripeToListener] {
-        let hello = proto::Hello {
-            session: raw.hello.session,
-            ..hello(role)
-        };
-        let mut socket = knock(&raw.hello.descriptors);
-        socket.write_all(&preamble(&hello)).unwrap();
-        let words = last_words(&mut socket);
-        assert!(refusal(&words).contains("cannot be used for that"));
+    for role in [proto::Role::StripeToClient, proto::Role::StripeToListener] {
+        assert!(answer(&raw, role).contains("cannot be used for that"));
     }
     assert!(victim.ended().is_none());
     scene.is_well();

@@ -13,7 +13,7 @@ from ipyparallel.serialize import PrePickled
 
 from treadle import _canning
 from treadle.views._tasks import Task
-from treadle.views._views import remember, to_spread
+from treadle.views._views import to_spread
 from treadle.worker._balanced import map_part
 
 __all__ = ["LoadBalancedView"]
@@ -58,7 +58,8 @@ class LoadBalancedView(ipyparallel.LoadBalancedView):  # type: ignore[misc]
             timeout=self.timeout if timeout is None else timeout,
             label=self.label if label is None else label,
         )
-        remember(self, [message.msg_id])
+        self.history.append(message.msg_id)
+        self.outstanding.add(message.msg_id)
         result = AsyncResult(self.client, message, fname=getname(f), targets=None, owner=True)
         if self.block if block is None else block:
             try:

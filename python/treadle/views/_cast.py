@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import ipyparallel
 from ipyparallel import AsyncResult, error
@@ -28,7 +28,7 @@ from treadle.views._arrivals import (
 if TYPE_CHECKING:
     from treadle.views._engines import Engines
 
-__all__ = ["Cast", "CastResult"]
+__all__ = ["Cast", "CastResult", "Names"]
 
 
 class _Arrival(NamedTuple):
@@ -37,6 +37,31 @@ class _Arrival(NamedTuple):
     kind: str
     frames: Sequence[Any]
     received: datetime
+
+
+class Names(Sequence[str]):
+    """The ids of a cast's messages, one for each engine."""
+
+    def __init__(self, prefix: str, engines: Sequence[int]) -> None:
+        self._prefix = prefix
+        self._engines = engines
+
+    def of(self, engine: int) -> str:
+        """Return the id of the message to an engine."""
+        return f"{self._prefix}{engine}"
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.of, self._engines)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return list(self)[index]
 
 
 class Cast:
@@ -61,8 +86,8 @@ class Cast:
         self.request = request
         self._label = label
         self._submitted = submitted
-        start = f"{client._prefix}_{number}_"
-        self._names = [f"{start}{engine}" for engine in self.engines]
+        #: The ids of its messages.
+        self.names = Names(f"{client._prefix}_{number}_", self.engines)
         self._lock = threading.RLock()
         self._arrivals: dict[int, _Arrival] = {}
         self._times: dict[int, Times | None] = {}
@@ -76,11 +101,11 @@ class Cast:
 
     def name(self, engine: int) -> str:
         """Return the id of the message to an engine."""
-        return f"{self._client._prefix}_{self.number}_{engine}"
+        return self.names.of(engine)
 
-    def names(self) -> list[str]:
-        """Return the ids of all of its messages."""
-        return self._names
+    def awaits(self, name: object) -> bool:
+        """Whether the message of this id is one of its own, and not answered."""
+        return not self.finished and any(self.name(engine) == name for engine in self.waiting())
 
     @property
     def finished(self) -> bool:
@@ -117,7 +142,10 @@ class Cast:
         arrival = _Arrival(kind, frames, datetime.now(timezone.utc))
         with self._lock:
             whens = zip(engines, times, strict=True)
-            fresh = {engine: when for engine, when in whens if engine not in self._arrivals}
+            if self._arrivals:
+                fresh = {engine: when for engine, when in whens if engine not in self._arrivals}
+            else:
+                fresh = dict(whens)
             self._times |= fresh
             self._arrivals |= dict.fromkeys(fresh, arrival)
             self.size += size_of(frames)
@@ -126,7 +154,8 @@ class Cast:
             listeners: list[Callable[[], None]] = []
             if self.finished:
                 listeners, self._listeners = self._listeners, []
-        self._client.ended(self, fresh)
+        if self.finished:
+            self._client.ended(self)
         for engine in fresh:
             if engine in self._messages:
                 self._settle(engine)
@@ -232,7 +261,7 @@ class CastResult(AsyncResult):  # type: ignore[misc]
     @property
     def msg_ids(self) -> list[str]:
         """The ids of the messages, one for each engine."""
-        return self._cast.names()
+        return list(self._cast.names)
 
     @property
     def _children(self) -> list[MessageFuture]:

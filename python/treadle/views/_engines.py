@@ -7,9 +7,9 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ipyparallel
@@ -20,6 +20,7 @@ from treadle.views._arrivals import Times, succeeded
 from treadle.views._balanced import LoadBalancedView
 from treadle.views._cast import Cast, CastResult
 from treadle.views._finished import Finished
+from treadle.views._messages import History, Outstanding
 from treadle.views._tasks import Task, Tasks
 from treadle.views._transport import Transport
 from treadle.views._views import BroadcastView, DirectView
@@ -66,7 +67,6 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
     Its views work as ipyparallel documents them; what differs is in ``docs/views.md``.
     """
 
-    history: list[str]
     _ids: list[int]
 
     def __init__(self, client: Client) -> None:
@@ -87,6 +87,16 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         # The last cast that is known to have failed somewhere.
         self._failed = 0
         self._early: dict[int, list[tuple[Sequence[int], str, Any, Sequence[Times | None]]]] = {}
+
+    @cached_property
+    def history(self) -> History:
+        """The ids of all messages."""
+        return History()
+
+    @cached_property
+    def outstanding(self) -> Outstanding:
+        """The ids of those whose results have not come."""
+        return Outstanding(self._casts)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._client!r}>"
@@ -126,8 +136,9 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         if time.monotonic() > self._refreshed + _FRESH:
             self._refresh()
         # All of them, as most calls have it: who they are is known.
-        if self._ids and (targets is None or targets in ("all", self._ids)):
-            return [], list(self._ids)
+        known = self._ids
+        if known and (targets is None or targets in ("all", known)):
+            return [], list(known)
         idents, ids = super()._build_targets(targets)
         missing = set(ids).difference(self._ids)
         if missing:
@@ -175,32 +186,27 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         if self._closed:
             raise RuntimeError("Client cannot be used after it was closed")
         head = pickle.dumps((operation, options, self._failed))
-        with self._registering():
-            submitted = datetime.now(timezone.utc)
+        submitted = datetime.now(timezone.utc)
+        with self._lock:
+            # What arrives before the cast's number is known here is kept.
+            self._registrations += 1
+        early: Sequence[Any] = ()
+        cast = None
+        try:
             number = self._transport.cast(engines, head, payload)
             cast = Cast(self, number, engines, request, label, submitted)
-            names = cast.names()
-            self.history.extend(names)
-            self.outstanding.update(names)
-            with self._lock:
-                self._casts[number] = cast
-                early = self._early.pop(number, ())
-        for arrival in early:
-            cast.arrive(*arrival)
-        return cast
-
-    @contextmanager
-    def _registering(self) -> Iterator[None]:
-        """Keep what arrives of a cast before its number is known here."""
-        with self._lock:
-            self._registrations += 1
-        try:
-            yield
+            self.history.add(cast)
         finally:
             with self._lock:
+                if cast is not None:
+                    self._casts[number] = cast
+                    early = self._early.pop(number, ())
                 self._registrations -= 1
                 if not self._registrations:
                     self._early.clear()
+        for arrival in early:
+            cast.arrive(*arrival)
+        return cast
 
     def submit(self, task: Task, *, timeout: float | None, label: Any) -> MessageFuture:
         """Have the scheduler run a task in the namespace of an engine; returns its future."""
@@ -252,15 +258,11 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         except Exception:
             logger.exception("%s of cast %d at engines %s", kind, number, engines)
 
-    def ended(self, cast: Cast, engines: Collection[int]) -> None:
-        """Take note that a cast's results of engines have come."""
-        is_all = len(engines) == len(cast.engines)
-        names = cast.names() if is_all else [cast.name(engine) for engine in engines]
-        self.outstanding.difference_update(names)
-        if cast.finished:
-            with self._lock:
-                self._casts.pop(cast.number, None)
-            self._finished.add(cast)
+    def ended(self, cast: Cast) -> None:
+        """Take note that all results of a cast have come."""
+        with self._lock:
+            self._casts.pop(cast.number, None)
+        self._finished.add(cast)
 
     def resolve(self, future: MessageFuture, result: Any) -> None:
         """Finish a message."""
@@ -306,7 +308,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         ids = set(self.outstanding if jobs is None else self._ids_of(jobs))
         engines = None if targets is None else self._build_targets(targets)[1]
         with self._lock:
-            casts = [cast for cast in self._casts.values() if not ids.isdisjoint(cast.names())]
+            casts = [cast for cast in self._casts.values() if not ids.isdisjoint(cast.names)]
         # Some engines of a cast are asked one by one, and answer in their turn.
         all_of: list[int] = []
         some_of: list[int] = []
@@ -415,7 +417,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
     def purge_everything(self) -> None:
         """Forget all results and the history."""
         self.purge_results("all")
-        self.history = []
+        self.history.clear()
 
     def resubmit(self, *_args: Any, **_kwargs: Any) -> Any:
         """Refuse."""

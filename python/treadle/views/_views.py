@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import ipyparallel
@@ -13,9 +14,10 @@ from ipyparallel.client.remotefunction import ParallelFunction, getname
 from ipyparallel.serialize import PrePickled
 
 from treadle import _canning
-from treadle.views._cast import CastResult
+from treadle.views._cast import Cast, CastResult
+from treadle.views._messages import History, Outstanding
 
-__all__ = ["BroadcastView", "DirectView", "remember", "to_spread"]
+__all__ = ["BroadcastView", "DirectView", "to_spread"]
 
 # Bytes of partitions that all engines get, rather than each of them a message of its own.
 _LITTLE = 64 * 1024
@@ -29,7 +31,23 @@ class _Casting:
     block: bool
     track: bool
     label: Any
-    _sync_results: Callable[[], None]
+
+    @cached_property
+    def history(self) -> History:
+        """The ids of all messages of this view."""
+        return History()
+
+    @cached_property
+    def outstanding(self) -> Outstanding:
+        """The ids of those whose results have not come."""
+        return Outstanding()
+
+    def _remember(self, cast: Cast) -> None:
+        self.history.add(cast)
+        self.outstanding.watch(cast)
+
+    def _sync_results(self) -> None:
+        self.outstanding.sweep()
 
     def _finish(self, result: Any, block: bool | None) -> Any:
         if self.block if block is None else block:
@@ -53,12 +71,13 @@ class _Casting:
         label: Any = None,
         **options: Any,
     ) -> Any:
+        client = self.client
         targets = self.targets if targets is None else targets
-        engines = self.client._build_targets(targets)[1]
+        engines = client._build_targets(targets)[1]
         label = self.label if label is None else label
-        cast = self.client.cast(engines, operation, payload, label=label, **options)
-        remember(self, cast.names())
-        result = CastResult(self.client, cast, name, single=isinstance(targets, int))
+        cast = client.cast(engines, operation, payload, label=label, **options)
+        self._remember(cast)
+        result = CastResult(client, cast, name, single=isinstance(targets, int))
         try:
             return self._finish(result, block)
         finally:
@@ -170,7 +189,7 @@ class _Casting:
         for some in together:
             payload = _nested(shared, {engine: parts[engine] for engine in some})
             cast = self.client.cast(some, operation, payload, label=self.label, own=True, **options)
-            remember(self, cast.names())
+            self._remember(cast)
             futures += cast.messages()
         return futures
 
@@ -273,12 +292,6 @@ class _SpreadFunction(ParallelFunction):  # type: ignore[misc]
             },
         )
         return self.view._finish(result, bool(self.block))
-
-
-def remember(view: Any, names: Sequence[str]) -> None:
-    """Make messages part of a view's history."""
-    view.history.extend(names)
-    view.outstanding.update(names)
 
 
 def to_spread(

@@ -19,6 +19,8 @@ const TURN: usize = 256 * 1024;
 /// The receive buffer at first, and its length for a connection that fills it.
 const SMALL_BUFFER: usize = 16 * 1024;
 const LARGE_BUFFER: usize = 256 * 1024;
+/// From so many bytes on, a copy costs more than an allocation.
+const LONG: usize = 8 * 1024;
 /// What the other side makes this side write, while it does not read it: in bytes, far more than
 /// an honest peer leaves unread.
 const MAX_ANSWERS: usize = 1 << 20;
@@ -114,6 +116,16 @@ impl Control {
         if self.stream.is_some() {
             encode(&mut self.out);
             self.urgent |= urgent;
+        }
+    }
+
+    /// Appends frames that are there already.
+    pub(crate) fn push_whole(&mut self, urgent: bool, frames: Vec<u8>) {
+        if self.out.is_empty() && frames.len() >= LONG && self.stream.is_some() {
+            self.out = frames;
+            self.urgent |= urgent;
+        } else {
+            self.push(urgent, |out| out.extend_from_slice(&frames));
         }
     }
 

@@ -270,7 +270,7 @@ impl Peer {
         };
         let object = self.shared.with(|inner| {
             let object = inner.next_object();
-            let mut header = Vec::new();
+            let mut header = Vec::with_capacity(layout.inline as usize + 64);
             let inline = inline_frames(frames, &layout);
             let known = exports.as_ref();
             let known = known.and_then(|exports| inner.lent.known(exports, now));

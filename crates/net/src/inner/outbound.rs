@@ -117,8 +117,7 @@ impl Inner {
             }
         }
         let urgent = !self.corked;
-        self.control
-            .push(urgent, |out| out.extend_from_slice(&header));
+        self.control.push_whole(urgent, header);
     }
 
     pub(super) fn sent(

@@ -3,8 +3,6 @@
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +14,7 @@ use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, d
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError, Step};
 use crate::incoming::InStripe;
+use crate::local;
 use crate::options::{Options, Security};
 use crate::outgoing::OutStripe;
 use crate::peer::{Established, Peer, Shared};
@@ -288,16 +287,6 @@ impl Source for Greeting {
     }
 }
 
-/// Identifies this kernel and user: who has the same may share memory with us.
-pub(crate) fn host() -> Vec<u8> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    if boot.is_empty() {
-        return boot;
-    }
-    let user = rustix::process::geteuid().as_raw();
-    [boot.as_slice(), &user.to_le_bytes()].concat()
-}
-
 /// What every `Hello` of this process begins with.
 pub(crate) fn hello(role: Role) -> proto::Hello {
     proto::Hello {
@@ -306,28 +295,6 @@ pub(crate) fn hello(role: Role) -> proto::Hello {
         release: env!("CARGO_PKG_VERSION").into(),
         ..Default::default()
     }
-}
-
-/// The abstract name of the Unix socket of whoever listens at this address of the loopback interface:
-/// both belong to one network namespace.
-pub(crate) fn local_name(socket: SocketAddr) -> Vec<u8> {
-    format!("treadle-{socket}").into_bytes()
-}
-
-/// Whether a Unix socket is from, or to, a process of the same user.
-pub(crate) fn is_own(socket: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(socket);
-    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-}
-
-/// Connects to a listener of this user on this host: a message over a Unix socket takes the
-/// processor half as long as one over TCP. `None`: there is none, or it is busy.
-fn begin_local(socket: SocketAddr) -> Option<Stream> {
-    let name = SocketAddrUnix::from_abstract_name(local_name(socket)).ok()?;
-    // Connecting to a Unix socket does not wait, unless its backlog is full.
-    let connection = UnixStream::connect_addr(&name).ok()?;
-    connection.set_nonblocking(true).ok()?;
-    is_own(&connection).then_some(Stream::Unix(connection))
 }
 
 /// Starts to connect without waiting for it.
@@ -390,6 +357,39 @@ fn connect_to(
     wait: &mut Wait<'_>,
 ) -> Result<Peer, NetError> {
     let failed = |source| NetError::io(format!("connecting to {address}"), source);
+    let tls = security.client.clone().filter(|_| address.tls);
+    let remote = Remote { socket, tls };
+    let greet = |stream, wait: &mut Wait<'_>| {
+        let key = security.secret.clone();
+        greet(address, stream, remote.clone(), options, key, wait)
+    };
+    if remote.tls.is_none()
+        && options.shared_memory
+        && let Some(stream) = local::connect_to(socket)
+    {
+        match greet(Stream::Unix(stream), wait) {
+            // It takes this one for somebody else's.
+            Err(NetError::Handshake {
+                error: HandshakeError::Closed(_) | HandshakeError::Connect(_),
+                ..
+            }) => {}
+            outcome => return outcome,
+        }
+    }
+    let stream = begin(socket, remote.tls.as_ref()).map_err(failed)?;
+    greet(stream, wait)
+}
+
+/// Goes through the handshake of a new pair.
+fn greet(
+    address: &Address,
+    stream: Stream,
+    remote: Remote,
+    options: &Options,
+    key: Option<Secret>,
+    wait: &mut Wait<'_>,
+) -> Result<Peer, NetError> {
+    let failed = |source| NetError::io(format!("connecting to {address}"), source);
     let driver = &match &options.lane {
         Some(lane) => Arc::clone(lane.driver()),
         None => {
@@ -397,20 +397,12 @@ fn connect_to(
             Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
         }
     };
-    let tls = security.client.clone().filter(|_| address.tls);
-    let is_local =
-        tls.is_none() && options.shared_memory && socket.ip().to_canonical().is_loopback();
-    let stream = match is_local.then(|| begin_local(socket)).flatten() {
-        Some(stream) => stream,
-        None => begin(socket, tls.as_ref()).map_err(failed)?,
-    };
     let mut own = hello(Role::Control);
     own.credit = options.pair.credit;
     own.service = options.service;
-    let handshake = Handshake::client(own, security.secret.clone());
+    let handshake = Handshake::client(own, key);
     let slot = Arc::new((Mutex::new(None), Waiters::default()));
     let result = Arc::clone(&slot);
-    let remote = Remote { socket, tls };
     let config = options.pair.clone();
     let shares = options.shared_memory;
     let name = address.to_string();
@@ -459,7 +451,7 @@ fn connected(
         address,
     };
     let peer = Peer::start(established, config, Some(remote));
-    if shares && !theirs.descriptors.is_empty() && theirs.host == host() {
+    if shares && !theirs.descriptors.is_empty() && theirs.host == local::host() {
         // Best effort: in another network namespace, say, the name means nothing.
         let _ = descriptors(peer.shared(), &theirs.descriptors);
     }
@@ -468,9 +460,7 @@ fn connected(
 
 /// Opens the descriptor connection of a pair.
 fn descriptors(shared: &Arc<Shared>, name: &[u8]) -> io::Result<()> {
-    let address = SocketAddrUnix::from_abstract_name(name)?;
-    let socket = UnixStream::connect_addr(&address)?;
-    socket.set_nonblocking(true)?;
+    let socket = local::connect(name)?;
     let mut own = hello(Role::Descriptors);
     own.session = shared.session;
     let handshake = Handshake::client(own, Some(shared.session_secret.clone()));

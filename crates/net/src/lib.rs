@@ -8,7 +8,7 @@
 //! | [`wire`] | bytes: preambles, frames, extent headers |
 //! | `handshake`, [`secret`], [`tls`], [`certs`] | who may talk |
 //! | `driver` | which thread moves the bytes |
-//! | `dial`, [`listener`](Listener) | connections that are being made |
+//! | `dial`, [`listener`](Listener), `local` | connections that are being made; those within a host |
 //! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer) | the pair |
 //! | [`poller`](Poller) | waiting for any of many pairs |
@@ -32,6 +32,7 @@ mod inner;
 mod lane;
 mod listener;
 pub mod load;
+mod local;
 mod lookout;
 mod memory;
 mod options;

@@ -14,11 +14,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use treadle_transfer::{Config, StripeId};
 
 use crate::address::Address;
-use crate::dial::{Door, Greeting, Opened, hello, host, is_own, local_name, start_stripe};
+use crate::dial::{Door, Greeting, Opened, hello, start_stripe};
 use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
 use crate::error::NetError;
 use crate::handshake::Handshake;
 use crate::lane::Lane;
+use crate::local;
 use crate::options::{Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::secret::random;
@@ -233,7 +234,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// The Unix socket of a listener, and its name: the one that clients of this host try, if they may
 /// and nobody has taken it.
 fn bind_unix(socket: SocketAddr, may_ask: bool) -> io::Result<(Vec<u8>, UnixListener)> {
-    let known = local_name(socket);
+    let known = local::name_of(socket);
     if may_ask && let Ok(unix) = bind_abstract(&known) {
         return Ok((known, unix));
     }
@@ -362,18 +363,18 @@ impl Door for Reception {
             .as_millis()
             .try_into()
             .unwrap_or(u32::MAX);
-        own.host = host();
+        own.host = local::host();
         own.descriptors.clone_from(&state.descriptors);
-        let local = matches!(stream, Stream::Unix(_));
+        let is_local = matches!(stream, Stream::Unix(_));
         // Where TLS is wanted, it says who somebody is.
-        let may_ask = !local || state.security.server.is_none();
+        let may_ask = !is_local || state.security.server.is_none();
         match theirs.role() {
             Role::Control if may_ask && state.hall().closed => {
                 handshake.refuse("the listener is closed");
             }
             Role::Control if may_ask => handshake.answer(own, state.security.secret.clone()),
             role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)
-                if local == (role == Role::Descriptors) =>
+                if is_local == (role == Role::Descriptors) =>
             {
                 match state.pair(theirs.session) {
                     Some(pair) => handshake.answer(own, Some(pair.session_secret.clone())),
@@ -427,11 +428,11 @@ impl Doorway {
                 };
                 let (socket, _) = listener.accept()?;
                 socket.set_nonblocking(true)?;
-                if !is_own(&socket) {
-                    return Err(io::ErrorKind::PermissionDenied.into());
-                }
-                let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-                let from = format!("process {} of this host", peer.pid.as_raw_nonzero());
+                let from = match local::own_process(&socket) {
+                    None => return Err(io::ErrorKind::PermissionDenied.into()),
+                    Some(0) => "a process of this host".to_owned(),
+                    Some(process) => format!("process {process} of this host"),
+                };
                 Ok(Some((Stream::Unix(socket), from)))
             }
         }

@@ -1,5 +1,7 @@
 //! Processes that do not take what they are sent, or are killed; and what is left of them.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -140,6 +142,23 @@ fn processes_of_one_host_talk_over_unix_sockets() {
         assert!(server.address().starts_with("127.0.0.1:"));
         transfer(&client, &server, 10);
     }
+}
+
+/// Whoever closes what comes to the Unix socket, as a listener does that cannot see whose it is,
+/// gets it through the port.
+#[test]
+fn who_is_closed_at_the_unix_socket_comes_through_the_port() {
+    let listener = listener(&bytes_only());
+    let name = format!("treadle-127.0.0.1:{}", listener.address().port);
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    let closing = UnixListener::bind_addr(&name).unwrap();
+    let met = std::thread::spawn(move || drop(closing.accept().unwrap()));
+    let options = with_secret(&Options::default());
+    let client = Peer::connect(listener.address(), &options, &mut soon()).unwrap();
+    let server = listener.accept(&mut soon()).unwrap();
+    met.join().unwrap();
+    assert!(server.address().starts_with("127.0.0.1:"));
+    transfer(&client, &server, 10);
 }
 
 #[test]

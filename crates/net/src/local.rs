@@ -1,0 +1,67 @@
+//! Processes of one host and user: they meet through Unix sockets with abstract names, and may share
+//! memory.
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Identifies this kernel and user: who has the same may share memory with us.
+pub(crate) fn host() -> Vec<u8> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if boot.is_empty() {
+        return boot;
+    }
+    let user = rustix::process::geteuid().as_raw();
+    [boot.as_slice(), &user.to_le_bytes()].concat()
+}
+
+/// The name of the Unix socket of whoever listens at this address of the loopback interface: both
+/// belong to one network namespace.
+pub(crate) fn name_of(listener: SocketAddr) -> Vec<u8> {
+    format!("treadle-{listener}").into_bytes()
+}
+
+/// Connects to a listener at the loopback interface through its Unix socket: a message takes less of
+/// the processor than over TCP. `None`: there is none, it is somebody else's, or busy.
+pub(crate) fn connect_to(listener: SocketAddr) -> Option<UnixStream> {
+    if !listener.ip().to_canonical().is_loopback() {
+        return None;
+    }
+    let socket = connect(&name_of(listener)).ok()?;
+    own_process(&socket).map(|_| socket)
+}
+
+/// Connects to the Unix socket of a name; does not wait where its backlog is full.
+pub(crate) fn connect(name: &[u8]) -> io::Result<UnixStream> {
+    let path = [&[0], name].concat();
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(OsStr::from_bytes(&path))?)?;
+    Ok(socket.into())
+}
+
+/// The process at the other end, if it is of the same user; 0 where this one cannot see it.
+pub(crate) fn own_process(socket: &UnixStream) -> Option<i32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes of a structure that any bytes are valid for.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    (failed == 0 && peer.uid == rustix::process::geteuid().as_raw()).then_some(peer.pid)
+}

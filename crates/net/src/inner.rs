@@ -191,6 +191,13 @@ impl Inner {
     /// Tells what was unmapped here, with whatever else is written.
     pub(crate) fn report(&mut self, shared: &Shared) {
         let unmapped = std::mem::take(&mut *lock(&shared.released));
+        if self.pair.ended().is_some() {
+            // Nobody sends anything in these any more.
+            let files = unmapped.into_iter().filter_map(|unmapped| unmapped.file);
+            let files = files.map(|(_, file)| file).collect();
+            self.garbage.push(Garbage::Files(files));
+            return;
+        }
         let now = shared.now();
         let mut dropped = self.kept.expire(now);
         for part in unmapped.chunks(REPORTED) {

@@ -264,6 +264,10 @@ pub(crate) fn map(
     files: impl Iterator<Item = Option<Arc<Foreign>>>,
 ) -> Mappings {
     let mut mappings = Mappings::new();
+    if segments.len() > MAX_DESCRIPTORS {
+        // Nobody passes so many.
+        return mappings;
+    }
     for (segment, file) in segments.iter().zip(files) {
         let mapping = file
             .as_ref()

@@ -13,6 +13,7 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/treadle.transfer.rs"));
 }
 
+pub use proto::Segment;
 use proto::control::Message as Wire;
 
 /// First bytes of every connection.
@@ -225,53 +226,6 @@ pub enum Frame<'a> {
     Descriptors(ObjectId, Vec<Segment>),
 }
 
-/// A range of a segment of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// The sender's number for it.
-    pub id: u64,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// The sender's number for the file that it is in.
-    pub file: u64,
-}
-
-impl From<Segment> for proto::Segment {
-    fn from(segment: Segment) -> Self {
-        let Segment {
-            id,
-            offset,
-            length,
-            file,
-        } = segment;
-        Self {
-            id,
-            offset,
-            length,
-            file,
-        }
-    }
-}
-
-impl From<proto::Segment> for Segment {
-    fn from(segment: proto::Segment) -> Self {
-        let proto::Segment {
-            id,
-            offset,
-            length,
-            file,
-        } = segment;
-        Self {
-            id,
-            offset,
-            length,
-            file,
-        }
-    }
-}
-
 /// What an object is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -321,11 +275,7 @@ pub fn encode_object<'a>(
         kind,
         sizes: sizes.to_vec(),
         shared: shared.is_some(),
-        segments: shared
-            .unwrap_or_default()
-            .iter()
-            .map(|segment| (*segment).into())
-            .collect(),
+        segments: shared.unwrap_or_default().to_vec(),
     };
     header.encode(out).expect("a vector grows");
     let length = (out.len() - start - FRAME_HEADER - 4) as u32;
@@ -385,7 +335,7 @@ pub fn encode_released(segments: Vec<u64>, files: Vec<u64>, out: &mut Vec<u8>) {
 pub fn encode_descriptors(object: ObjectId, segments: &[Segment], out: &mut Vec<u8>) {
     let message = proto::Descriptors {
         object: object.0,
-        segments: segments.iter().map(|segment| (*segment).into()).collect(),
+        segments: segments.to_vec(),
     };
     encode_control(Wire::Descriptors(message), out);
 }
@@ -470,7 +420,7 @@ fn decode_object(payload: &[u8], frame: usize) -> Result<Frame<'_>, WireError> {
         object: ObjectId(object.object),
         kind: object.kind,
         shared: object.shared && !layout.regions.is_empty(),
-        segments: object.segments.into_iter().map(Segment::from).collect(),
+        segments: object.segments,
         cost: cost(frame, &object.sizes),
         sizes: object.sizes,
         layout,
@@ -519,8 +469,7 @@ fn decode_control<'a>(message: Wire) -> Frame<'a> {
             };
         }
         Wire::Descriptors(m) => {
-            let segments = m.segments.into_iter().map(Segment::from).collect();
-            return Frame::Descriptors(ObjectId(m.object), segments);
+            return Frame::Descriptors(ObjectId(m.object), m.segments);
         }
     })
 }

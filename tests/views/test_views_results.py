@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import sys
 import threading
@@ -303,6 +304,35 @@ def test_results_by_their_ids(client: Any) -> None:
     client.engines.purge_results("all")
     with pytest.raises(KeyError):
         client.engines.get_result(result.msg_ids).get(SOON)
+
+
+def test_history_and_outstanding_are_a_list_and_a_set(client: Any, tmp_path: Any) -> None:
+    view, engines = client[:], client.engines
+    before = list(engines.history)
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)"
+    first, second = view.execute(code, block=False), view.apply_async(len, "ab")
+    names = first.msg_ids + second.msg_ids
+    for history in (view.history, copy.copy(view.history), engines.history[len(before) :]):
+        assert history == names
+        assert history[-1] == names[-1]
+        assert history[:2] == names[:2]
+        assert len(history) == len(names)
+        assert names[0] in history
+    for outstanding in (view.outstanding, engines.outstanding):
+        assert names[-1] in outstanding
+        assert set(names) == outstanding == set(outstanding)
+        assert outstanding - set(first.msg_ids) == set(second.msg_ids)
+        assert outstanding & {names[0], "another"} == {names[0]}
+        assert outstanding.difference(first.msg_ids) == set(second.msg_ids)
+        assert "another" not in outstanding
+    go.touch()
+    assert second.get(SOON) == [2, 2, 2]
+    for outstanding in (view.outstanding, engines.outstanding):
+        assert not outstanding
+        assert not outstanding | set()
+    engines.purge_everything()
+    assert engines.history == []
 
 
 def test_waiting_for_all(client: Any) -> None:

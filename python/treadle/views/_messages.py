@@ -33,6 +33,9 @@ class History(UserList[str]):
     def data(self, names: list[str]) -> None:
         self._made, self._later = names, deque()
 
+    def __copy__(self) -> History:
+        return self.copy()
+
     def add(self, cast: Cast) -> None:
         """Add the messages of a cast."""
         self._later.append(cast.names)
@@ -64,6 +67,11 @@ class Outstanding(MutableSet[str]):
     def _now(self) -> set[str]:
         casts = list(self._casts.values())
         return self._others.union(*(map(cast.name, cast.waiting()) for cast in casts))
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[Any]) -> set[Any]:
+        # What operators return.
+        return set(names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._others or any(cast.awaits(name) for cast in list(self._casts.values()))

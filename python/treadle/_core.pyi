@@ -217,10 +217,7 @@ class Connection:
     def members(self) -> list[tuple[int, str, str, str]] | None: ...
     def on_casts(
         self,
-        arrived: Callable[
-            [list[tuple[int, list[int], str, list[Any], list[tuple[float, float] | None]]]], None
-        ]
-        | None,
+        arrived: Callable[[list[tuple[int, list[int], str, list[Any], bytes]]], None] | None,
     ) -> None: ...
     def cast(self, engines: Sequence[int], head: Any, frames: Sequence[Any]) -> int: ...
     def call_all(

@@ -156,10 +156,10 @@ class Caster:
     def wait(self, done: Callable[[], bool]) -> None:
         assert self.connection.wait(done, SOON)
 
-    def _arrived(self, arrivals: list[tuple[int, list[int], str, list[Any], list[Any]]]) -> None:
+    def _arrived(self, arrivals: list[tuple[int, list[int], str, list[Any], bytes]]) -> None:
         self.calls += 1
         for number, engines, kind, frames, times in arrivals:
-            assert len(times) == len(engines)
+            assert len(times) == 16 * len(engines)
             if kind == "complete":
                 assert engines == [-1]
                 self.complete.add(number)

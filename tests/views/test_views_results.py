@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,41 @@ def test_abort_of_what_waits_behind_a_task(client: Any, tmp_path: Path) -> None:
     assert kept.get(SOON) == 2
 
 
+def test_each_engine_has_its_own_times(client: Any) -> None:
+    """Their results are the same, and what is the same is kept together."""
+    view = client[:]
+    pauses = dict(zip(client.ids, (0.1, 0.3, 0.2), strict=True))
+    for engine, pause in pauses.items():
+        client[engine].push({"own_pause": pause}, block=True)
+    view.execute("import time", block=True)
+    result = view.apply_async(interactive(lambda: time.sleep(own_pause)))  # noqa: F821
+    assert result.get(SOON) == [None] * 3
+    assert result.engine_id == list(pauses)
+    for began, ended, pause in zip(result.started, result.completed, pauses.values(), strict=True):
+        assert (ended - began).total_seconds() >= pause
+
+
+def test_waiting_in_several_threads(client: Any, tmp_path: Any) -> None:
+    gate = tmp_path / "gate"
+
+    def wait(path: str) -> None:
+        import os
+        import time
+
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
+    result = client[:].apply_async(wait, str(gate))
+    events = [result._ready_event, result._output_event, result._ready_event]
+    with ThreadPoolExecutor(5) as pool:
+        waits = [pool.submit(event.wait, SOON) for event in events]
+        waits += [pool.submit(result.wait, SOON), pool.submit(result.wait_for_output, SOON)]
+        assert not result._ready_event.wait(0.05)
+        assert not any(wait.done() for wait in waits)
+        gate.touch()
+        assert all(wait.result(SOON) for wait in waits)
+
+
 def test_interrupt_of_some(client: Any) -> None:
     view = client[:]
     result = endless(view)
@@ -304,6 +340,27 @@ def test_results_by_their_ids(client: Any) -> None:
     client.engines.purge_results("all")
     with pytest.raises(KeyError):
         client.engines.get_result(result.msg_ids).get(SOON)
+
+
+def test_the_oldest_results_give_way(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To larger ones, and to many: a result that is nothing takes memory, too."""
+    monkeypatch.setattr("treadle.views._finished._BYTES", 100_000)
+    view = client[:]
+    first = view.apply_async(len, [])
+    first.get(SOON)
+    large = view.apply_async(bytes, 20_000)
+    large.get(SOON)
+    assert client.engines.get_result(first.msg_ids).get(SOON) == [0] * 3
+    larger = view.apply_async(bytes, 25_000)
+    larger.get(SOON)
+    for gone in (first, large):
+        with pytest.raises(KeyError):
+            client.engines.get_result(gone.msg_ids).get(SOON)
+    assert client.engines.get_result(larger.msg_ids).get(SOON) == [bytes(25_000)] * 3
+    for _ in range(100):
+        view.push({"x": 1}, block=True)
+    with pytest.raises(KeyError):
+        client.engines.get_result(larger.msg_ids).get(SOON)
 
 
 def test_history_and_outstanding_are_a_list_and_a_set(client: Any, tmp_path: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import ipyparallel
 from ipyparallel import AsyncResult, error
@@ -24,6 +26,7 @@ from treadle.views._arrivals import (
     size_of,
     succeeded,
 )
+from treadle.views._flag import Flag
 
 if TYPE_CHECKING:
     from treadle.views._engines import Engines
@@ -31,16 +34,51 @@ if TYPE_CHECKING:
 __all__ = ["Cast", "CastResult", "Names"]
 
 
-class _Arrival(NamedTuple):
-    """The last that comes of an engine."""
+# Bytes of a cast without results, and of an engine that it is for.
+_SIZE = 1 << 10
+_SIZE_OF_ENGINE = 64
+# The frames of a result that is nothing.
+_NOTHING = (b"",)
+# When an engine began and ended, in seconds; not a number: nobody has said.
+_TIMES = struct.Struct("<2d")
 
-    kind: str
-    frames: Sequence[Any]
-    received: datetime
+
+class _Arrival:
+    """The last that comes of engines: the same of each of them."""
+
+    __slots__ = ("_engines", "_places", "_times", "frames", "is_nothing", "kind", "received")
+
+    def __init__(
+        self,
+        engines: Sequence[int],
+        kind: str,
+        frames: Sequence[Any],
+        times: bytes,
+        is_nothing: bool,
+    ) -> None:
+        self.kind = kind
+        self.frames = frames
+        #: Whether it is the result of a call that returned nothing, and put nothing out.
+        self.is_nothing = is_nothing
+        self.received = datetime.now(timezone.utc)
+        self._engines = engines
+        self._times = times
+        self._places: dict[int, int] | None = None
+
+    def times(self, engine: int) -> Times | None:
+        """When one of the engines began and ended."""
+        if not self._times:
+            return None
+        if self._places is None:
+            self._places = {engine: place for place, engine in enumerate(self._engines)}
+        began, ended = _TIMES.unpack_from(self._times, self._places[engine] * _TIMES.size)
+        return None if math.isnan(began) else (began, ended)
 
 
 class Names(Sequence[str]):
     """The ids of a cast's messages, one for each engine."""
+
+    __slots__ = ("_engines", "_prefix")
 
     def __init__(self, prefix: str, engines: Sequence[int]) -> None:
         self._prefix = prefix
@@ -71,6 +109,24 @@ class Cast:
     those who ask; until then an engine costs an entry in a dictionary.
     """
 
+    # Thousands are kept of those that are finished.
+    __slots__ = (
+        "_arrivals",
+        "_client",
+        "_label",
+        "_listeners",
+        "_lock",
+        "_messages",
+        "_results",
+        "_submitted",
+        "_without",
+        "engines",
+        "names",
+        "number",
+        "request",
+        "size",
+    )
+
     def __init__(
         self,
         client: Engines,
@@ -90,14 +146,13 @@ class Cast:
         self.names = Names(f"{client._prefix}_{number}_", self.engines)
         self._lock = threading.RLock()
         self._arrivals: dict[int, _Arrival] = {}
-        self._times: dict[int, Times | None] = {}
         self._messages: dict[int, MessageFuture] = {}
         self._results: dict[int, Any] = {}
-        # Engines whose result is nothing: what they sent together is looked at once.
-        self._without: set[int] = set()
-        #: Bytes of the results.
-        self.size = 0
-        self._listeners: list[Callable[[], None]] = []
+        # How many engines have nothing as their result.
+        self._without = 0
+        #: Bytes that it takes, about: those of the results are added as they come.
+        self.size = _SIZE + _SIZE_OF_ENGINE * len(self.engines)
+        self._listeners: Sequence[Callable[[], None]] = ()
 
     def name(self, engine: int) -> str:
         """Return the id of the message to an engine."""
@@ -126,39 +181,46 @@ class Cast:
     # what arrives
 
     def arrive(
-        self,
-        engines: Sequence[int],
-        kind: str,
-        frames: Sequence[Any],
-        times: Sequence[Times | None],
+        self, engines: Sequence[int], kind: str, frames: Sequence[Any], times: bytes
     ) -> None:
-        """Take what engines sent: the same of each of them."""
+        """Take what engines sent: the same of each of them.
+
+        ``times`` is when they began and ended, two doubles for each; empty if nobody knows.
+        """
         if kind == "output":
             with self._lock:
                 for engine in engines:
                     if engine not in self._arrivals:
                         put_out(self.message(engine), frames)
             return
-        arrival = _Arrival(kind, frames, datetime.now(timezone.utc))
+        is_call = kind == "finished" and self.request != "execute_request"
+        if without := is_call and is_nothing(frames):
+            frames = _NOTHING
+        if engines == self.engines:
+            # Casts are kept: one list is enough.
+            engines = self.engines
+        arrival = _Arrival(engines, kind, frames, times, without)
         with self._lock:
-            whens = zip(engines, times, strict=True)
-            if self._arrivals:
-                fresh = {engine: when for engine, when in whens if engine not in self._arrivals}
+            arrivals = self._arrivals
+            fresh = engines
+            if arrivals:
+                fresh = [engine for engine in engines if engine not in arrivals]
+            if not fresh:
+                return
+            arrivals.update(dict.fromkeys(fresh, arrival))
+            if without:
+                self._without += len(fresh)
             else:
-                fresh = dict(whens)
-            self._times |= fresh
-            self._arrivals |= dict.fromkeys(fresh, arrival)
-            self.size += size_of(frames)
-            if kind == "finished" and self.request != "execute_request" and is_nothing(frames):
-                self._without.update(fresh)
-            listeners: list[Callable[[], None]] = []
-            if self.finished:
-                listeners, self._listeners = self._listeners, []
-        if self.finished:
+                self.size += size_of(frames)
+            listeners: Sequence[Callable[[], None]] = ()
+            if is_last := self.finished:
+                listeners, self._listeners = self._listeners, ()
+        if is_last:
             self._client.ended(self)
-        for engine in fresh:
-            if engine in self._messages:
-                self._settle(engine)
+        if self._messages:
+            for engine in fresh:
+                if engine in self._messages:
+                    self._settle(engine)
         for listener in listeners:
             listener()
 
@@ -166,7 +228,7 @@ class Cast:
         """Have a function called once nothing more comes: now if that is so."""
         with self._lock:
             if not self.finished:
-                self._listeners.append(listener)
+                self._listeners = (*self._listeners, listener)
                 return
         listener()
 
@@ -202,17 +264,17 @@ class Cast:
                 failed = lose if arrival.kind == "lost" else refuse
                 result = failed(message, bytes(arrival.frames[0]).decode(), arrival.received)
             else:
-                result = finish(message, arrival.frames, self._times[engine], arrival.received)
+                result = finish(message, arrival.frames, arrival.times(engine), arrival.received)
             result = self._results.setdefault(engine, result)
         self._client.resolve(message, result)
 
     def result(self, engine: int) -> Any:
         """Return the result of an engine that has arrived: an exception if the call failed."""
         with self._lock:
-            if engine in self._without:
+            arrival = self._arrivals[engine]
+            if arrival.is_nothing:
                 return None
             if engine not in self._results:
-                arrival = self._arrivals[engine]
                 if arrival.kind != "finished" or self.request == "execute_request":
                     self.message(engine)
                 else:
@@ -222,7 +284,7 @@ class Cast:
 
     def is_without_results(self) -> bool:
         """Whether all engines have succeeded, and all results are nothing."""
-        return len(self._without) == len(self.engines)
+        return self._without == len(self.engines)
 
     def results(self) -> list[Any]:
         """Return the results of all engines, once all have arrived; see :meth:`result`."""
@@ -232,7 +294,7 @@ class Cast:
 
 
 # What was cast is nobody's but the transport's.
-_SENT = threading.Event()
+_SENT = Flag()
 _SENT.set()
 
 
@@ -251,8 +313,8 @@ class CastResult(AsyncResult):  # type: ignore[misc]
         self.owner = True
         self._ready = self._output_ready = False
         self._success: bool | None = None
-        self._ready_event = threading.Event()
-        self._output_event = threading.Event()
+        self._ready_event = Flag()
+        self._output_event = Flag()
         self._sent_event = _SENT
         self._tracker = finished_tracker
         self.add_done_callback(self._finalize_result)

@@ -16,10 +16,11 @@ import ipyparallel
 from ipyparallel.client.futures import MessageFuture, multi_future
 from traitlets import HasTraits
 
-from treadle.views._arrivals import Times, succeeded
+from treadle.views._arrivals import succeeded
 from treadle.views._balanced import LoadBalancedView
 from treadle.views._cast import Cast, CastResult
 from treadle.views._finished import Finished
+from treadle.views._flag import Flag
 from treadle.views._messages import History, Outstanding
 from treadle.views._tasks import Task, Tasks
 from treadle.views._transport import Transport
@@ -86,7 +87,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         self._registrations = self._submitted = 0
         # The last cast that is known to have failed somewhere.
         self._failed = 0
-        self._early: dict[int, list[tuple[Sequence[int], str, Any, Sequence[Times | None]]]] = {}
+        self._early: dict[int, list[tuple[Sequence[int], str, Any, bytes]]] = {}
 
     @cached_property
     def history(self) -> History:
@@ -243,7 +244,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         engines: Sequence[int],
         kind: str,
         frames: Sequence[Any],
-        times: Sequence[Times | None],
+        times: bytes,
     ) -> None:
         if kind == "finished" and not succeeded(frames):
             self._failed = max(self._failed, number)
@@ -284,17 +285,16 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         cast = cast or self._finished.get(int(number))
         return None if cast is None else (cast, int(engine))
 
-    def wait_until(self, event: threading.Event, timeout: float | None) -> None:
-        """Wait for an event that comes with what arrives."""
-        self._transport.wait(event, timeout)
+    def wait_until(self, flag: Flag, timeout: float | None) -> None:
+        """Wait for a flag that is set with what arrives."""
+        self._transport.wait(flag, timeout)
 
     def disconnected(self, reason: str) -> None:
         """Lose all that is not finished."""
         with self._lock:
             casts = list(self._casts.values())
         for cast in casts:
-            waiting = cast.waiting()
-            cast.arrive(waiting, "lost", [reason.encode()], [None] * len(waiting))
+            cast.arrive(cast.waiting(), "lost", [reason.encode()], b"")
         self._tasks.disconnected(reason)
 
     # what is asked beside the casts

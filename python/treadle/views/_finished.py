@@ -18,23 +18,21 @@ class Finished:
     """Casts that are finished, the oldest of which give way."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[Cast, int]] = OrderedDict()
+        self._kept: OrderedDict[int, Cast] = OrderedDict()
         self._bytes = 0
 
     def add(self, cast: Cast) -> None:
         """Keep a cast."""
-        size = cast.size
-        if size > _BYTES:
+        if cast.size > _BYTES:
             return
-        self._kept[cast.number] = cast, size
-        self._bytes += size
+        self._kept[cast.number] = cast
+        self._bytes += cast.size
         while self._bytes > _BYTES or len(self._kept) > _MOST:
             self.forget(next(iter(self._kept)))
 
     def get(self, number: int) -> Cast | None:
         """Return a cast by its number, if it is kept."""
-        kept = self._kept.get(number)
-        return None if kept is None else kept[0]
+        return self._kept.get(number)
 
     def forget(self, number: int | None = None) -> None:
         """Forget a cast, or all."""
@@ -42,6 +40,6 @@ class Finished:
             self._kept.clear()
             self._bytes = 0
             return
-        kept = self._kept.pop(number, None)
-        if kept is not None:
-            self._bytes -= kept[1]
+        cast = self._kept.pop(number, None)
+        if cast is not None:
+            self._bytes -= cast.size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,7 @@ from treadle._calls import error_of, pack, unpack_answer
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
-    from treadle.views._arrivals import Times
+    from treadle.views._flag import Flag
 
 __all__ = ["Engine", "Transport"]
 
@@ -35,7 +34,7 @@ class Transport:
     ----------
     arrived
         Called with the number of a cast, engines that have sent the same, what it is, its frames,
-        and when each of these engines began and ended, in any thread: ``"output"`` as it comes, then of
+        and when each of these engines began and ended (two doubles), in any thread: ``"output"`` as it comes, then of
         each engine once ``"finished"``, or ``"lost"`` with the reason as the only frame, or
         ``"refused"`` with the reason why it did not take the payload.
     """
@@ -73,9 +72,7 @@ class Transport:
         number: int = connection.cast(engines, head, frames)
         return number
 
-    def _came(
-        self, arrivals: Sequence[tuple[int, list[int], str, list[Any], Sequence[Times | None]]]
-    ) -> None:
+    def _came(self, arrivals: Sequence[tuple[int, list[int], str, list[Any], bytes]]) -> None:
         for number, engines, kind, frames, times in arrivals:
             if kind == "aborted":
                 self._arrived(number, engines, "finished", [_reply.ABORTED], times)
@@ -127,14 +124,14 @@ class Transport:
         if connection is None or not connection.wait(done, _PATIENCE):
             raise TimeoutError(f"no answer within {_PATIENCE:.0f} s")
 
-    def wait(self, event: threading.Event, timeout: float | None) -> None:
-        """Wait for an event that is set when something arrives; as long as there is a connection."""
+    def wait(self, flag: Flag, timeout: float | None) -> None:
+        """Wait for a flag that is set when something arrives; as long as there is a connection."""
         connection = self._client._connection
         if connection is None:
-            event.wait(timeout)
+            flag.wait(timeout)
             return
         try:
-            connection.wait(event.is_set, timeout)
+            connection.wait(flag.is_set, timeout)
         except (OSError, ValueError):
-            # It ended meanwhile: what is under way is lost, which sets the event.
-            event.wait(timeout)
+            # It ended meanwhile: what is under way is lost, which sets the flag.
+            flag.wait(timeout)

@@ -90,13 +90,14 @@ impl Connection {
         let mut arrivals = casts.into_iter().peekable();
         while let Some(mut arrival) = arrivals.next() {
             let mut engines = engines_of(&arrival);
-            let mut times = vec![times_of(&mut arrival); engines.len()];
+            let mut times = times_of(&mut arrival).repeat(engines.len());
             while let Some(mut next) = arrivals.next_if(|next| is_same(&arrival, next)) {
                 let others = engines_of(&next);
-                times.extend(vec![times_of(&mut next); others.len()]);
+                times.extend(times_of(&mut next).repeat(others.len()));
                 engines.extend(others);
             }
             let (kind, frames) = what(py, arrival.what)?;
+            let times = PyBytes::new(py, &times);
             list.append((arrival.number, engines, kind, frames, times))?;
         }
         callback.call1(py, (list,))?;
@@ -180,8 +181,8 @@ fn failed(error: CastError) -> PyErr {
     }
 }
 
-/// When an engine began and ended, in seconds.
-type Times = Option<(f64, f64)>;
+/// Bytes of when an engine began and ended, in seconds.
+const TIMES: usize = 16;
 
 /// What results of more bytes have in common is not looked for.
 const LITTLE: usize = 1 << 10;
@@ -193,18 +194,22 @@ fn engines_of(arrival: &Arrival) -> Vec<i64> {
     }
 }
 
-/// Takes the first frame of a result.
-fn times_of(arrival: &mut Arrival) -> Times {
+/// Takes the first frame of a result: when its engine began and ended, two doubles; not a number
+/// where nobody has said.
+fn times_of(arrival: &mut Arrival) -> [u8; TIMES] {
+    let unknown = || {
+        let mut times = [0; TIMES];
+        times.as_chunks_mut().0.fill(f64::NAN.to_le_bytes());
+        times
+    };
     let What::Finished(frames) = &mut arrival.what else {
-        return None;
+        return unknown();
     };
     if frames.is_empty() {
-        return None;
+        return unknown();
     }
     let times = frames.remove(0);
-    let (began, ended) = times.as_slice().split_first_chunk()?;
-    let ended = ended.first_chunk()?;
-    Some((f64::from_le_bytes(*began), f64::from_le_bytes(*ended)))
+    times.as_slice().try_into().unwrap_or_else(|_| unknown())
 }
 
 /// Whether an arrival, whose times were taken, has the same to say as the next one.
@@ -230,7 +235,7 @@ fn is_same(arrival: &Arrival, next: &Arrival) -> bool {
 }
 
 /// What precedes the frames of a result on their way.
-pub(in crate::cluster) fn encode_times(times: Times) -> Bytes {
+pub(in crate::cluster) fn encode_times(times: Option<(f64, f64)>) -> Bytes {
     times.map_or_else(Bytes::new, |(began, ended)| {
         [began.to_le_bytes(), ended.to_le_bytes()].concat().into()
     })

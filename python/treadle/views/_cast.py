@@ -46,24 +46,22 @@ _TIMES = struct.Struct("<2d")
 class _Arrival:
     """The last that comes of engines: the same of each of them."""
 
-    __slots__ = ("_engines", "_places", "_times", "frames", "is_nothing", "kind", "received")
+    __slots__ = ("_engines", "_places", "_times", "frames", "kind", "received")
 
     def __init__(
-        self,
-        engines: Sequence[int],
-        kind: str,
-        frames: Sequence[Any],
-        times: bytes,
-        is_nothing: bool,
+        self, engines: Sequence[int], kind: str, frames: Sequence[Any], times: bytes
     ) -> None:
         self.kind = kind
         self.frames = frames
-        #: Whether it is the result of a call that returned nothing, and put nothing out.
-        self.is_nothing = is_nothing
         self.received = datetime.now(timezone.utc)
         self._engines = engines
         self._times = times
         self._places: dict[int, int] | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is the result of a call that returned nothing, and put nothing out."""
+        return self.frames is _NOTHING
 
     def times(self, engine: int) -> Times | None:
         """When one of the engines began and ended."""
@@ -194,12 +192,12 @@ class Cast:
                         put_out(self.message(engine), frames)
             return
         is_call = kind == "finished" and self.request != "execute_request"
-        if without := is_call and is_nothing(frames):
+        if is_call and is_nothing(frames):
             frames = _NOTHING
         if engines == self.engines:
             # Casts are kept: one list is enough.
             engines = self.engines
-        arrival = _Arrival(engines, kind, frames, times, without)
+        arrival = _Arrival(engines, kind, frames, times)
         with self._lock:
             arrivals = self._arrivals
             fresh = engines
@@ -208,7 +206,7 @@ class Cast:
             if not fresh:
                 return
             arrivals.update(dict.fromkeys(fresh, arrival))
-            if without:
+            if arrival.is_nothing:
                 self._without += len(fresh)
             else:
                 self.size += size_of(frames)

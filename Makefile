@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-builds \
 	mutants fuzz soak \
 	build lint fmt lock clean check-python check-cargo
 
@@ -70,6 +70,9 @@ bench-cluster: $(BUILT) ## measure the cluster engine beside distributed and Ray
 
 bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw its notebook's plots
 	$(VENV_PY) bench/broadcast/run.py $(ARGS)
+
+bench-builds: $(BUILT) ## compare this build with that of another checkout, in turns (ARGS: its path)
+	$(VENV_PY) bench/builds/run.py $(ARGS)
 
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)

@@ -10,7 +10,9 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from figures import Figure
 
@@ -39,8 +41,10 @@ def parser(description: str | None, modules: tuple[str, ...]) -> argparse.Argume
     return parser
 
 
-def report(args: argparse.Namespace, title: str) -> None:
-    """Run the modules, each of which has ``measure(quick)``, and print what they yield."""
+def report(
+    args: argparse.Namespace, title: str, load: Callable[[str], Any] = importlib.import_module
+) -> None:
+    """Run what ``load`` finds by name, each with ``measure(quick)``, and print what they yield."""
     # Ended from outside, it leaves no process and no network namespace behind either.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     lines = [title, "", _row(Figure.COLUMNS), _row(("---",) * len(Figure.COLUMNS))]
@@ -48,7 +52,7 @@ def report(args: argparse.Namespace, title: str) -> None:
     figures: list[Figure] = []
     start = time.perf_counter()
     for name in args.only:
-        for figure in importlib.import_module(name).measure(args.quick):
+        for figure in load(name).measure(args.quick):
             figures.append(figure)
             lines.append(_row(figure.cells()))
             print(lines[-1], flush=True)

@@ -277,14 +277,22 @@ def test_large_constants_become_inputs(value):
     graph["data"] = DataNode("data", value)
     recipes = _core._Recipes()
     encoded, constants = recipes.encode_graph(graph)
-    ((key, (constant, size)),) = constants.items()
-    assert constant is value
-    assert size > LARGE
+    key, *of_data = constants
+    for constant, size in constants.values():
+        assert constant is value
+        assert size > LARGE
     assert key.startswith("treadle-constant-")
-    for recipe, inputs, _ in encoded.values():
-        assert inputs == [key]
+    # Who reads the data shares one object, under a key of its own where it can be written to.
+    assert len(of_data) == (not isinstance(value, (str, bytes)))
+    assert all(own.startswith(key) for own in of_data)
+    for name, (recipe, inputs, _) in encoded.items():
+        assert inputs == (of_data if of_data and name == "data" else [key])
         assert len(recipe) < 20
-    assert recipes.execute(encoded[2][0], [value]) == ((value, 2), {})
+    (back, number), _ = recipes.execute(encoded[2][0], [value])
+    assert number == 2
+    assert (back is value) == (not of_data)
+    assert pickle.dumps(back) == pickle.dumps(value)
+    assert recipes.execute(encoded["data"][0], [value]) is value
     _, again = recipes.encode_graph({"x": Task("x", arguments, value)})
     assert list(again) == [key], "named by its content"
 

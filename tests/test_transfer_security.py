@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from relay_support import Relay, only_refused, port_of
 from transfer_support import LIMIT, pair
 
 from treadle import _core, transfer
@@ -58,6 +59,11 @@ class TestSecrets:
             with transfer.connect(listener.address, secret=SECRET):
                 listener.accept(LIMIT).close()
 
+    def test_with_a_line_end_or_in_a_file(self, own_secret: Path) -> None:
+        own_secret.write_bytes(SECRET + b"\n")
+        for secret in (SECRET + b"\n", SECRET.decode() + "\n", own_secret):
+            works({"secret": secret}, {"secret": SECRET})
+
     def test_the_users_own(self, own_secret: Path) -> None:
         with transfer.listen() as listener:
             transfer.connect(listener.address).close()
@@ -107,6 +113,47 @@ class TestAddresses:
             with pytest.raises(transfer.TransferError, match=r"listening at .*in use") as raised:
                 transfer.listen(listener.address)
             assert raised.value.errno is not None
+
+
+class TestRelays:
+    def test_a_stale_port(self) -> None:
+        with transfer.listen() as listener:
+            stale = listener.address
+        with transfer.listen() as listener:
+            with Relay(listener.address, port_of(stale)) as relay:
+                with pytest.raises(transfer.HandshakeError, match=f"{stale} was dialled"):
+                    transfer.connect(stale)
+                with pytest.raises(TimeoutError):
+                    listener.accept(0.1)
+                assert only_refused(relay.end())
+            works({}, {})
+
+    def test_a_port_that_is_meant_to_lead_there(self) -> None:
+        with transfer.listen() as listener:
+            port = port_of(listener.address)
+        # A port of that number is forwarded to the listener.
+        for contact in f"127.0.0.1:{port}", [f"treadle://localhost:{port}", f"127.0.0.1:{port}"]:
+            with (
+                transfer.listen(contact=contact) as listener,
+                Relay(listener.address, port),
+                transfer.connect(f"127.0.0.1:{port}") as one,
+                listener.accept(LIMIT) as other,
+            ):
+                started = one.start_send(np.arange(500_000))
+                assert other.recv(timeout=LIMIT).sum() == sum(range(500_000))
+                started.result(LIMIT)
+        with pytest.raises(ValueError, match="no port"):
+            transfer.listen(contact="gateway")
+
+    def test_any_port_leads_there_with_tls(self, certs: Path) -> None:
+        with (
+            transfer.listen(tls=certs / "node") as listener,
+            Relay(listener.address) as relay,
+            transfer.connect(f"treadle+tls://127.0.0.1:{relay.port}", tls=certs / "node") as one,
+            listener.accept(LIMIT) as other,
+        ):
+            one.send("through it")
+            assert other.recv(timeout=LIMIT) == "through it"
 
 
 class TestTls:

@@ -85,7 +85,7 @@ def load_ipython_extension(shell: Any) -> None:
     Raises
     ------
     ImportError
-        ipyparallel is not installed: ``pip install 'treadle[ipython]'``.
+        ipyparallel is not installed: ``pip install '.[ipython]'`` in a clone of Treadle.
     """
     importlib.import_module("treadle.views")
     importlib.import_module("treadle.views._magics").load(shell)

@@ -75,7 +75,7 @@ def _show(result: dict[str, Any], output: Output) -> None:
     channels = result["channels"]
     output.say(
         f"{channels} channel{'s'[: channels != 1]} to {result['address']}, "
-        f"{result['concurrency']:,} requests of {result['message_size']:,} B under way on each, "
+        f"{result['concurrency']:,} requests of {result['message_size']:,} B in flight on each, "
         f"{result['seconds']:.1f} s"
     )
     latency = result["latency_seconds"]

@@ -94,7 +94,7 @@ def bench() -> None:
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="raw: requests under way on each connection.",
+    help="raw: requests in flight on each connection.",
 )
 @click.option(
     "--message-size",
@@ -133,7 +133,7 @@ def bench() -> None:
 @click.option(
     "--shared-memory/--no-shared-memory",
     default=None,
-    help="tensor: let the worker's array be born in shared memory, or pass nothing that way "
+    help="tensor: create the worker's array in shared memory, or pass nothing that way "
     "[default: an ordinary array].",
 )
 @json_option
@@ -146,7 +146,7 @@ def transfer(context: click.Context, /, **options: Any) -> None:
     again, and waits for the acknowledgement each time.
 
     raw: a load of requests and answers, without the interpreter, that keeps --concurrency requests
-    under way on each of --channels connections.
+    in flight on each of --channels connections.
     """
     _check_usage(context)
     output = Output(options["json_path"])

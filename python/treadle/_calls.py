@@ -19,7 +19,16 @@ from distributed.protocol.serialize import Serialize, ToPickle
 
 from treadle.worker import errors
 
-__all__ = ["SIDECAR", "Opaque", "error_of", "pack", "pack_answer", "unpack", "unpack_answer"]
+__all__ = [
+    "SIDECAR",
+    "Opaque",
+    "actors_answer",
+    "error_of",
+    "pack",
+    "pack_answer",
+    "unpack",
+    "unpack_answer",
+]
 
 # What the sidecar serves of `client.scheduler`; all else is the scheduler's own.
 SIDECAR = frozenset(
@@ -35,9 +44,12 @@ SIDECAR = frozenset(
         *("run_function", "versions", "logs", "get_logs", "broadcast"),
         *("register_scheduler_plugin", "unregister_scheduler_plugin"),
         *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
+        "worker_plugin",
         *("register_nanny_plugin", "unregister_nanny_plugin"),
     ]
 )
+
+_OF_ACTORS = frozenset(["actor_execute", "actor_attribute"])
 
 # Arguments that somebody gets back: data of queues and variables, metadata, events.
 _CARRIED = frozenset(["data", "value", "msg"])
@@ -148,6 +160,17 @@ def pack_answer(value: Any) -> bytes:
 def unpack_answer(answer: bytes) -> Any:
     """Return what was answered, unpickled throughout. Raises what unpickling raises."""
     return _Opener(io.BytesIO(answer)).load()
+
+
+def actors_answer(operation: str, error: Exception) -> dict[str, Any]:
+    """Return what a call has raised as the answer of an actor; raise it where none was called.
+
+    Distributed's actors expect an ``OSError`` and nothing else: whoever waits for a method would wait
+    for ever.
+    """
+    if operation not in _OF_ACTORS or isinstance(error, OSError):
+        raise error
+    return {"status": "error", "exception": error}
 
 
 def error_of(error: Any) -> BaseException:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ def security_options(command: _Command) -> _Command:
         type=click.Path(dir_okay=False, exists=True),
         metavar="PATH",
         help="The cluster's secret, in a file of mode 0600; by default TREADLE_SECRET_FILE, or the "
-        "user's own.",
+        "user's own, and with --tls none.",
     )
     return connection_options(secret(command))
 
@@ -36,31 +38,51 @@ class Credentials:
 
     tls: str | None
     insecure: bool
+    # The cluster's own; without it, that of the user, or with TLS none.
+    secret_file: Path | None
 
     @classmethod
     def of_options(cls, tls: str | None, insecure: bool, secret_file: str | None) -> Credentials:
-        """Take what the options say. The secret stays in its file, for all of this process."""
-        if secret_file is not None:
-            os.environ["TREADLE_SECRET_FILE"] = os.path.abspath(secret_file)
-        return cls(tls, insecure)
+        """Take what the options say."""
+        if secret_file is None:
+            return cls(tls, insecure, None)
+        path = Path(os.path.abspath(secret_file))
+        # Whatever else this process or its children connect to, they never prove the user's.
+        os.environ["TREADLE_SECRET_FILE"] = str(path)
+        return cls(tls, insecure, path)
 
     @property
     def certificates(self) -> Mapping[str, str] | None:
         """Paths of the CA, the certificate and its key."""
         if self.tls is None:
             return None
-        authority = os.path.join(os.path.dirname(self.tls), "ca.pem")
-        return {"ca": authority, "certificate": f"{self.tls}.pem", "key": f"{self.tls}-key.pem"}
+        from treadle._security import of_prefix
+
+        return of_prefix(self.tls)
 
     def address(self, address: str) -> str:
-        """Return an address with its scheme."""
+        """Return an address with its scheme.
+
+        Raises
+        ------
+        click.UsageError
+            It has TLS, and there are no certificates.
+        """
         if "://" in address:
+            if address.startswith("treadle+tls://") and self.tls is None:
+                raise click.UsageError(
+                    f"{address} needs certificates: --tls PREFIX, made with `treadle certs`"
+                )
             return address
         return f"treadle+tls://{address}" if self.tls else f"treadle://{address}"
 
     def of_connections(self) -> dict[str, Any]:
         """Return the keyword arguments of connections that say this."""
-        return {"certificates": self.certificates, "insecure": self.insecure}
+        return {
+            "secret": self.secret_file,
+            "certificates": self.certificates,
+            "insecure": self.insecure,
+        }
 
 
 class Ending:
@@ -80,6 +102,29 @@ class Ending:
         self._interrupt = interrupt
         signal.signal(signal.SIGTERM, self._note)
         signal.signal(signal.SIGINT, self._note)
+        # A child takes a signal as other processes do, also one that comes before it could say so:
+        # `Process.terminate` of a pool sends it at once, and waits.
+        self._masked = threading.local()
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._go_on, after_in_child=self._let_go
+        )
+
+    def _hold(self) -> None:
+        self._masked.before = signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT}
+        )
+
+    def _go_on(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masked.before)
+
+    def _let_go(self) -> None:
+        for number, default in (
+            (signal.SIGTERM, signal.SIG_DFL),
+            (signal.SIGINT, signal.default_int_handler),
+        ):
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, default)
+        self._go_on()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._interrupt():

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input, listening
 from treadle._cli_cluster import Credentials, Ending, security_options
 
 if TYPE_CHECKING:
-    from treadle.sidecar import Sidecar
+    from treadle.sidecar import SupervisedSidecar
 
 __all__ = ["scheduler"]
 
@@ -33,6 +34,20 @@ PORT = 7786
     help="Where the state and the metrics are shown; none for nowhere.",
 )
 @click.option(
+    "--http-name",
+    "http_names",
+    multiple=True,
+    metavar="NAME",
+    help="A host name by which state and metrics may be asked for, beside localhost, this host's "
+    "own, and addresses. May be repeated.",
+)
+@click.option(
+    "--http-token-file",
+    type=click.Path(dir_okay=False, exists=True),
+    metavar="PATH",
+    help="The token that shows state and metrics, in a file of mode 0600; by default a random one.",
+)
+@click.option(
     "--scheduler-file",
     type=click.Path(dir_okay=False),
     metavar="PATH",
@@ -46,6 +61,12 @@ PORT = 7786
     metavar="SECONDS",
     help="A worker that says nothing for so long is lost.",
 )
+@click.option(
+    "--contact-address",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
+)
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @security_options
 @click.argument("address", required=False, metavar="[ADDRESS]")
@@ -54,8 +75,11 @@ def scheduler(
     host: str | None,
     port: int | None,
     http: str,
+    http_names: tuple[str, ...],
+    http_token_file: str | None,
     scheduler_file: str | None,
     worker_timeout: float,
+    contact_address: tuple[str, ...],
     supervised: bool,
     tls: str | None,
     insecure: bool,
@@ -75,7 +99,8 @@ def scheduler(
         _serve(
             credentials,
             credentials.address(address),
-            None if http == "none" else http,
+            [credentials.address(contact) for contact in contact_address],
+            _pages(http, http_names, http_token_file),
             scheduler_file,
             supervised,
             worker_timeout,
@@ -85,7 +110,8 @@ def scheduler(
 def _serve(
     credentials: Credentials,
     address: str,
-    http: str | None,
+    contact: list[str],
+    pages: dict[str, Any],
     scheduler_file: str | None,
     supervised: bool,
     worker_timeout: float,
@@ -93,12 +119,13 @@ def _serve(
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
     from treadle._settings import scheduler_settings
-    from treadle.sidecar import Sidecar
+    from treadle.sidecar import SupervisedSidecar
 
     server: Any = _core.Server(
         address,
-        http=http,
+        contact=contact,
         settings=scheduler_settings(worker_timeout),
+        **pages,
         **credentials.of_connections(),
     )
 
@@ -107,23 +134,21 @@ def _serve(
             server.address, "sidecar", handlers, role="sidecar", **credentials.of_connections()
         )
 
-    sidecar: Sidecar | None = None
+    sidecar: SupervisedSidecar | None = None
     try:
-        sidecar = Sidecar(connect)
+        sidecar = SupervisedSidecar(connect)
         if supervised:
             end_with_input()
         ending = Ending()
         if scheduler_file is not None:
-            _write(scheduler_file, server.address)
+            _scheduler_file.write(scheduler_file, _values(server, credentials))
         if server.http:
-            click.echo(f"state and metrics at {server.http}")
+            # Others may read a log, and what is in the terminal is the user's.
+            link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
+            click.echo(f"state and metrics at {link}")
         listening(server.address)
         while not ending.asked and not server.wait(0.2):
-            if sidecar.closed.is_set():
-                # Tasks go on without it; locks, queues and variables begin anew.
-                click.echo(f"the Python side ended ({sidecar.reason}): starting another", err=True)
-                sidecar.close()
-                sidecar = Sidecar(connect)
+            pass
     finally:
         if scheduler_file is not None:
             with suppress(OSError):
@@ -133,13 +158,29 @@ def _serve(
         server.close()
 
 
-def _write(path: str, address: str) -> None:
-    """Write a scheduler file, which appears at once or not at all."""
-    values = {"address": address}
-    if secret := os.environ.get("TREADLE_SECRET_FILE"):
+def _pages(http: str, names: tuple[str, ...], token_file: str | None) -> dict[str, Any]:
+    """Return where the pages are, and for whom."""
+    from treadle import _core
+
+    if http == "none":
+        return {}
+    if not http.rpartition(":")[2].isdigit():
+        raise click.BadParameter(
+            f"{http!r}: give HOST:PORT, such as 127.0.0.1:7787, or none", param_hint="--http"
+        )
+    token = None if token_file is None else _core.read_secret(token_file).decode("ascii", "replace")
+    return {"http": http, "http_token": token, "http_names": list(names)}
+
+
+def _values(server: Any, credentials: Credentials) -> dict[str, str]:
+    """Return what the scheduler file says."""
+    values = {"address": server.address, "cluster": server.cluster}
+    if credentials.secret_file is not None:
+        values["secret_file"] = str(credentials.secret_file)
+    elif credentials.tls is None and (secret := os.environ.get("TREADLE_SECRET_FILE")):
         values["secret_file"] = os.path.abspath(secret)
-    unfinished = f"{path}.{os.getpid()}"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
-    os.replace(unfinished, path)
+    if credentials.tls is not None:
+        values["tls"] = os.path.abspath(credentials.tls)
+    if server.http:
+        values["http"] = server.http
+    return values

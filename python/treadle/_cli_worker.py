@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input, listening
 from treadle._cli_cluster import Credentials, Ending, security_options
+from treadle._exit_status import LEFT, OVERFLOWED, RESTART
+from treadle._numbers import amounts
 
 if TYPE_CHECKING:
+    from treadle._core import Directory
     from treadle.worker._engine import Engine
     from treadle.worker._main_thread import MainThread
 
@@ -27,13 +30,16 @@ __all__ = ["worker"]
 # Seconds that running tasks have to notice the end.
 _PATIENCE = 2.0
 
+# How reasons begin with which no worker should have ended.
+_FAILURES = ("the connection", "it is dismissed", "a thread of the engine", "the event loop")
+
 
 def _resources(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, float]:
-    resources = {}
+    resources: dict[str, float] = {}
     for pair in text.replace(",", " ").split():
         name, _, amount = pair.partition("=")
         try:
-            resources[name] = float(amount)
+            resources |= amounts({name: amount})
         except ValueError:
             name = ""
         if not name:
@@ -60,7 +66,18 @@ def _resources(_context: click.Context, _option: click.Parameter, text: str) -> 
 )
 @click.option("--name", help="Unique in the cluster; by default the host and the process id.")
 @click.option("--listen", metavar="HOST:PORT", help="Where other workers and clients get values.")
+@click.option(
+    "--contact-address",
+    metavar="HOST:PORT",
+    help="What others connect to where that leads to --listen from elsewhere: a forwarded port, say.",
+)
 @click.option("--preload", multiple=True, help="A module or script with dask_setup(worker).")
+@click.option(
+    "--scheduler-timeout",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="A scheduler that says nothing for so long is gone; by default 300.",
+)
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @click.option(
     "--scheduler-file",
@@ -78,7 +95,9 @@ def worker(
     resources: dict[str, float],
     name: str | None,
     listen: str | None,
+    contact_address: str | None,
     preload: tuple[str, ...],
+    scheduler_timeout: float | None,
     supervised: bool,
     scheduler_file: str | None,
     tls: str | None,
@@ -89,26 +108,31 @@ def worker(
 
     It leaves on SIGTERM, after its values have moved to other workers; a second SIGTERM, or Ctrl-C,
     ends it at once. The exit status is 0 when it was asked to leave, 75 when it was asked to
-    restart, 1 when it lost the scheduler.
+    restart, 1 when it lost the scheduler. With --supervised it is 69 when the cluster asked it to
+    leave: it is not to be replaced then.
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     if supervised:
         # First of all: who started this process may be gone before it is connected.
         end_with_input()
+    cluster = None
     with clear_errors("is the scheduler running?"):
         if scheduler_file is not None:
-            address, of_file = _of_file(scheduler_file)
-            secret_file = secret_file or of_file
+            found = _scheduler_file.read(scheduler_file)
+            address = found.address
+            secret_file = secret_file or found.secret_file
+            tls = tls or found.tls
+            cluster = found.cluster
         assert address is not None
         credentials = Credentials.of_options(tls, insecure, secret_file)
         address = credentials.address(address)
-        directory = _make_directory(local_directory)
+        directory = _directory_in(local_directory)
         try:
             status = _run(
                 credentials,
                 address,
-                directory,
+                str(directory.path),
                 supervised=supervised,
                 preload=preload,
                 nthreads=nthreads,
@@ -116,12 +140,15 @@ def worker(
                 resources=resources,
                 name=name or f"{socket.gethostname()}-{os.getpid()}",
                 listen=listen,
+                contact=contact_address,
+                cluster=cluster,
+                scheduler_timeout=scheduler_timeout,
             )
         except KeyboardInterrupt:
             # Before it had begun.
             status = 0
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            directory.remove()
     _exit(status)
 
 
@@ -137,6 +164,9 @@ def _run(
     resources: dict[str, float],
     name: str,
     listen: str | None,
+    contact: str | None,
+    cluster: str | None,
+    scheduler_timeout: float | None,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
     from dask.system import CPU_COUNT
@@ -146,6 +176,8 @@ def _run(
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service
 
+    # Copies of a worker that its tasks forked have no use without it, and memory and files all the same.
+    _core.end_children_with_process()
     nthreads = nthreads or CPU_COUNT
     limit = _bytes(memory_limit, nthreads)
     _remember(address, credentials)
@@ -165,56 +197,66 @@ def _run(
         resources=resources,
         service=service,
         listen=credentials.address(listen or _reachable(address)),
+        contact=None if contact is None else credentials.address(contact),
+        cluster=cluster,
         info={**Service.info(), "local_directory": directory, "supervised": supervised},
+        scheduler_timeout=scheduler_timeout,
         terminate=memory_share_of_termination(),
         **credentials.of_connections(),
     )
+    status = 1
     try:
         ending = Ending(main_thread.interrupted)
         native.start()
         listening(native.address)
-        reason = _serve(native, ending, main_thread, service.engine)
+        status = _serve(native, ending, main_thread, service.engine, supervised)
     finally:
-        _close(native)
+        _close(native, status)
         service.stop()
-    return _status(reason)
+    return status
 
 
-def _status(reason: str) -> int:
-    from treadle.worker._service import RESTART
-
+def _status(reason: str, ending: Ending, supervised: bool) -> int:
     if reason == "restart":
         return RESTART
-    if reason.startswith("the connection"):
-        click.echo(f"Error: {reason}", err=True)
+    if reason == "it took too much memory":
+        # The native side is about to end the process with this status: whoever is first, it is replaced.
+        return OVERFLOWED
+    if reason.startswith(_FAILURES):
+        # A task may have closed standard error.
+        with suppress(OSError, ValueError):
+            click.echo(f"Error: {reason}", err=True)
         return 1
-    return 0
+    # A signal may be anybody's: the cluster still wants the worker then.
+    return LEFT if supervised and not ending.asked else 0
 
 
-def _serve(native: Any, ending: Ending, main_thread: MainThread, engine: Engine) -> str:
-    """Lend this thread to the engine until the worker ends, or is to; return why."""
-    reasons: list[str] = []
+def _serve(
+    native: Any, ending: Ending, main_thread: MainThread, engine: Engine, supervised: bool
+) -> int:
+    """Lend this thread to the engine until the worker ends, or is to; return the exit status."""
+    statuses: list[int] = []
     left = threading.Event()
 
     def watch() -> None:
-        reason = _watch(native, ending)
-        reasons.append(reason)
+        status = _status(_watch(native, ending), ending, supervised)
+        statuses.append(status)
         main_thread.stop()
         engine.close()
         if not left.wait(0.05 if ending.now else _PATIENCE):
             main_thread.interrupt()
         if not left.wait(_PATIENCE):
             # What was cast does not listen.
-            _close(native)
-            shutil.rmtree(native.directory, ignore_errors=True)
-            _exit(_status(reason))
+            _close(native, status)
+            native.remove_directory()
+            _exit(status)
 
     watching = threading.Thread(target=watch, name="treadle-watch", daemon=True)
     watching.start()
     main_thread.run()
     left.set()
     watching.join()
-    return reasons[0]
+    return statuses[0]
 
 
 def _watch(native: Any, ending: Ending) -> str:
@@ -232,10 +274,16 @@ def _watch(native: Any, ending: Ending) -> str:
             native.drain()
 
 
-def _close(native: Any) -> None:
+def _close(native: Any, status: int) -> None:
     """Say goodbye to the scheduler; tasks that run are not waited for long."""
-    closing = threading.Thread(target=native.close, args=("it was closed",), daemon=True)
-    closing.start()
+    # To the scheduler, one that left or restarts because it was asked to has ended well.
+    arguments = ("it was closed", 0 if status in (LEFT, RESTART) else status)
+    closing = threading.Thread(target=native.close, args=arguments, daemon=True)
+    try:
+        closing.start()
+    except RuntimeError:
+        # There is no thread for it: the end of the process closes it.
+        return
     closing.join(_PATIENCE)
 
 
@@ -244,10 +292,18 @@ def _exit(status: int) -> None:
     if status == 0 and threading.active_count() == 1:
         return
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    _flush_log()
     # A thread that runs a task would be torn down under way by the interpreter's own end.
     os._exit(status)
+
+
+def _flush_log() -> None:
+    from treadle import _core
+
+    _core.flush_log()
 
 
 def _bytes(memory_limit: str, nthreads: int) -> int:
@@ -263,14 +319,15 @@ def _bytes(memory_limit: str, nthreads: int) -> int:
         ) from None
 
 
-def _make_directory(parent: str | None) -> str:
+def _directory_in(parent: str | None) -> Directory:
     """Make a directory of this worker's own, in the one that was named."""
+    from treadle import _core
+
     if parent is None:
         import dask
 
         parent = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    os.makedirs(parent, exist_ok=True)
-    return tempfile.mkdtemp(prefix="treadle-worker-", dir=parent)
+    return _core.Directory("worker", parent)
 
 
 def _reachable(scheduler: str) -> str:
@@ -285,18 +342,9 @@ def _reachable(scheduler: str) -> str:
 
 
 def _remember(address: str, credentials: Credentials) -> None:
-    """Let `Client(address)` in tasks find the certificates; the secret's file is known already."""
-    if credentials.tls is None and not credentials.insecure:
+    """Let `Client(address)` in tasks find the certificates and the secret."""
+    if credentials == Credentials(None, False, None):
         return
     from treadle.client import _addresses
 
     _addresses.remember(address, **credentials.of_connections())
-
-
-def _of_file(path: str) -> tuple[str, str | None]:
-    """Return the scheduler's address, and the file of the secret."""
-    with open(path, encoding="utf-8") as file:
-        values = json.load(file)
-    if not isinstance(values, dict) or not isinstance(values.get("address"), str):
-        raise ValueError(f"{path} is no scheduler file: it names no address")
-    return values["address"], values.get("secret_file")

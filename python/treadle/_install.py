@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import dask.config
@@ -25,8 +27,21 @@ dask.config.update_defaults(
 )
 
 _ABSENT: Any = object()
-#: What ``scheduler`` was in Dask's configuration before each ``install``.
-_before: list[Any] = []
+
+
+@dataclass
+class Installation:
+    """One call of :func:`install`."""
+
+    scheduler: str
+    #: What ``scheduler`` was in Dask's configuration before it.
+    before: Any
+    #: The clients that were made after it: each restores ``scheduler`` when it is closed.
+    clients: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    undone: bool = False
+
+
+_installed: list[Installation] = []
 
 
 def install(scheduler: str = "treadle") -> None:
@@ -42,15 +57,40 @@ def install(scheduler: str = "treadle") -> None:
     """
     if scheduler not in ("treadle", "treadle-sync"):
         raise ValueError(f"scheduler must be 'treadle' or 'treadle-sync', not {scheduler!r}")
-    _before.append(dask.config.config.get("scheduler", _ABSENT))
+    _installed.append(Installation(scheduler, dask.config.config.get("scheduler", _ABSENT)))
     dask.config.config["scheduler"] = scheduler
 
 
 def uninstall() -> None:
-    """Undo the last :func:`install`; without one, do nothing."""
-    if not _before:
+    """Undo the last :func:`install`; without one, do nothing.
+
+    A client that was made after it stays Dask's scheduler until it is closed.
+    """
+    if not _installed:
         return
-    before = _before.pop()
+    last = _installed.pop()
+    last.undone = True
+    if not last.clients or dask.config.config.get("scheduler") == last.scheduler:
+        _restore(last.before)
+
+
+def found_by_client(client: Any) -> Installation | None:
+    """Note that a client becomes Dask's scheduler; return the installation that it takes over from."""
+    last = _installed[-1] if _installed else None
+    if last is None or dask.config.config.get("scheduler") != last.scheduler:
+        return None
+    last.clients.add(client)
+    return last
+
+
+def left_by_client(client: Any, found: Installation) -> None:
+    """Note that a client has restored ``scheduler``, which may have been undone meanwhile."""
+    found.clients.discard(client)
+    if found.undone and dask.config.config.get("scheduler") == found.scheduler:
+        _restore(found.before)
+
+
+def _restore(before: Any) -> None:
     if before is _ABSENT:
         dask.config.config.pop("scheduler", None)
     else:

@@ -7,6 +7,7 @@ number of bytes, also where nobody configured logging.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -57,8 +58,10 @@ class _Tee:
         self._tail = tail
 
     def write(self, text: str) -> int:
+        # First of all: it refuses what is no text, and whoever tries that goes on (click does).
+        written = self._stream.write(text)
         self._tail.write(text)
-        return self._stream.write(text)
+        return written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -131,3 +134,16 @@ class Log(logging.Handler):
         if self._stderr is not None and isinstance(sys.stderr, _Tee):
             sys.stderr = self._stderr
         super().close()
+
+
+def _after_fork() -> None:
+    """Let the child write to standard error itself: the parent's threads may have held locks here."""
+    for name in _LOGGERS:
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, Log):
+                handler._tail = Tail()
+    if isinstance(sys.stderr, _Tee):
+        sys.stderr = sys.stderr._stream
+
+
+os.register_at_fork(after_in_child=_after_fork)

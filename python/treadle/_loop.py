@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -11,27 +14,52 @@ from typing import Any, TypeVar
 
 from tornado.ioloop import IOLoop
 
+from treadle import _core
+
 __all__ = ["LoopThread", "off_loop"]
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
 
 class LoopThread:
-    """A tornado loop, as distributed's classes want it, that runs in a daemon thread until closed."""
+    """A tornado loop, as distributed's classes want it, that runs in a daemon thread until closed.
 
-    def __init__(self, name: str) -> None:
+    ``SystemExit`` and ``KeyboardInterrupt`` do not end it, other than asyncio's own.
+
+    Parameters
+    ----------
+    name
+        The thread's name.
+    ended
+        Called in the thread with what has ended the loop, unless that is :meth:`close`.
+    """
+
+    def __init__(self, name: str, ended: Callable[[BaseException], object]) -> None:
+        self.asyncio_loop = asyncio.new_event_loop()
         ready = threading.Event()
 
         async def run() -> None:
             self.io_loop = IOLoop.current()
-            self.asyncio_loop = asyncio.get_running_loop()
             self._ended = asyncio.Event()
             ready.set()
             await self._ended.wait()
 
-        self._thread = threading.Thread(target=asyncio.run, args=(run(),), name=name, daemon=True)
+        def serve() -> None:
+            try:
+                _run_through(self.asyncio_loop, run())
+            except BaseException as error:
+                logger.exception("The event loop of %s ended", name)
+                ended(error)
+            finally:
+                _run_through(self.asyncio_loop, _finish())
+                self.asyncio_loop.close()
+
+        self._thread = threading.Thread(target=serve, name=name, daemon=True)
         self._thread.start()
         ready.wait()
+        _loops.add(self)
 
     @property
     def ident(self) -> int:
@@ -77,6 +105,43 @@ class LoopThread:
         self.soon(self._ended.set)
         if not self.inside:
             self._thread.join(timeout)
+
+
+def _run_through(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, whatever raises ``SystemExit`` in the loop meanwhile."""
+    task = loop.create_task(coroutine)
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            # Whoever waits for what raised it is told; others need the loop.
+            logger.exception("The event loop goes on")
+
+
+async def _finish() -> None:
+    """Cancel what runs in the loop, and end its own threads."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+_loops: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """End this child before a loop that it was forked in goes on here, with the parent's sockets."""
+    for loop in list(_loops):
+        if loop.inside:
+            what = f"a function that the event loop of {loop._thread.name} called"
+            loop.asyncio_loop.call_soon(_core.end_forked_child, what)
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 async def off_loop(function: Callable[..., _T], *args: Any) -> _T:

@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import dask
+from dask.system import CPU_COUNT
 
-__all__ = ["memory_share_of_termination", "scheduler_settings"]
+from treadle._numbers import whole
+
+__all__ = ["memory_share_of_termination", "num_workers_of", "scheduler_settings"]
+
+_ALLOWED = "distributed.scheduler.allowed-failures"
+
+
+def num_workers_of(given: int | None) -> int:
+    """Return how many tasks run at once: what was given, or configured, or one for each core."""
+    count = given or dask.config.config.get("num_workers") or CPU_COUNT
+    return whole("num_workers", count, 1, 2**31 - 1)
 
 
 def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
     """Return the settings of a scheduler: those of this call, and what Dask's configuration says."""
     settings: dict[str, Any] = {"worker_timeout": worker_timeout}
-    allowed = dask.config.get("distributed.scheduler.allowed-failures", None)
+    allowed = dask.config.get(_ALLOWED, None)
     if allowed is not None:
-        settings["allowed_losses"] = int(allowed)
+        settings["allowed_losses"] = whole(_ALLOWED, allowed, 0, 2**32 - 1)
     return settings
 
 

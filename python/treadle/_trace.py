@@ -24,7 +24,8 @@ class Trace:
     Attributes
     ----------
     planned : int
-        How many tasks were planned so far in this process; may be read at any time, to show progress.
+        How many tasks of graphs that run in this process were planned so far; may be read at any
+        time, to show progress. Those of clusters are not counted.
     tasks : int
         How many tasks ran so far; likewise. Those of clusters are added when the block has ended.
     events : list of dict

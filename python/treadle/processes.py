@@ -7,12 +7,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-import dask.config
 from dask.core import flatten
-from dask.system import CPU_COUNT
 
 from treadle import threaded
 from treadle._graph import Graph, Keys, materialize
+from treadle._settings import num_workers_of
 
 if TYPE_CHECKING:
     from treadle.client import Client
@@ -27,7 +26,8 @@ _clients: dict[int, Client] = {}
 def get(dsk: Graph, keys: Keys, num_workers: int | None = None, **kwargs: Any) -> Any:
     """Compute ``keys`` of a graph on several processes.
 
-    The counterpart of ``dask.multiprocessing.get``. The processes are kept for the next graph, and
+    The counterpart of ``dask.multiprocessing.get``, for ``compute(scheduler=treadle.processes.get)``;
+    :func:`treadle.install` has no name for it. The processes are kept for the next graph, and
     end with this one. They pass values to each other themselves, through shared memory.
 
     Parameters
@@ -48,6 +48,8 @@ def get(dsk: Graph, keys: Keys, num_workers: int | None = None, **kwargs: Any) -
 
     Raises
     ------
+    CycleError
+        The tasks need each other.
     KeyError
         A requested key is not in the graph.
     MissingDependencyError
@@ -71,7 +73,7 @@ def get(dsk: Graph, keys: Keys, num_workers: int | None = None, **kwargs: Any) -
     for key in wanted:
         if key not in graph:
             raise KeyError(key)
-    client = _client(num_workers or dask.config.get("num_workers", None) or CPU_COUNT)
+    client = _client(num_workers_of(num_workers))
     futures = client._submit_graph(client._usable("submit"), graph, wanted)
     try:
         values = client.gather(futures)

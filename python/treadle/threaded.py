@@ -10,10 +10,10 @@ from typing import Any
 import dask.config
 from dask.callbacks import Callback
 from dask.local import MultiprocessingPoolExecutor
-from dask.system import CPU_COUNT
 
 from treadle import _core, sync
 from treadle._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
+from treadle._settings import num_workers_of
 from treadle._steps import executor_size, run_steps
 
 __all__ = ["get"]
@@ -88,7 +88,7 @@ def get(
         if native and isinstance(executor, ThreadPoolExecutor):
             return _core.run_threads(materialize(dsk), keys, limit, _Recruiter(executor))
         return run_steps(dsk, keys, executor, limit, cache, callbacks, rerun)
-    limit = num_workers or config.get("num_workers") or CPU_COUNT
+    limit = num_workers_of(num_workers)
     if native:
         return _core.run_threads(materialize(dsk), keys, limit)
     executor = ThreadPoolExecutor(limit, thread_name_prefix="treadle")

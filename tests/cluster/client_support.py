@@ -67,6 +67,17 @@ def connect(client: distributed.Client, **kwargs: Any) -> distributed.Client:
     return client_class()(client.scheduler_info()["address"], **kwargs)
 
 
+def refused(*args: Any, **options: Any) -> str:
+    """What a client is told that is not let in."""
+    with pytest.raises(OSError, match=r".") as caught:
+        client_class()(*args, **{"timeout": 20, "set_as_default": False, **options})
+    return str(caught.value)
+
+
+def has_no_workers(client: distributed.Client) -> bool:
+    return client.scheduler_info()["workers"] == {}
+
+
 def addresses(client: distributed.Client) -> list[str]:
     return list(client.scheduler_info()["workers"])
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,13 @@ class Process:
         stdin: int = subprocess.DEVNULL,
         before: Callable[[], None] | None = None,
     ) -> None:
+        if arguments[0] == "scheduler" and "--http-token-file" not in arguments:
+            # It is shown on a terminal only.
+            self.token = uuid.uuid4().hex
+            token = secret.with_name(f"http-token-{self.token}")
+            token.touch(mode=0o600)
+            token.write_text(self.token)
+            arguments = (*arguments, "--http-token-file", str(token))
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"TREADLE_SECRET_FILE": str(secret), "PYTHONPATH": path}
 
@@ -99,12 +107,22 @@ class Process:
 
     @property
     def http(self) -> str:
-        return self.told("state and metrics at ")
+        return self.told("state and metrics at ").rstrip("/")
+
+    @property
+    def link(self) -> str:
+        """The link to a scheduler's pages, with its token."""
+        return f"{self.http}/?token={self.token}"
+
+    def page(self, path: str) -> str:
+        """A page that a scheduler shows who has its link."""
+        with urllib.request.urlopen(self.link.replace("/?", f"{path}?"), timeout=SOON) as page:
+            text: str = page.read().decode()
+        return text
 
     def state(self) -> dict[str, Any]:
         """The JSON state that a scheduler shows."""
-        with urllib.request.urlopen(f"{self.http}/json/state", timeout=SOON) as page:
-            found: dict[str, Any] = json.load(page)
+        found: dict[str, Any] = json.loads(self.page("/json/state"))
         return found
 
     def send(self, number: int) -> None:
@@ -120,6 +138,16 @@ class Process:
         self.process.kill()
         self.process.wait(SOON)
         self.reader.join(SOON)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    # The latter where it ends between the two calls.
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def descriptors(pid: int) -> int:

@@ -40,6 +40,35 @@ def test_a_client_closes_with_its_block(new_client):
     assert client.status == "closed"
 
 
+@pytest.mark.skipif(AGAINST != "treadle", reason="it is about treadle.install")
+def test_a_client_and_an_installation_end_in_any_order(new_client):
+    import treadle
+
+    treadle.install()
+    client = new_client(workers=1)
+    treadle.uninstall()
+    assert dask.config.get("scheduler") == "dask.distributed"
+    client.close()
+    assert dask.config.get("scheduler", None) is None
+
+    treadle.install()
+    new_client(workers=1).close()
+    assert dask.config.get("scheduler") == "treadle"
+    treadle.uninstall()
+    assert dask.config.get("scheduler", None) is None
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's clusters")
+def test_a_client_of_distributed_is_refused_at_once():
+    import treadle
+
+    with (
+        treadle.LocalCluster(processes=False) as cluster,
+        pytest.raises(RuntimeError, match=r"use treadle\.Client"),
+    ):
+        Client(cluster, timeout=100)
+
+
 def test_closing_twice(new_client):
     client = new_client(workers=1)
     client.close()

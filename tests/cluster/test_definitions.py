@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import types
-import urllib.request
 from collections.abc import Callable
 from threading import Barrier, Thread
 from typing import Any
@@ -34,8 +33,7 @@ def functions() -> int:
 
 
 def definitions(scheduler: Process) -> int:
-    with urllib.request.urlopen(f"{scheduler.http}/metrics", timeout=SOON) as page:
-        lines = page.read().decode().splitlines()
+    lines = scheduler.page("/metrics").splitlines()
     [count] = (line.split()[1] for line in lines if line.startswith("treadle_definitions "))
     return int(float(count))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_support import AGAINST, SOON, addresses, reach
-from process_support import until
+from process_support import alive, until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the commands are Treadle's")
 
@@ -129,11 +129,3 @@ def test_workers_go_with_a_client_that_is_killed(gate):
         victim.kill()
         victim.communicate()
     until(lambda: not any(map(alive, pids)), "the workers end")
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Event, wait
 
-from client_support import AGAINST, SOON, inc
-from process_support import HERE
+from client_support import AGAINST, SOON, inc, pass_gate
+from process_support import HERE, until
 from reliability_support import nap
 from treadle.client import WorkerLost
 
@@ -33,6 +34,14 @@ def block(number: int) -> np.ndarray:
 
 def total(block: np.ndarray) -> float:
     return float(block.sum())
+
+
+def await_event(name: str) -> bool:
+    return Event(name).wait(timeout=2 * SOON)
+
+
+def set_event(name: str) -> None:
+    Event(name).set()
 
 
 def hog() -> int:
@@ -75,6 +84,32 @@ def test_values_beyond_the_limit_go_to_disk(new_client):
     assert client.gather(sums) == [5e6 * number for number in range(25)]
     assert float(futures[0].result(timeout=SOON)[-1]) == 0
     assert float(futures[24].result(timeout=SOON)[-1]) == 24
+
+
+@pytest.fixture
+def full(new_client):
+    """A client of one worker of two slots, with more values than its memory holds."""
+    client = new_client(workers=1, threads_per_worker=2, memory_limit=LIMIT)
+    kept = client.map(block, range(12))  # 480 MB
+    wait(kept, timeout=2 * SOON)
+    yield client
+    del kept
+
+
+def test_a_full_worker_uses_its_free_slot(full, gate):
+    held = full.submit(pass_gate, gate)
+    until(gate.arrived, "the task to begin")
+    assert full.submit(inc, 1).result(timeout=SOON) == 2
+    assert float(full.submit(block, 99).result(timeout=SOON)[0]) == 99
+    gate.open()
+    held.result(timeout=SOON)
+
+
+def test_a_full_worker_runs_what_a_task_waits_for(full):
+    waiting = full.submit(await_event, "of-a-full-worker")
+    setting = full.submit(set_event, "of-a-full-worker")
+    assert waiting.result(timeout=SOON) is True
+    setting.result(timeout=SOON)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.85])

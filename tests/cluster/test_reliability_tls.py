@@ -10,7 +10,7 @@ import pytest
 
 import casts_support
 from casts_support import Caster
-from client_support import AGAINST, SOON, add, client_class, double, inc
+from client_support import AGAINST, SOON, add, client_class, double, inc, refused
 from treadle import _core
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the certificates are Treadle's")
@@ -77,13 +77,6 @@ def test_casts_with_certificates(tls, start):
         for size in (10, 3 << 20):
             results = caster.call(casts_support.add_up, np.ones(size, "u1"))
             assert list(results.values()) == [[str(size).encode()]] * 3
-
-
-def refused(*args, **kwargs):
-    """What a client is told that is not let in."""
-    with pytest.raises(OSError, match=r".") as caught:
-        client_class()(*args, timeout=10, **kwargs)
-    return str(caught.value)
 
 
 def test_certificates_of_another_authority_are_refused(tls, start, certs):

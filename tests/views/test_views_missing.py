@@ -28,7 +28,7 @@ with treadle.Client(processes=False, n_workers=1) as client:
         try:
             call()
         except ImportError as error:
-            assert "pip install 'treadle[ipython]'" in str(error), error
+            assert "pip install '.[ipython]'" in str(error), error
         else:
             raise AssertionError("it works without ipyparallel")
 """

@@ -1,6 +1,6 @@
 //! Settings.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::plan::Network;
 

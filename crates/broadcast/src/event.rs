@@ -1,6 +1,7 @@
 //! What happens to a node, and what follows.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use treadle_types::{Cause, ClientId, WorkerId};

@@ -7,6 +7,10 @@
 //!
 //! The crate is pure: no IO, clock, threads or randomness.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod config;
 mod event;
 mod message;

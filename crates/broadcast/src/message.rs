@@ -2,7 +2,9 @@
 //!
 //! Between two neighbours messages arrive in order, or the connection breaks.
 
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -203,8 +205,8 @@ pub enum Message {
     },
 }
 
-impl std::fmt::Debug for CastId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Debug for CastId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?}.{}", self.session, self.number)
     }
 }

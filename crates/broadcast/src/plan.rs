@@ -17,7 +17,7 @@
 //! processors, none idles until the last one is through, whatever the tree: what counts is the work,
 //! and a star has the least (nobody wakes for the results of others but its one node).
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// What the plan presumes of the way between two nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -42,7 +42,7 @@ pub struct Shape {
 }
 
 /// Chunks have from 2^14 to 2^20 bytes.
-const CHUNKS: std::ops::RangeInclusive<u32> = 14..=20;
+const CHUNKS: core::ops::RangeInclusive<u32> = 14..=20;
 
 impl Network {
     /// Between processes of one host: a payload is mapped, not sent.
@@ -85,7 +85,7 @@ impl Network {
     pub fn best(&self, size: u64, below: u64) -> (u64, u64) {
         // All small degrees, beyond them each that is larger by an eighth, and a star.
         let next = |&degree: &u64| Some(degree + (degree / 8).max(1));
-        let degrees = std::iter::successors(Some(1), next).take_while(|&degree| degree < below);
+        let degrees = core::iter::successors(Some(1), next).take_while(|&degree| degree < below);
         let degrees = degrees.chain([below.max(1)]);
         let mut best = (f64::INFINITY, (1, 1 << *CHUNKS.end()));
         for degree in degrees {
@@ -140,7 +140,7 @@ impl Default for Network {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use core::time::Duration;
 
     use super::{Network, STAR, children};
 

@@ -1,5 +1,7 @@
 //! The machine.
 
+use alloc::vec;
+
 mod cast;
 mod check;
 mod engine;
@@ -13,8 +15,8 @@ mod silence;
 mod timers;
 mod top;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
 
 use thiserror::Error;
 use treadle_types::{ClientId, WorkerId};

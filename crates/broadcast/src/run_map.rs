@@ -1,6 +1,7 @@
 //! Numbers by id, as runs.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use crate::{Previous, Runs};
 
@@ -119,7 +120,7 @@ mod tests {
     fn expand(previous: &Previous) -> Vec<u64> {
         let numbers = previous.0.iter();
         numbers
-            .flat_map(|&(count, number)| std::iter::repeat_n(number, count as usize))
+            .flat_map(|&(count, number)| core::iter::repeat_n(number, count as usize))
             .collect()
     }
 

@@ -1,5 +1,7 @@
 //! Sets of integers as runs.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 /// A set of integers (ids of workers, numbers of casts) as sorted ranges with gaps between them. All
@@ -220,7 +222,7 @@ impl FromIterator<u64> for Runs {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use alloc::collections::BTreeSet;
 
     use proptest::prelude::*;
 

@@ -1,7 +1,8 @@
 //! Who depends on whom.
 
-use std::fmt;
-use std::ops::Range;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
 
 /// A task of one [`Graph`]: its position in the order in which tasks were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,7 +181,7 @@ impl Graph {
 #[derive(Clone)]
 pub struct Dependents<'a> {
     graph: &'a Graph,
-    batch: std::slice::Iter<'a, TaskId>,
+    batch: core::slice::Iter<'a, TaskId>,
     earlier: u32,
 }
 
@@ -271,7 +272,7 @@ impl Batch<'_> {
         for &dependency in &graph.dependencies[self.edges..] {
             let head = &mut graph.heads[dependency.index()];
             if *head == NONE || (*head as usize) < new_readers {
-                let earlier = std::mem::replace(head, graph.readers.len() as u32);
+                let earlier = core::mem::replace(head, graph.readers.len() as u32);
                 graph.readers.push(Readers {
                     from: 0,
                     to: 0,
@@ -282,7 +283,7 @@ impl Batch<'_> {
         }
         let mut from = self.edges as u32;
         for readers in &mut graph.readers[new_readers..] {
-            let count = std::mem::replace(&mut readers.to, from);
+            let count = core::mem::replace(&mut readers.to, from);
             readers.from = from;
             from += count;
         }
@@ -298,7 +299,7 @@ impl Batch<'_> {
                 readers.to += 1;
             }
         }
-        std::mem::forget(self);
+        core::mem::forget(self);
         range
     }
 }

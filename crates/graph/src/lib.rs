@@ -8,6 +8,10 @@
 //! The crate is pure: no IO, no clock, no threads, no randomness. The in-process executor and
 //! the cluster scheduler are both built on it.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod graph;
 mod order;
 mod ready;

@@ -1,5 +1,8 @@
 //! Tasks that may start, the most urgent first.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// A set of ranks (small integers, each at most once) that gives back the smallest.
 ///
 /// It is a bitmap with summaries: bit `r` of level 0 says that rank `r` is in the set, bit `w` of
@@ -145,8 +148,8 @@ impl ReadySet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     proptest! {
         #[test]

@@ -1,6 +1,8 @@
 //! The state machine of an execution.
 
 use crate::{Graph, GraphError, ReadySet, TaskId, order};
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// Where a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -202,7 +204,7 @@ impl Run {
             }
         }
         for &task in tasks {
-            if !std::mem::replace(&mut self.held[task.index()], true) {
+            if !core::mem::replace(&mut self.held[task.index()], true) {
                 self.readers[task.index()] += 1;
             }
         }

@@ -31,6 +31,8 @@ mod region;
 #[cfg(target_os = "linux")]
 mod segments;
 mod size_class;
+#[cfg(target_os = "linux")]
+mod withheld;
 
 pub use error::MemoryError;
 #[cfg(target_os = "linux")]
@@ -46,3 +48,5 @@ pub use pool::{Buffer, Pool};
 pub use received::Handover;
 #[cfg(target_os = "linux")]
 pub use segments::{Export, SegmentId, Segments, Stats};
+#[cfg(target_os = "linux")]
+pub use withheld::{give_back, withhold};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_transfer::{Event, Message, PairEnd};
 
+use crate::awake;
 use crate::driver::{Driver, Interest, Readiness, Source, Token};
 use crate::inner::Inner;
 use crate::peer::Shared;
@@ -74,10 +75,10 @@ impl Answers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// What waits is still written.
-    Closing(Instant),
+    /// What waits is still written. Since when, as [`awake::now`] has it.
+    Closing(Duration),
     /// Everything is written; the other side has to close, too.
-    Shut(Instant),
+    Shut(Duration),
     /// Over.
     Gone,
 }
@@ -197,7 +198,7 @@ impl Control {
     pub(crate) fn close(&mut self) {
         if self.phase == Phase::Open {
             self.urgent = true;
-            self.phase = Phase::Closing(Instant::now());
+            self.phase = Phase::Closing(awake::now());
         }
     }
 
@@ -245,7 +246,7 @@ impl Control {
     /// Gives up on a peer that does not close.
     fn linger(&mut self) {
         if let Phase::Closing(since) | Phase::Shut(since) = self.phase
-            && since.elapsed() > LINGER
+            && awake::now() > since + LINGER
         {
             self.abort();
         }
@@ -398,9 +399,16 @@ impl Source for Shared {
             inner.report(&self);
             inner.control.hurry();
             inner.control.linger();
+            if self.was_stopped() {
+                inner.handle(Event::Woke, self.now());
+            }
             inner.handle(Event::Tick, self.now());
         });
         // What it needs was said when the lock was released.
         None
+    }
+
+    fn panicked(self: Arc<Self>, _token: Token, reason: String) {
+        self.broken(reason);
     }
 }

@@ -10,7 +10,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use treadle_transfer::{Event, StripeId};
 
 use crate::address::Address;
-use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
+use crate::awake;
+use crate::dialled::{self, ClusterId};
+use crate::driver::{Driver, Early, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError, Step};
 use crate::incoming::InStripe;
@@ -35,7 +37,20 @@ const CROWDED_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     socket: SocketAddr,
+    /// As the user wrote it.
+    address: Address,
     tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Remote {
+    /// What a `Hello` over this connection to it says.
+    fn dialled(&self, stream: &Stream) -> Option<proto::Dialled> {
+        match stream {
+            Stream::Tcp(_) => Some(dialled::socket(self.socket, &self.address)),
+            Stream::Unix(_) => Some(dialled::unix(&local::name_of(self.socket))),
+            Stream::Tls(..) => None,
+        }
+    }
 }
 
 /// A connection after its handshake.
@@ -70,6 +85,8 @@ impl Source for Nobody {
     fn tick(self: Arc<Self>, _token: Token, now: Instant) -> Option<Instant> {
         Some(now)
     }
+
+    fn panicked(self: Arc<Self>, _token: Token, _reason: String) {}
 }
 
 /// What a listener does with those who knock.
@@ -94,7 +111,8 @@ struct Making {
 /// A connection that is being made, as a driver sees it.
 pub(crate) struct Greeting {
     driver: Arc<Driver>,
-    started: Instant,
+    /// As [`awake::now`] has it.
+    started: Duration,
     timeout: Duration,
     making: Mutex<Making>,
 }
@@ -112,7 +130,7 @@ impl Greeting {
         let connecting = door.is_none();
         let greeting = Arc::new(Self {
             driver: Arc::clone(driver),
-            started: Instant::now(),
+            started: awake::now(),
             timeout,
             making: Mutex::new(Making {
                 stream: Some(stream),
@@ -185,9 +203,11 @@ impl Making {
                 Err(error) if would_block(&error) => return Ok(false),
                 Err(error) => return Err(broken(&error, stream)),
             }
+            self.handshake.bind(stream.binding());
             match self.handshake.advance() {
                 Ok(Step::Pending) => {}
-                Ok(Step::Asked(hello)) => {
+                Ok(Step::Asked) => {
+                    let hello = self.handshake.peer().clone();
                     let door = self.door.as_ref().expect("only listeners are asked");
                     door.asked(&hello, stream, &mut self.handshake);
                     if self.handshake.is_refused() {
@@ -279,11 +299,16 @@ impl Source for Greeting {
         } else {
             self.timeout
         };
-        if now >= self.started + timeout {
+        if awake::now() >= self.started + timeout {
             self.fail(making, HandshakeError::Timeout(timeout.as_secs_f64()));
         }
         // The door may become crowded.
         Some(now)
+    }
+
+    fn panicked(self: Arc<Self>, _token: Token, reason: String) {
+        let making = self.making();
+        self.fail(making, HandshakeError::Connect(reason));
     }
 }
 
@@ -335,11 +360,10 @@ impl Peer {
         wait: &mut Wait<'_>,
     ) -> Result<Self, NetError> {
         let security = Security::new(address, options)?;
-        let limit = Instant::now() + options.connect_timeout;
-        let mut wait = wait.until(Some(limit));
+        let limit = awake::now().saturating_add(options.connect_timeout);
         let mut last = None;
         for socket in address.resolve()? {
-            match connect_to(address, socket, options, &security, &mut wait) {
+            match connect_to(address, socket, options, &security, limit, wait) {
                 Ok(peer) => return Ok(peer),
                 Err(error @ (NetError::Timeout | NetError::Interrupted)) => return Err(error),
                 Err(error) => last = Some(error),
@@ -354,14 +378,19 @@ fn connect_to(
     socket: SocketAddr,
     options: &Options,
     security: &Security,
+    limit: Duration,
     wait: &mut Wait<'_>,
 ) -> Result<Peer, NetError> {
     let failed = |source| NetError::io(format!("connecting to {address}"), source);
     let tls = security.client.clone().filter(|_| address.tls);
-    let remote = Remote { socket, tls };
+    let remote = Remote {
+        socket,
+        address: address.clone(),
+        tls,
+    };
     let greet = |stream, wait: &mut Wait<'_>| {
         let key = security.secret.clone();
-        greet(address, stream, remote.clone(), options, key, wait)
+        greet(address, stream, remote.clone(), options, key, limit, wait)
     };
     if remote.tls.is_none()
         && options.shared_memory
@@ -380,13 +409,14 @@ fn connect_to(
     greet(stream, wait)
 }
 
-/// Goes through the handshake of a new pair.
+/// Goes through the handshake of a new pair, until [`awake::now`] is `limit` at the latest.
 fn greet(
     address: &Address,
     stream: Stream,
     remote: Remote,
     options: &Options,
     key: Option<Secret>,
+    limit: Duration,
     wait: &mut Wait<'_>,
 ) -> Result<Peer, NetError> {
     let failed = |source| NetError::io(format!("connecting to {address}"), source);
@@ -400,6 +430,9 @@ fn greet(
     let mut own = hello(Role::Control);
     own.credit = options.pair.credit;
     own.service = options.service;
+    own.patience_ms = options.patience.as_millis().try_into().unwrap_or(u32::MAX);
+    own.dialled = remote.dialled(&stream);
+    own.cluster = options.cluster.map_or_else(Vec::new, ClusterId::into_bytes);
     let handshake = Handshake::client(own, key);
     let slot = Arc::new((Mutex::new(None), Waiters::default()));
     let result = Arc::clone(&slot);
@@ -424,7 +457,15 @@ fn greet(
         outcome = slot.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         outcome.is_some()
     };
-    driver.wait(&slot.1, &mut done, wait)?;
+    loop {
+        let mut shorter = wait.until(awake::moment(limit));
+        match driver.wait(&slot.1, &mut done, &mut shorter) {
+            Ok(()) => break,
+            // The process was stopped meanwhile.
+            Err(Early::Deadline) if awake::now() < limit && !wait.is_late() => {}
+            Err(early) => return Err(early.into()),
+        }
+    }
     outcome
         .expect("the wait ended with it")
         .map_err(|error| NetError::Handshake {
@@ -449,6 +490,7 @@ fn connected(
         session_secret: opened.session_secret,
         peer_credit: theirs.credit,
         address,
+        cluster: ClusterId::from_bytes(&theirs.cluster),
     };
     let peer = Peer::start(established, config, Some(remote));
     if shares && !theirs.descriptors.is_empty() && theirs.host == local::host() {
@@ -463,6 +505,7 @@ fn descriptors(shared: &Arc<Shared>, name: &[u8]) -> io::Result<()> {
     let socket = local::connect(name)?;
     let mut own = hello(Role::Descriptors);
     own.session = shared.session;
+    own.dialled = Some(dialled::unix(name));
     let handshake = Handshake::client(own, Some(shared.session_secret.clone()));
     let pair = Arc::clone(shared);
     Greeting::start(
@@ -528,6 +571,7 @@ fn dial_stripe(
     });
     own.session = shared.session;
     own.stripe = stripe.0;
+    own.dialled = remote.dialled(&stream);
     let handshake = Handshake::client(own, Some(shared.session_secret.clone()));
     Greeting::start(driver, stream, handshake, None, STRIPE_TIMEOUT, finish)
 }

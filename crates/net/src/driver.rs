@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
@@ -19,9 +19,12 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
 use rustix::time::Timespec;
+use treadle_memory::{give_back, withhold};
 
 use crate::lookout::Lookout;
+use crate::thread::{self, caught};
 
 /// The background thread takes over when nobody has led for this long: longer than most programs
 /// take between two waits, since taking the lead back from a sleeping thread costs two switches.
@@ -53,6 +56,8 @@ pub(crate) trait Source: Send + Sync {
     /// The time that it was to be called at has come: a tick after it was registered, then when it
     /// says (`None`: it does not know), or has asked for with [`Driver::call_at`].
     fn tick(self: Arc<Self>, token: Token, now: Instant) -> Option<Instant>;
+    /// One of the other methods has panicked; what to say. Ends what the socket is for.
+    fn panicked(self: Arc<Self>, token: Token, reason: String);
 }
 
 /// A registration.
@@ -98,6 +103,12 @@ impl Wait<'_> {
         self.interrupted
             .as_mut()
             .is_some_and(|interrupted| interrupted())
+    }
+
+    /// Whether it is time to give up.
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline
+            .is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// The same wait, which ends at `limit` at the latest.
@@ -175,8 +186,17 @@ struct Entry {
     source: Arc<dyn Source>,
     /// A descriptor of its own: whoever holds the socket may be busy with it, or waiting in it.
     socket: OwnedFd,
+    /// The one that it was registered with, which is open until it is deregistered.
+    original: RawFd,
     /// When to call it.
     due: Option<Instant>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        give_back(self.original);
+        give_back(self.socket.as_raw_fd());
+    }
 }
 
 /// The registered sockets, and when to call their sources.
@@ -290,9 +310,11 @@ impl Driver {
         let bell = epoll::EventData::new_u64(BELL);
         epoll::add(&driver.epoll, &driver.bell, bell, epoll::EventFlags::IN)?;
         let own = Arc::clone(&driver);
-        let thread = std::thread::Builder::new()
-            .name("treadle-net".into())
-            .spawn(move || own.background())?;
+        let thread = thread::start("treadle-net", move || {
+            while caught(|| own.background()).is_err() {
+                std::thread::sleep(IDLE);
+            }
+        })?;
         let _ = driver.background.set(thread.thread().clone());
         Ok(driver)
     }
@@ -316,16 +338,20 @@ impl Driver {
     ) -> io::Result<Token> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let token = if control { number | CONTROL } else { number };
+        let original = socket.as_raw_fd();
         let socket = socket.try_clone_to_owned()?;
-        let data = epoll::EventData::new_u64(token);
-        // Added under the lock, so that the leader finds the source of its first event.
-        let mut sources = lock(&self.sources);
-        epoll::add(&self.epoll, &socket, data, interest.flags())?;
+        withhold(original);
+        withhold(socket.as_raw_fd());
         let entry = Entry {
             source,
             socket,
+            original,
             due: None,
         };
+        let data = epoll::EventData::new_u64(token);
+        // Added under the lock, so that the leader finds the source of its first event.
+        let mut sources = lock(&self.sources);
+        epoll::add(&self.epoll, &entry.socket, data, interest.flags())?;
         sources.entries.insert(token, entry);
         let wakes = sources.call_at(Token(token), Instant::now() + TICK);
         drop(sources);
@@ -408,10 +434,7 @@ impl Driver {
             return Ok(());
         }
         // Who only looks does not lead: the background thread may go on.
-        if wait
-            .deadline
-            .is_some_and(|deadline| Instant::now() >= deadline)
-        {
+        if wait.is_late() {
             return ended_early(wait);
         }
         waiters.add();
@@ -420,18 +443,22 @@ impl Driver {
         result
     }
 
+    /// Leads, if nobody does.
+    fn try_lead(&self) -> Option<MutexGuard<'_, Lead>> {
+        match self.lead.try_lock() {
+            Ok(lead) => Some(lead),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn wait_registered(
         &self,
         done: &mut dyn FnMut() -> bool,
         wait: &mut Wait<'_>,
     ) -> Result<(), Early> {
         loop {
-            let lead = match self.lead.try_lock() {
-                Ok(lead) => Some(lead),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if let Some(mut lead) = lead {
+            if let Some(mut lead) = self.try_lead() {
                 let finished = self.lead_until(&mut lead, done, wait.look());
                 drop(lead);
                 // A signal handler may wait for something here, too: it must be able to lead.
@@ -448,7 +475,7 @@ impl Driver {
                 self.ring();
             }
             // Whoever leads now sees this thread among the followers when it stops.
-            let free = self.lead.try_lock().is_ok();
+            let free = self.try_lead().is_some();
             // Once it was so, it is not asked again: it may have taken what it found.
             let finished = !free && done();
             if !free && !finished {
@@ -539,7 +566,12 @@ impl Driver {
         // An interrupted call is a turn without events: the caller looks whether to stop.
         let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut space, Some(&limit)) {
             Ok((events, _)) => events,
-            Err(_) => &[],
+            Err(Errno::INTR) => &[],
+            Err(_) => {
+                // Somebody closed the descriptor. Whoever waits notices at its connections.
+                std::thread::sleep(TICK);
+                &[]
+            }
         };
         if blocks {
             self.asleep.store(false, Ordering::SeqCst);
@@ -587,7 +619,23 @@ impl Driver {
             readable: failed || flags.contains(epoll::EventFlags::IN),
             writable: failed || flags.contains(epoll::EventFlags::OUT),
         };
-        source.ready(Token(token), readiness);
+        if let Err(reason) = caught(|| source.ready(Token(token), readiness)) {
+            self.panicked(Token(token), reason);
+        }
+    }
+
+    /// The source of a socket has panicked, in whichever thread leads: it ends by itself, or is
+    /// forgotten.
+    fn panicked(&self, token: Token, reason: String) {
+        let source = lock(&self.sources)
+            .get(token)
+            .map(|entry| Arc::clone(&entry.source));
+        if let Some(source) = source
+            && caught(|| source.panicked(token, reason)).is_err()
+        {
+            self.shut(token);
+            self.deregister(token);
+        }
     }
 
     fn tick(&self, now: Instant) {
@@ -596,8 +644,10 @@ impl Driver {
         let due: Vec<_> = std::iter::from_fn(|| sources.pop(now)).collect();
         drop(sources);
         for (token, source) in due {
-            if let Some(next) = source.tick(token, now) {
-                self.call_at(token, next);
+            match caught(|| source.tick(token, now)) {
+                Ok(Some(next)) => self.call_at(token, next),
+                Ok(None) => {}
+                Err(reason) => self.panicked(token, reason),
             }
         }
     }
@@ -617,8 +667,8 @@ impl Driver {
                 std::thread::park_timeout(grace);
                 continue;
             }
-            match self.lead.try_lock() {
-                Ok(mut lead) => {
+            match self.try_lead() {
+                Some(mut lead) => {
                     self.state.store(LEADING, Ordering::SeqCst);
                     while self.following.load(Ordering::SeqCst) == 0 && !self.is_over() {
                         self.turn(&mut lead, IDLE);
@@ -627,10 +677,10 @@ impl Driver {
                     drop(lead);
                     self.pass_on();
                 }
-                Err(_) if !is_attended && idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
-                    self.park_while(|| self.lead.try_lock().is_err());
+                None if !is_attended && idle >= CALM && self.asleep.load(Ordering::SeqCst) => {
+                    self.park_while(|| self.try_lead().is_none());
                 }
-                Err(_) => std::thread::park_timeout(grace),
+                None => std::thread::park_timeout(grace),
             }
         }
     }
@@ -658,9 +708,9 @@ fn ended_early(wait: &mut Wait<'_>) -> Result<(), Early> {
     if wait.is_interrupted() {
         return Err(Early::Interrupted);
     }
-    match wait.deadline {
-        Some(deadline) if Instant::now() >= deadline => Err(Early::Deadline),
-        _ => Ok(()),
+    match wait.is_late() {
+        true => Err(Early::Deadline),
+        false => Ok(()),
     }
 }
 
@@ -677,8 +727,96 @@ pub(crate) fn drivers() -> io::Result<&'static [Arc<Driver>]> {
         // One core moves about 4 GB/s, checksums included: a quarter of a large machine's fills
         // any network.
         let count = (cores / 4).clamp(1, 8);
-        let started: io::Result<Vec<_>> = (0..count).map(|_| Driver::start()).collect();
-        let _ = DRIVERS.set(started?);
+        let mut started = vec![Driver::start()?];
+        // One is enough where the system has no more threads.
+        started.extend((1..count).map_while(|_| Driver::start().ok()));
+        let _ = DRIVERS.set(started);
     }
     Ok(DRIVERS.get().expect("set above"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::secret::Secret;
+    use crate::{Listener, Options, Peer};
+
+    /// Panics wherever the driver calls it, and does something when it is told so.
+    struct Broken<F>(F);
+
+    impl<F: Fn(Token, String) + Send + Sync> Source for Broken<F> {
+        fn ready(self: Arc<Self>, _token: Token, _readiness: Readiness) {
+            panic!("ready");
+        }
+
+        fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
+            panic!("tick");
+        }
+
+        fn panicked(self: Arc<Self>, token: Token, reason: String) {
+            (self.0)(token, reason);
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_source_that_panics_is_told_and_the_others_go_on() {
+        let driver = Driver::start().unwrap();
+        let register = |is_hopeless: bool| {
+            let (told, reasons) = mpsc::channel();
+            let (near, far) = UnixStream::pair().unwrap();
+            let source = Arc::new(Broken(move |_, reason| {
+                told.send(reason).unwrap();
+                assert!(!is_hopeless, "panicked");
+            }));
+            let token = driver.register(source, near.as_fd(), Interest::Read, false);
+            (near, far, token.unwrap(), reasons)
+        };
+        let (_near, far, token, reasons) = register(false);
+        let told = reasons.recv_timeout(SOON).unwrap();
+        assert_eq!(told, "a thread of the engine panicked: tick");
+        rustix::io::write(&far, b"x").unwrap();
+        let told = reasons.recv_timeout(SOON).unwrap();
+        assert_eq!(told, "a thread of the engine panicked: ready");
+        driver.deregister(token);
+        // One that is of no use at all is forgotten.
+        let (_near, _far, token, reasons) = register(true);
+        reasons.recv_timeout(SOON).unwrap();
+        let until = Instant::now() + SOON;
+        while lock(&driver.sources).get(token).is_some() {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+        driver.retire();
+    }
+
+    #[test]
+    fn a_pair_that_panics_ends_for_both_sides() {
+        let options = Options {
+            secret: Some(Secret::new([7; 32]).unwrap()),
+            ..Options::default()
+        };
+        let soon = || Wait {
+            deadline: Some(Instant::now() + SOON),
+            interrupted: None,
+        };
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let address = listener.address().clone();
+        let connecting =
+            std::thread::spawn(move || Peer::connect(&address, &options, &mut soon()).unwrap());
+        let near = listener.accept(&mut soon()).unwrap();
+        let far = connecting.join().unwrap();
+        let shared = Arc::clone(&near.shared);
+        let (driver, token) = (Arc::clone(&shared.driver), shared.token);
+        let broken = Broken(move |token, reason| Arc::clone(&shared).panicked(token, reason));
+        driver.replace(token, Arc::new(broken));
+        far.send(1, &[vec![1, 2, 3].into()]).unwrap();
+        let error = near.next(&mut soon()).unwrap_err();
+        assert_eq!(error.to_string(), "a thread of the engine panicked: ready");
+        assert!(far.next(&mut soon()).is_err());
+    }
 }

@@ -135,8 +135,8 @@ pub fn handshake(bytes: &[u8]) {
         side.receive(now);
         match side.advance() {
             Ok(Step::Pending) => {}
-            Ok(Step::Asked(_)) if choice & 4 > 0 => side.refuse("not today"),
-            Ok(Step::Asked(_)) => side.answer(hello(), key.clone()),
+            Ok(Step::Asked) if choice & 4 > 0 => side.refuse("not today"),
+            Ok(Step::Asked) => side.answer(hello(), key.clone()),
             Ok(Step::Done) => {
                 assert!(key.is_none(), "a proof out of nothing");
                 let _ = side.session_secret();
@@ -416,10 +416,19 @@ mod tests {
             credit: 8 << 20,
             host: b"host".to_vec(),
             descriptors: b"treadle-1".to_vec(),
-            timeout_ms: 30_000,
+            patience_ms: 30_000,
             proves: true,
             service: 1,
             release: "0.1.0".into(),
+            dialled: Some(proto::Dialled {
+                socket: Some(proto::Socket {
+                    address: "127.0.0.1:7786".into(),
+                    written: "treadle://localhost:7786".into(),
+                    loopback: b"boot".to_vec(),
+                }),
+                unix: Vec::new(),
+            }),
+            cluster: vec![6; 16],
         };
         let encoded = hello.encode_to_vec();
         let mut preamble = Vec::new();

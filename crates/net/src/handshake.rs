@@ -5,6 +5,7 @@
 
 use prost::Message as _;
 
+use crate::dialled::ClusterId;
 use crate::secret::{Role, Secret};
 use crate::wire::{self, PREAMBLE, WireError, proto};
 
@@ -19,13 +20,38 @@ pub enum HandshakeError {
     Refused(String),
     /// The proof is wrong.
     #[error(
-        "the peer does not know this side's secret; give both the same file (secret=…, or the \
-         environment variable TREADLE_SECRET_FILE)"
+        "the peer does not know this side's secret; give both sides the same: \
+         secret=pathlib.Path(FILE), --secret-file FILE, or the environment variable \
+         TREADLE_SECRET_FILE"
     )]
     Proof,
     /// One side proves a secret, the other has none.
     #[error("only one side has a secret; give secret=… to both, or to none of them (with TLS)")]
     OneSecret,
+    /// The client dialled another address than the one at which it reached this listener.
+    #[error(
+        "{dialled} was dialled, and {reached} was reached: somebody passes the connection on. If \
+         that is meant (a forwarded port, a container, a service), use TLS, or start the listener \
+         with the address that is dialled (--contact-address, contact=…)"
+    )]
+    Relayed {
+        /// What the client says.
+        dialled: String,
+        /// What the socket says.
+        reached: String,
+    },
+    /// The client wants a listener of another cluster.
+    #[error(
+        "this is another cluster: {wanted} was meant, and {} was reached; the address is that of a \
+         cluster that has ended",
+        .reached.map_or_else(|| "a listener of none".to_owned(), |id| id.to_string())
+    )]
+    Cluster {
+        /// The one that the client wants.
+        wanted: ClusterId,
+        /// The one that the listener belongs to.
+        reached: Option<ClusterId>,
+    },
     /// The connection ended in the middle.
     #[error("the peer closed the connection during the handshake{0}")]
     Closed(&'static str),
@@ -53,8 +79,8 @@ enum Stage {
 pub(crate) enum Step {
     /// More bytes are needed.
     Pending,
-    /// Listener: the client's `Hello`; call `answer` or `refuse`.
-    Asked(proto::Hello),
+    /// Listener: the client has said hello, see `peer`; call `answer` or `refuse`.
+    Asked,
     /// Both sides proved what they had to: the connection is open once the output is written.
     Done,
 }
@@ -65,8 +91,9 @@ pub(crate) struct Handshake {
     client: bool,
     stage: Stage,
     key: Option<Secret>,
-    /// Client's preamble and `Hello`, then the listener's.
+    /// Client's preamble and `Hello`, then the listener's, then what identifies the channel.
     transcript: Vec<u8>,
+    channel: Option<[u8; 32]>,
     peer: proto::Hello,
     input: Vec<u8>,
     refused: bool,
@@ -96,11 +123,18 @@ impl Handshake {
             stage: Stage::Preamble,
             key: None,
             transcript: Vec::new(),
+            channel: None,
             peer: proto::Hello::default(),
             input: Vec::new(),
             refused: false,
             output: Vec::new(),
         }
+    }
+
+    /// What identifies the channel, where something does: the proofs hold for no other. To be said
+    /// before the first `advance`.
+    pub(crate) fn bind(&mut self, channel: Option<[u8; 32]>) {
+        self.channel = channel;
     }
 
     /// How many bytes to read next; 0 while there is something else to do.
@@ -151,8 +185,9 @@ impl Handshake {
                     self.transcript.extend_from_slice(&bytes);
                     if !self.client {
                         self.stage = Stage::Asked;
-                        return Ok(Step::Asked(self.peer.clone()));
+                        return Ok(Step::Asked);
                     }
+                    self.transcript.extend(self.channel.into_iter().flatten());
                     self.stage = Stage::ProofLength;
                     if self.peer.proves == self.key.is_some() {
                         self.prove();
@@ -191,6 +226,7 @@ impl Handshake {
         let start = self.output.len();
         wire::encode_preamble(&hello.encode_to_vec(), &mut self.output);
         self.transcript.extend_from_slice(&self.output[start..]);
+        self.transcript.extend(self.channel.into_iter().flatten());
         if self.peer.proves == self.key.is_some() {
             self.stage = Stage::ProofLength;
         } else {
@@ -223,7 +259,7 @@ impl Handshake {
 
     /// A secret of this connection alone, which both sides can compute.
     pub(crate) fn session_secret(&self) -> Secret {
-        // Without a secret there is TLS, and then nobody else has seen the nonces.
+        // Without a secret there is TLS, and then nobody else knows the channel.
         let key = self
             .key
             .clone()
@@ -276,7 +312,10 @@ impl Handshake {
             return Ok(());
         }
         if !self.client {
-            self.refuse("its secret is another one; give both sides the same file (secret=…, or the environment variable TREADLE_SECRET_FILE)");
+            self.refuse(
+                "its secret is another one; give both sides the same: secret=pathlib.Path(FILE), \
+                 --secret-file FILE, or the environment variable TREADLE_SECRET_FILE",
+            );
         }
         Err(HandshakeError::Proof)
     }
@@ -309,7 +348,7 @@ mod tests {
             to.receive(&bytes);
             match to.advance()? {
                 Step::Pending => {}
-                Step::Asked(_) => return Ok(Step::Asked(hello())),
+                Step::Asked => return Ok(Step::Asked),
                 Step::Done => last = Step::Done,
             }
         }
@@ -325,11 +364,26 @@ mod tests {
         Result<Secret, HandshakeError>,
         Result<Secret, HandshakeError>,
     ) {
+        run_over([None; 2], client_key, listener_key, piece)
+    }
+
+    /// The same over channels of TLS.
+    fn run_over(
+        channels: [Option<[u8; 32]>; 2],
+        client_key: Option<Secret>,
+        listener_key: Option<Secret>,
+        piece: usize,
+    ) -> (
+        Result<Secret, HandshakeError>,
+        Result<Secret, HandshakeError>,
+    ) {
         let mut client = Handshake::client(hello(), client_key);
         let mut listener = Handshake::listener();
+        client.bind(channels[0]);
+        listener.bind(channels[1]);
         assert!(matches!(
             deliver(&mut client, &mut listener, piece),
-            Ok(Step::Asked(_))
+            Ok(Step::Asked)
         ));
         listener.answer(hello(), listener_key);
         let mut client_end = deliver(&mut listener, &mut client, piece);
@@ -368,6 +422,20 @@ mod tests {
             panic!("not refused")
         };
         assert!(reason.contains("TREADLE_SECRET_FILE"), "{reason}");
+    }
+
+    /// Somebody with a certificate and no secret is at the end of both channels.
+    #[test]
+    fn a_proof_holds_for_one_channel() {
+        let (client, listener) = run_over([Some([1; 32]); 2], secret(1), secret(1), 1000);
+        let proof = client.unwrap().prove(Role::Client, b"x");
+        assert!(listener.unwrap().verify(Role::Client, b"x", &proof));
+        for other in [None, Some([2; 32])] {
+            let channels = [Some([1; 32]), other];
+            let (client, listener) = run_over(channels, secret(1), secret(1), 1000);
+            assert_eq!(listener.unwrap_err(), HandshakeError::Proof);
+            client.unwrap_err();
+        }
     }
 
     #[test]

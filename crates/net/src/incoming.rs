@@ -215,4 +215,8 @@ impl Source for InStripe {
     fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
         None
     }
+
+    fn panicked(self: Arc<Self>, _token: Token, reason: String) {
+        self.shared.broken(reason);
+    }
 }

@@ -7,20 +7,24 @@
 //! | --- | --- |
 //! | [`wire`] | bytes: preambles, frames, extent headers |
 //! | `handshake`, [`secret`], [`tls`], [`certs`] | who may talk |
+//! | `dialled` | whether who was dialled is who was reached |
 //! | `driver` | which thread moves the bytes |
 //! | `dial`, [`listener`](Listener), `local` | connections that are being made; those within a host |
 //! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer) | the pair |
 //! | [`poller`](Poller) | waiting for any of many pairs |
 //! | [`lane`](Lane) | connections apart from those that the process shares |
+//! | [`awake`] | a clock that stands still while the process is stopped |
 //! | [`load`] | requests and answers to measure all of it with |
 //!
 //! Linux only: it stands on epoll, eventfd and memfd.
 
 pub mod address;
+pub mod awake;
 pub mod certs;
 mod control;
 mod dial;
+mod dialled;
 mod driver;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -42,10 +46,12 @@ mod poller;
 pub mod secret;
 mod segments;
 mod stream;
+pub mod thread;
 pub mod tls;
 pub mod wire;
 
 pub use address::Address;
+pub use dialled::{ClusterId, NoClusterId};
 pub use driver::Wait;
 pub use error::NetError;
 pub use handshake::HandshakeError;

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -15,9 +15,10 @@ use treadle_transfer::{Config, StripeId};
 
 use crate::address::Address;
 use crate::dial::{Door, Greeting, Opened, hello, start_stripe};
+use crate::dialled::{self, ClusterId};
 use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
 use crate::error::NetError;
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, HandshakeError};
 use crate::lane::Lane;
 use crate::local;
 use crate::options::{Options, Security};
@@ -30,6 +31,8 @@ use crate::wire::proto::{self, Role};
 
 /// Connections in the middle of their handshake; more of them wait in the kernel's queue.
 const MAX_GREETINGS: usize = 256;
+/// The longest patience that a client is granted.
+const MAX_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long a handshake may take.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pairs that nobody has accepted yet.
@@ -53,6 +56,9 @@ struct Listening {
     service_lanes: Vec<(u32, Lane)>,
     security: Security,
     config: Config,
+    /// Where else it is reached.
+    contact: Vec<Address>,
+    cluster: OnceLock<ClusterId>,
     /// The abstract name of the Unix socket: for descriptors and, without TLS, for clients of this host.
     descriptors: Vec<u8>,
     greetings: AtomicUsize,
@@ -111,6 +117,8 @@ impl Listener {
             service_lanes: options.service_lanes.clone(),
             security,
             config: options.pair.clone(),
+            contact: options.contact.clone(),
+            cluster: options.cluster.map_or_else(OnceLock::new, OnceLock::from),
             descriptors,
             greetings: AtomicUsize::new(0),
             waiters: Waiters::default(),
@@ -155,6 +163,11 @@ impl Listener {
     /// Where it listens, with the port that it got.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Says to which cluster it belongs, once that is known: who wants another one is refused.
+    pub fn join(&self, cluster: ClusterId) {
+        let _ = self.state.cluster.set(cluster);
     }
 
     /// The next connection, handshake done.
@@ -270,10 +283,31 @@ impl Listening {
         }
         let (tcp, unix) = (hall.tcp.take(), hall.unix.take());
         drop(hall);
-        let tokens = [tcp.map(|(_, token)| token), unix.map(|(_, token)| token)];
-        for token in tokens.into_iter().flatten() {
+        if let Some((listener, token)) = tcp {
             self.driver.deregister(token);
+            drop(listener);
         }
+        if let Some((listener, token)) = unix {
+            self.driver.deregister(token);
+            drop(listener);
+        }
+    }
+
+    /// Whether this is the listener that a client means.
+    fn is_meant(
+        &self,
+        theirs: &proto::Hello,
+        stream: &Stream,
+        cluster: Option<ClusterId>,
+    ) -> Result<(), HandshakeError> {
+        let dialled = theirs.dialled.as_ref();
+        match stream {
+            Stream::Tcp(socket) => dialled::check_socket(dialled, socket, &self.contact)?,
+            Stream::Unix(_) => dialled::check_unix(dialled, &self.descriptors)?,
+            // The proofs name the channel.
+            Stream::Tls(..) => {}
+        }
+        dialled::check_cluster(&theirs.cluster, cluster)
     }
 
     fn pair(&self, session: u64) -> Option<Arc<Shared>> {
@@ -319,6 +353,11 @@ impl Listening {
                 Err(_) => return,
             }
         }
+        let patience = Duration::from_millis(opened.hello.patience_ms.into());
+        let config = Config {
+            timeout: self.config.timeout.max(patience.min(MAX_PATIENCE)),
+            ..self.config.clone()
+        };
         let established = Established {
             stream: opened.stream,
             driver: opened.driver,
@@ -327,8 +366,9 @@ impl Listening {
             session_secret: opened.session_secret,
             peer_credit: opened.hello.credit,
             address,
+            cluster: None,
         };
-        let peer = Peer::start(established, &self.config, None);
+        let peer = Peer::start(established, &config, None);
         let mut hall = self.hall();
         hall.sessions.retain(|_, pair| pair.strong_count() > 0);
         hall.sessions.insert(session, Arc::downgrade(peer.shared()));
@@ -357,14 +397,14 @@ impl Door for Reception {
         let mut own = hello(theirs.role());
         own.session = self.session;
         own.credit = state.config.credit;
-        own.timeout_ms = state
-            .config
-            .timeout
-            .as_millis()
-            .try_into()
-            .unwrap_or(u32::MAX);
         own.host = local::host();
         own.descriptors.clone_from(&state.descriptors);
+        let cluster = state.cluster.get().copied();
+        own.cluster = cluster.map_or_else(Vec::new, ClusterId::into_bytes);
+        if let Err(error) = state.is_meant(theirs, stream, cluster) {
+            handshake.refuse(&error.to_string());
+            return;
+        }
         let is_local = matches!(stream, Stream::Unix(_));
         // Where TLS is wanted, it says who somebody is.
         let may_ask = !is_local || state.security.server.is_none();
@@ -505,6 +545,11 @@ impl Source for Doorway {
         }
         let is_waiting = is_crowded || self.state.hall().closed;
         Some(if is_waiting { now } else { now + SWEEP })
+    }
+
+    /// Whoever knocked is not let in; others are.
+    fn panicked(self: Arc<Self>, token: Token, _reason: String) {
+        self.state.driver.call_at(token, Instant::now());
     }
 }
 

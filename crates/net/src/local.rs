@@ -7,17 +7,31 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Identifies this kernel and user: who has the same may share memory with us.
 pub(crate) fn host() -> Vec<u8> {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = kernel();
     if boot.is_empty() {
-        return boot;
+        return Vec::new();
     }
     let user = rustix::process::geteuid().as_raw();
-    [boot.as_slice(), &user.to_le_bytes()].concat()
+    [boot, &user.to_le_bytes()].concat()
+}
+
+/// Identifies this kernel; empty where it does not say.
+fn kernel() -> &'static [u8] {
+    static BOOT: OnceLock<Vec<u8>> = OnceLock::new();
+    BOOT.get_or_init(|| std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default())
+}
+
+/// Identifies the loopback interface of this process among those of all machines: each network
+/// namespace of a kernel has its own.
+pub(crate) fn loopback() -> Vec<u8> {
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    [kernel(), namespace.as_os_str().as_bytes()].concat()
 }
 
 /// The name of the Unix socket of whoever listens at this address of the loopback interface: both

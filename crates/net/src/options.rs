@@ -6,6 +6,7 @@ use std::time::Duration;
 use treadle_transfer::Config;
 
 use crate::address::Address;
+use crate::dialled::ClusterId;
 use crate::error::NetError;
 use crate::lane::Lane;
 use crate::secret::Secret;
@@ -33,8 +34,17 @@ pub struct Options {
     pub service: u32,
     /// Where a listener's control connections for some services live.
     pub service_lanes: Vec<(u32, Lane)>,
-    /// How long connecting may take, resolving and handshake included.
+    /// Without TLS, a listener refuses who dialled another address than the one where it was reached.
+    /// These are taken, too: those of forwarded ports and the like, as clients write them.
+    pub contact: Vec<Address>,
+    /// The cluster that a listener belongs to, or that a connection must reach.
+    pub cluster: Option<ClusterId>,
+    /// How long connecting may take, resolving and handshake included. Time in which this process
+    /// was stopped does not count.
     pub connect_timeout: Duration,
+    /// How long this side of a connection may be silent: the listener waits so long, if that is
+    /// longer than its own timeout (an hour at most).
+    pub patience: Duration,
 }
 
 impl Default for Options {
@@ -48,7 +58,10 @@ impl Default for Options {
             lane: None,
             service: 0,
             service_lanes: Vec::new(),
+            contact: Vec::new(),
+            cluster: None,
             connect_timeout: Duration::from_secs(30),
+            patience: Duration::ZERO,
         }
     }
 }
@@ -73,7 +86,8 @@ impl Security {
             if !address.is_loopback() && !options.insecure {
                 return Err(NetError::Insecure(format!(
                     "{address} is reachable from other machines, and has no TLS; make \
-                     certificates with `treadle certs` and write treadle+tls://, or say insecure"
+                     certificates with `treadle certs` and write treadle+tls://, or say insecure=True \
+                     (--insecure)"
                 )));
             }
             let secret = match &options.secret {

@@ -254,4 +254,8 @@ impl Source for OutStripe {
         }
         Some(now)
     }
+
+    fn panicked(self: Arc<Self>, _token: Token, reason: String) {
+        self.shared.broken(reason);
+    }
 }

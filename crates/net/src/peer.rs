@@ -9,7 +9,9 @@ use bytes::Bytes;
 use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
 use treadle_transfer::{Config, Event, Failure, ObjectId, PairEnd};
 
+use crate::awake;
 use crate::dial::Remote;
+use crate::dialled::ClusterId;
 use crate::driver::{Driver, Token, Wait, Waiters};
 use crate::error::NetError;
 use crate::inner::{Action, Inner, Outbound, State};
@@ -64,12 +66,16 @@ pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     /// The control connection.
     pub(crate) token: Token,
-    pub(crate) epoch: Instant,
+    /// Since when it is there, in the time that [`awake::now`] tells.
+    epoch: Duration,
+    /// Stops of this process that the pair knows of.
+    stops: AtomicU64,
     /// The other side, to dial; `None` where the other side dials.
     pub(crate) remote: Option<Remote>,
     pub(crate) session: u64,
     pub(crate) session_secret: Secret,
     pub(crate) address: String,
+    pub(crate) cluster: Option<ClusterId>,
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
     /// Bytes of objects that went or came as shared memory.
@@ -80,7 +86,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        awake::now().saturating_sub(self.epoch)
+    }
+
+    /// Whether this process was stopped since this was asked last.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let stops = awake::stops();
+        self.stops.swap(stops, Ordering::Relaxed) != stops
     }
 
     fn locked(&self) -> MutexGuard<'_, Inner> {
@@ -107,7 +119,7 @@ impl Shared {
                 Action::Queue(watch) => watch.changed(),
                 Action::Call(due) => {
                     // A time that no clock reaches is none.
-                    if let Some(when) = self.epoch.checked_add(due) {
+                    if let Some(when) = awake::moment(self.epoch.saturating_add(due)) {
                         self.driver.call_at(self.token, when);
                     }
                 }
@@ -119,6 +131,11 @@ impl Shared {
             }
         }
         result
+    }
+
+    /// Something has panicked: the pair ends.
+    pub(crate) fn broken(self: &Arc<Self>, reason: String) {
+        self.with(|inner| inner.end(PairEnd::Lost(reason), true));
     }
 
     /// Hands an event to the state machine.
@@ -146,7 +163,7 @@ impl Shared {
 /// is dropped, the connection is closed.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     _closer: Arc<Closer>,
 }
 
@@ -169,6 +186,7 @@ pub(crate) struct Established {
     pub(crate) session_secret: Secret,
     pub(crate) peer_credit: u64,
     pub(crate) address: String,
+    pub(crate) cluster: Option<ClusterId>,
 }
 
 impl Peer {
@@ -182,11 +200,13 @@ impl Peer {
             session_secret,
             peer_credit,
             address,
+            cluster,
         } = established;
         let config = Config {
             dials: remote.is_some(),
             ..config.clone()
         };
+        awake::watch();
         let shared = Arc::new(Shared {
             inner: Mutex::new(Inner::new(
                 &config,
@@ -198,11 +218,13 @@ impl Peer {
             waiters: Waiters::default(),
             driver,
             token,
-            epoch: Instant::now(),
+            epoch: awake::now(),
+            stops: AtomicU64::new(awake::stops()),
             remote,
             session,
             session_secret,
             address,
+            cluster,
             bytes_sent: AtomicU64::new(0),
             bytes_received: AtomicU64::new(0),
             bytes_shared: AtomicU64::new(0),
@@ -224,6 +246,11 @@ impl Peer {
     /// The other side's address, as people write it.
     pub fn address(&self) -> &str {
         &self.shared.address
+    }
+
+    /// The cluster of the listener that this side connected to, if it is of one.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.shared.cluster
     }
 
     /// Sends an object: `kind` is the application's, and comes out with the frames. Large frames

@@ -5,7 +5,7 @@
 //! what it finds itself, without a hand-over, and wakes another thread only if there is more.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -35,7 +35,8 @@ struct Queue {
 /// A pair in a poller.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    poller: Arc<Poller>,
+    /// Weak, since the poller holds what is queued: what nobody polls any more goes.
+    poller: Weak<Poller>,
     key: usize,
     state: Mutex<State>,
 }
@@ -156,7 +157,7 @@ impl Poller {
 impl Watch {
     pub(crate) fn new(poller: &Arc<Poller>, key: usize) -> Arc<Self> {
         Arc::new(Self {
-            poller: Arc::clone(poller),
+            poller: Arc::downgrade(poller),
             key,
             state: Mutex::new(State::Idle),
         })
@@ -169,10 +170,16 @@ impl Watch {
             State::Idle => {
                 *state = State::Queued;
                 drop(state);
-                self.poller.push(Arc::clone(self));
+                self.queue();
             }
             State::Taken => *state = State::TakenAndChanged,
             State::Queued | State::TakenAndChanged => {}
+        }
+    }
+
+    fn queue(self: &Arc<Self>) {
+        if let Some(poller) = self.poller.upgrade() {
+            poller.push(Arc::clone(self));
         }
     }
 
@@ -218,7 +225,7 @@ impl Drop for Turn {
         if *state == State::TakenAndChanged {
             *state = State::Queued;
             drop(state);
-            self.0.poller.push(Arc::clone(&self.0));
+            self.0.queue();
         } else {
             *state = State::Idle;
         }

@@ -158,33 +158,7 @@ impl Secret {
     /// Unless the file belongs to this process's user and nobody else has any permission on it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
         let path = path.as_ref();
-        // Without NONBLOCK, opening a pipe that somebody put there would wait for its writer.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
-            .open(path)
-            .map_err(failed("open the secret", path))?;
-        // What is checked is what was opened, not what the path leads to a moment later.
-        let metadata = file.metadata().map_err(failed("examine", path))?;
-        let user = rustix::process::geteuid().as_raw();
-        if !metadata.is_file() {
-            return Err(SecretError::NotAFile {
-                path: path.to_owned(),
-            });
-        }
-        if metadata.uid() != user {
-            return Err(SecretError::Owner {
-                path: path.to_owned(),
-                owner: metadata.uid(),
-                user,
-            });
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(SecretError::Permissions {
-                path: path.to_owned(),
-                mode: metadata.mode() & 0o7777,
-            });
-        }
+        let file = open_private(path)?;
         let mut bytes = Wiped(Vec::with_capacity(MAX_SECRET + 2));
         file.take(MAX_SECRET as u64 + 2)
             .read_to_end(&mut bytes.0)
@@ -238,6 +212,41 @@ impl Secret {
     }
 }
 
+/// Opens a file that nobody but this process's user can read, to read it.
+///
+/// # Errors
+/// Unless it is a regular file that belongs to the user, and others have no permission on it.
+pub fn open_private(path: &Path) -> Result<File, SecretError> {
+    // Without NONBLOCK, opening a pipe that somebody put there would wait for its writer.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open(path)
+        .map_err(failed("open the secret", path))?;
+    // What is checked is what was opened, not what the path leads to a moment later.
+    let metadata = file.metadata().map_err(failed("examine", path))?;
+    let user = rustix::process::geteuid().as_raw();
+    if !metadata.is_file() {
+        return Err(SecretError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    if metadata.uid() != user {
+        return Err(SecretError::Owner {
+            path: path.to_owned(),
+            owner: metadata.uid(),
+            user,
+        });
+    }
+    if metadata.mode() & 0o077 != 0 {
+        return Err(SecretError::Permissions {
+            path: path.to_owned(),
+            mode: metadata.mode() & 0o7777,
+        });
+    }
+    Ok(file)
+}
+
 /// Where the secret of this user is kept.
 ///
 /// # Errors
@@ -255,6 +264,12 @@ pub fn user_path() -> Result<PathBuf, SecretError> {
         .filter(|path| path.is_absolute())
         .map(|config| config.join("treadle").join("secret"))
         .ok_or(SecretError::NoHome)
+}
+
+/// Whether two secret texts are the same. Takes the same time wherever they differ.
+#[must_use]
+pub fn same(one: &[u8], other: &[u8]) -> bool {
+    constant_time::verify_slices_are_equal(one, other).is_ok()
 }
 
 /// `N` bytes that nobody can guess.
@@ -305,7 +320,8 @@ fn write_secret(file: &mut File) -> io::Result<()> {
     file.sync_all()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

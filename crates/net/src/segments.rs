@@ -522,4 +522,8 @@ impl Source for Channel {
     fn tick(self: Arc<Self>, _token: Token, _now: Instant) -> Option<Instant> {
         None
     }
+
+    fn panicked(self: Arc<Self>, _token: Token, reason: String) {
+        self.shared.broken(reason);
+    }
 }

@@ -57,6 +57,15 @@ impl Stream {
         matches!(self, Self::Tls(_, tls) if tls.has_pending_plaintext())
     }
 
+    /// What identifies this channel and no other, once a byte was read from it: both ends know it,
+    /// and nobody in between. Only TLS has it.
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => None,
+            Self::Tls(_, tls) => tls.binding(),
+        }
+    }
+
     /// Says that nothing more comes. `true` when that is sent.
     pub(crate) fn close(&mut self) -> io::Result<bool> {
         match self {

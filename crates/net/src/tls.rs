@@ -173,6 +173,15 @@ impl Tls {
         self.peer.as_ref()
     }
 
+    /// What identifies this connection and no other, once the handshake is done: made of its keys,
+    /// so that both ends know it and nobody in between.
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+        match &self.state {
+            State::Open(session) => Some(session.binding()),
+            State::Handshaking { .. } | State::Failed(..) => None,
+        }
+    }
+
     /// Whether there is something to [`flush`](Tls::flush).
     pub fn wants_write(&self) -> bool {
         match &self.state {

@@ -3,6 +3,8 @@
 
 #[path = "hostile/descriptors.rs"]
 mod descriptors;
+#[path = "hostile/relayed.rs"]
+mod relayed;
 mod support;
 #[path = "hostile/violations.rs"]
 mod violations;
@@ -13,7 +15,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use support::child::{self, Process};
-use support::raw::{Raw, dial, hello, last_words, object, preamble};
+use support::raw::{Raw, dial, hello, hello_to, last_words, object, preamble};
 use support::{body, listener, secret, soon, with_secret, with_tls};
 use treadle_net::secret::Secret;
 use treadle_net::wire::{self, proto};
@@ -42,6 +44,11 @@ impl Scene {
 
     fn address(&self) -> &Address {
         self.listener.address()
+    }
+
+    /// The first words of a client that means this listener.
+    fn hello(&self, role: proto::Role) -> proto::Hello {
+        hello_to(self.address(), role)
     }
 
     /// A control connection, and the listener's end of it.
@@ -89,7 +96,7 @@ fn refusal(words: &[u8]) -> String {
 #[test]
 fn strangers_are_sent_away() {
     let scene = Scene::new(&Options::default());
-    let valid = preamble(&hello(proto::Role::Control));
+    let valid = preamble(&scene.hello(proto::Role::Control));
     let with_length = |length: u32| {
         let mut bytes = valid[..wire::PREAMBLE].to_vec();
         bytes[12..].copy_from_slice(&length.to_le_bytes());
@@ -125,22 +132,28 @@ fn who_is_refused_is_told_why() {
     let scene = Scene::new(&Options::default());
     let no_secret = proto::Hello {
         proves: false,
-        ..hello(proto::Role::Control)
+        ..scene.hello(proto::Role::Control)
     };
     let unknown_session = proto::Hello {
         session: 1,
-        ..hello(proto::Role::StripeToListener)
+        ..scene.hello(proto::Role::StripeToListener)
     };
     let no_such_role = proto::Hello {
         role: 99,
-        ..hello(proto::Role::Control)
+        ..scene.hello(proto::Role::Control)
     };
     for (hello, reason) in [
         (no_secret, "only one side has a secret"),
         (unknown_session, "no such session"),
         (no_such_role, "cannot be used for that"),
-        (hello(proto::Role::Unspecified), "cannot be used for that"),
-        (hello(proto::Role::Descriptors), "cannot be used for that"),
+        (
+            scene.hello(proto::Role::Unspecified),
+            "cannot be used for that",
+        ),
+        (
+            scene.hello(proto::Role::Descriptors),
+            "cannot be used for that",
+        ),
     ] {
         let mut stream = dial(scene.address());
         stream.write_all(&preamble(&hello)).unwrap();
@@ -148,7 +161,7 @@ fn who_is_refused_is_told_why() {
         assert!(refusal(&words).contains(reason), "{}", refusal(&words));
     }
     let other = Secret::new([8; 32]).unwrap();
-    let hello = hello(proto::Role::Control);
+    let hello = scene.hello(proto::Role::Control);
     let refused = Raw::open(dial(scene.address()), &hello, &other).err();
     assert!(refused.unwrap().contains("its secret is another one"));
     scene.is_well();
@@ -157,7 +170,7 @@ fn who_is_refused_is_told_why() {
 #[test]
 fn another_version_is_named_on_both_sides() {
     let scene = Scene::new(&Options::default());
-    let mut bytes = preamble(&hello(proto::Role::Control));
+    let mut bytes = preamble(&scene.hello(proto::Role::Control));
     bytes[8] = 9;
     let mut stream = dial(scene.address());
     stream.write_all(&bytes).unwrap();
@@ -227,7 +240,7 @@ fn nobody_joins_the_pair_of_another() {
         for key in [&other.session_secret, &secret(), &nothing] {
             let hello = proto::Hello {
                 session: one.hello.session,
-                ..hello(role)
+                ..scene.hello(role)
             };
             let refused = Raw::open(dial(scene.address()), &hello, key).err();
             assert!(refused.unwrap().contains("its secret is another one"));
@@ -241,7 +254,7 @@ fn nobody_joins_the_pair_of_another() {
 #[test]
 fn silent_connections_make_room() {
     let scene = Scene::new(&Options::default());
-    let magic = preamble(&hello(proto::Role::Control));
+    let magic = preamble(&scene.hello(proto::Role::Control));
     let mut silent: Vec<TcpStream> = (0..900)
         .map(|number| {
             let mut stream = dial(scene.address());

@@ -28,7 +28,9 @@ use treadle_types::{Cause, ClientId, ObjectId};
 struct Idle;
 
 impl Host for Idle {
-    fn spawn(&self) {}
+    fn spawn(&self) -> bool {
+        false
+    }
     fn call(&self, _call: Call) {}
     fn answer(&self, _answer: Answer) {}
     fn undefine(&self, _client: ClientId) {}
@@ -126,6 +128,7 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
+        scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(&own, u64::MAX / 4),
     };
     let mut wait = Wait {

@@ -4,7 +4,8 @@ use std::io;
 
 use treadle_net::NetError;
 
-use crate::wire::WireError;
+use crate::message::{Answer, Call};
+use crate::wire::{LARGEST_VALUE, WireError};
 
 /// An error of a node.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,32 @@ pub enum NodeError {
         /// The limit.
         most: u64,
     },
+    /// What somebody wants to say fits into no message, and was not sent.
+    #[error(
+        "{what} takes {bytes} bytes, and at most {most} go into a call: scatter large values and \
+         pass their futures, or write them to a file"
+    )]
+    TooLong {
+        /// What it is.
+        what: String,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// What this process says of itself is too long for the first message.
+    #[error(
+        "what {name:.60?} says of itself takes {bytes} bytes, and the scheduler takes {most} at most: \
+         shorten its name, or give it fewer resources"
+    )]
+    Introduction {
+        /// Its name.
+        name: String,
+        /// The length of the message.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
     /// The worker's values.
     #[error(transparent)]
     Store(#[from] treadle_store::StoreError),
@@ -51,4 +78,35 @@ pub enum NodeError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// # Errors
+/// For something that is too long for a message: it is not to be sent.
+pub(crate) fn fits(bytes: usize, what: impl FnOnce() -> String) -> Result<(), NodeError> {
+    if bytes <= LARGEST_VALUE {
+        return Ok(());
+    }
+    Err(NodeError::TooLong {
+        what: what(),
+        bytes,
+        most: LARGEST_VALUE,
+    })
+}
+
+/// # Errors
+/// For a question that is too long for a message.
+pub(crate) fn call_fits(call: &Call) -> Result<(), NodeError> {
+    let bytes = call.argument.len() + call.node.len() + call.operation.len();
+    fits(bytes, || {
+        format!("the argument of {:.200?}", call.operation)
+    })
+}
+
+/// # Errors
+/// For an answer that is too long for a message.
+pub(crate) fn answer_fits(answer: &Answer) -> Result<(), NodeError> {
+    match &answer.result {
+        Ok(value) => fits(value.len(), || "the answer".to_owned()),
+        Err(error) => fits(error.len(), || "the error that is the answer".to_owned()),
+    }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`message`] | what nodes say to each other |
 //! | [`wire`] | the same as bytes |
+//! | [`log`] | lines for people, which nobody waits for |
 //! | [`server`] | the scheduler's process |
 //! | [`worker`] | a worker's process |
 //! | [`client`] | the native end of a client |
@@ -15,6 +16,7 @@ mod broadcast;
 pub mod client;
 mod clock;
 mod error;
+pub mod log;
 pub mod message;
 pub mod server;
 pub mod wire;
@@ -23,6 +25,23 @@ pub mod worker;
 pub use error::NodeError;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use treadle_net::Options;
+pub(crate) use treadle_net::thread::{self, caught};
+
+/// How long a scheduler may say nothing that workers and clients wait for. Longer than others: without
+/// it nothing goes on, so whoever stopped it (Ctrl-Z, a debugger) finds all as it was. The scheduler
+/// and the workers wait as long for a client that says nothing, for the same reason: its futures are
+/// in use.
+pub const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The options of a connection to the scheduler.
+pub(crate) fn to_scheduler(options: &Options, timeout: Duration) -> Options {
+    let mut options = options.clone();
+    options.pair.timeout = timeout;
+    options
+}
 
 /// Locks a mutex, also after a panic elsewhere, which left the data before or after a whole step.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -41,13 +41,46 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use treadle_net::Address;
+use treadle_net::{Address, ClusterId};
 use treadle_scheduler::Config;
 
 use crate::error::NodeError;
 use crate::lock;
+use crate::wire;
 use http::Http;
 use mailbox::Mailbox;
+
+/// Pages over HTTP, and who may see them.
+#[derive(Clone)]
+pub struct Pages {
+    /// Where they are served; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// What lets in: characters that need no quoting in a URL. `None`: one is made at random.
+    pub token: Option<String>,
+    /// Host names by which they are asked for, beside `localhost`, addresses, and this machine's.
+    pub names: Vec<String>,
+}
+
+impl Pages {
+    /// Pages at an address, for who learns the random token.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            token: None,
+            names: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Pages {
+    /// Does not show the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages")
+            .field("address", &self.address)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
 
 /// Settings of a scheduler.
 #[derive(Clone, Debug)]
@@ -56,8 +89,8 @@ pub struct Options {
     pub address: Address,
     /// Security and limits of the connections.
     pub net: treadle_net::Options,
-    /// Where to serve pages over HTTP; `None`: nowhere.
-    pub http: Option<SocketAddr>,
+    /// Pages over HTTP; `None`: there are none.
+    pub http: Option<Pages>,
     /// The core's settings.
     pub scheduler: Config,
     /// `major.minor` of the cluster's Python; `None`: that of the first node.
@@ -78,11 +111,11 @@ impl Default for Options {
                 port: 0,
             },
             net: treadle_net::Options::default(),
-            http: Some(SocketAddr::new(loopback, 0)),
+            http: Some(Pages::at(SocketAddr::new(loopback, 0))),
             scheduler: Config::default(),
             python: None,
             worker_timeout: Duration::from_secs(10),
-            largest_message: 256 << 20,
+            largest_message: wire::LARGEST_MESSAGE,
         }
     }
 }
@@ -101,6 +134,7 @@ struct End {
 #[derive(Debug)]
 pub struct Server {
     address: Address,
+    cluster: ClusterId,
     http: Option<Http>,
     mailbox: Arc<Mailbox>,
     end: Arc<End>,
@@ -121,9 +155,19 @@ impl Server {
         &self.address
     }
 
+    /// The id of the cluster, which begins with it.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
     /// Where it serves pages.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(Http::address)
+    }
+
+    /// The link to the pages, with the token that lets in.
+    pub fn http_link(&self) -> Option<&str> {
+        self.http.as_ref().map(Http::link)
     }
 
     /// Tells workers and clients that it ends, and ends. What was sent before reaches them, if they

@@ -50,10 +50,19 @@ pub const PROTOCOL: u32 = 1;
 
 /// The kind of the object with which a node introduces itself.
 pub const HELLO: u32 = 16;
+/// The longest of these, in bytes.
+pub(crate) const LONGEST_HELLO: usize = 1 << 16;
 /// The kind of the scheduler's answer.
 pub const WELCOME: u32 = 17;
 /// The kind of every object after that.
 pub const MESSAGES: u32 = 18;
+
+/// The longest message between nodes, in bytes. Whoever sends one makes sure that it is no longer: the
+/// receiver could only end the connection.
+pub const LARGEST_MESSAGE: u64 = 256 << 20;
+/// The longest argument or answer of a call. The rest of its message, with what the scheduler says of
+/// who asked, takes less than the difference.
+pub const LARGEST_VALUE: usize = (LARGEST_MESSAGE as usize) - (1 << 20);
 
 /// Packets are closed at this length, so that they stay below [`treadle_net::SMALL`] and travel on
 /// the control connection.

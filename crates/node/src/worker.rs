@@ -40,10 +40,10 @@ use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
 
 use crate::broadcast::{self, Plane, host_number};
-use crate::error::NodeError;
-use crate::lock;
+use crate::error::{NodeError, answer_fits, call_fits};
 use crate::message::{Answer, Call, FromWorker, Hello, Role};
 use crate::wire;
+use crate::{lock, thread, to_scheduler};
 use casting::CastCalls;
 use inner::{Around, Inner, Link, Machine, Sender, control};
 use peers::{Fetching, Requests};
@@ -51,8 +51,6 @@ use runs::Input;
 use serving::Visitors;
 use values::Values;
 
-/// The longest message that is taken from the scheduler, in bytes.
-const LARGEST: u64 = 1 << 30;
 /// How long saying goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Threads that answer requests for values.
@@ -63,9 +61,13 @@ const SERVERS: usize = 2;
 pub struct Options {
     /// Where the scheduler is.
     pub scheduler: Address,
+    /// A scheduler that says nothing for so long is gone; see
+    /// [`SCHEDULER_TIMEOUT`](crate::SCHEDULER_TIMEOUT).
+    pub scheduler_timeout: Duration,
     /// Where to listen for those who want values.
     pub listen: Address,
-    /// Security and limits of all connections.
+    /// Security and limits of all connections. The first of its contact addresses is what others
+    /// are told to connect to.
     pub net: treadle_net::Options,
     /// Its name, unique in the cluster.
     pub name: String,
@@ -91,8 +93,9 @@ pub struct Options {
 /// The code around the Python calls.
 pub trait Host: Send + Sync + 'static {
     /// More tasks are ready than threads wait for them: start a thread that calls
-    /// [`Worker::next`] until that has no more.
-    fn spawn(&self);
+    /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
+    /// again as long as tasks wait.
+    fn spawn(&self) -> bool;
     /// Another node asks something.
     fn call(&self, call: Call);
     /// Another node has answered.
@@ -128,7 +131,7 @@ impl Worker {
     /// # Errors
     /// When the scheduler cannot be reached or refuses, the port is taken, or the directory for files
     /// cannot be made.
-    pub fn connect(options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
+    pub fn connect(mut options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
         let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
         let relay_lane = Lane::patient()?;
         let listening = treadle_net::Options {
@@ -139,12 +142,19 @@ impl Worker {
         let store = Store::open(options.store.clone())?;
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
-            ..options.net.clone()
+            ..to_scheduler(&options.net, options.scheduler_timeout)
         };
         let scheduler = Peer::connect(&options.scheduler, &net, wait)?;
+        if let Some(cluster) = scheduler.cluster() {
+            listener.join(cluster);
+        }
+        // The other workers are of the same one.
+        options.net.cluster = scheduler.cluster();
+        let contact = options.net.contact.first().unwrap_or(listener.address());
+        let address = contact.to_string();
         let hello = Hello {
             role: Role::Worker {
-                address: listener.address().to_string(),
+                address: address.clone(),
                 host: options.host.clone(),
                 threads: options.threads,
                 memory: options.memory,
@@ -165,7 +175,7 @@ impl Worker {
         let member = treadle_broadcast::Member {
             worker: WorkerId(id),
             host: host_number(&options.host),
-            address: listener.address().to_string().into(),
+            address: address.clone().into(),
         };
         let inner = Arc::new_cyclic(|this| Inner {
             plane: Plane::of_engine(
@@ -179,7 +189,7 @@ impl Worker {
             this: this.clone(),
             id: WorkerId(id),
             info,
-            address: listener.address().to_string(),
+            address,
             control_lane,
             machine: Mutex::new(Machine {
                 core,
@@ -187,9 +197,9 @@ impl Worker {
                 outbox: Vec::new(),
                 paused: false,
             }),
-            inbox: Mutex::new(Link::new(scheduler.clone(), LARGEST)),
+            inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
             sender: Mutex::new(Sender {
-                link: Link::new(scheduler.clone(), LARGEST),
+                link: Link::new(scheduler.clone(), wire::LARGEST_MESSAGE),
                 left: Instant::now(),
             }),
             runs: Mutex::default(),
@@ -204,6 +214,7 @@ impl Worker {
             cast_calls: CastCalls::default(),
             host: OnceLock::new(),
             over: AtomicBool::new(false),
+            leaving: OnceLock::new(),
             end: Mutex::new(None),
             ended: Condvar::new(),
             log: Mutex::new(log),
@@ -218,9 +229,9 @@ impl Worker {
 
     fn start_serving(&self) -> Result<(), NodeError> {
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.into());
-            let spawned = thread.spawn(body).map(drop);
-            spawned.map_err(|source| NodeError::System {
+            let weak = Arc::downgrade(&self.0);
+            let spawned = thread::start(name, move || Inner::guard(&weak, body));
+            spawned.map(drop).map_err(|source| NodeError::System {
                 what: "starting a thread",
                 source,
             })
@@ -282,6 +293,11 @@ impl Worker {
     /// How many threads to start beforehand, so that one is there when the first task comes.
     pub fn staff(&self) -> usize {
         lock(&self.0.runs).staff(self.0.options.threads as usize)
+    }
+
+    /// So many of the threads that were asked for cannot be had.
+    pub fn not_coming(&self, count: usize) {
+        lock(&self.0.runs).not_coming(count);
     }
 
     /// The next task for the calling thread, which was asked for by [`Host::spawn`] if `first`.
@@ -372,6 +388,7 @@ impl Worker {
 
     /// A running task gives its slot away.
     pub fn secede(&self, object: ObjectId) {
+        lock(&self.0.runs).seceded.insert(object);
         self.0.handle(Event::Seceded(object));
         self.0.flush();
     }
@@ -388,6 +405,7 @@ impl Worker {
                 .wait_timeout(runs, Duration::from_millis(250));
             runs = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
+        runs.seceded.remove(&object);
     }
 
     /// Whether a running task was cancelled.
@@ -429,15 +447,25 @@ impl Worker {
     }
 
     /// Asks another node.
-    pub fn call(&self, call: Call) {
+    ///
+    /// # Errors
+    /// For a question that is too long for a message.
+    pub fn call(&self, call: Call) -> Result<(), NodeError> {
+        call_fits(&call)?;
         self.0.say(FromWorker::Call(call));
+        Ok(())
     }
 
     /// Answers another node.
-    pub fn answer(&self, answer: Answer) {
+    ///
+    /// # Errors
+    /// For an answer that is too long for a message; nothing is answered then.
+    pub fn answer(&self, answer: Answer) -> Result<(), NodeError> {
         if let Some(answer) = self.0.answer_cast(answer) {
+            answer_fits(&answer)?;
             self.0.say(FromWorker::Answer(answer));
         }
+        Ok(())
     }
 
     /// Asks the scheduler to let it go, with its values moved elsewhere; then it ends.
@@ -447,20 +475,12 @@ impl Worker {
 
     /// Ends, after telling the scheduler why.
     pub fn close(&self, reason: &str, cause: Cause, log: String) {
-        if !self.0.is_over() {
-            self.0.say(FromWorker::Goodbye { cause, log });
-            self.0.scheduler.start_close();
-            let deadline = Instant::now() + FAREWELL;
-            let mut closed = || self.0.scheduler.is_closed();
-            let _ = self.0.control_lane.wait(
-                &mut closed,
-                &mut Wait {
-                    deadline: Some(deadline),
-                    interrupted: None,
-                },
-            );
-        }
-        self.0.end(reason);
+        self.0.close(reason, cause, log);
+    }
+
+    /// Ends, since something here has failed.
+    pub fn fail(&self, reason: &str) {
+        self.0.fail(reason);
     }
 
     /// Why it ended, if it has.

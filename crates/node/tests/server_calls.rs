@@ -9,6 +9,7 @@ mod swarm;
 
 use bytes::Bytes;
 use treadle_node::message::{Answer, Call, FromClient, FromWorker, Role, Standing, ToClient};
+use treadle_node::server::{Options, Server};
 use treadle_types::Value;
 
 use support::{Client, Cluster, Task, key, kwargs, task, texts};
@@ -151,7 +152,11 @@ fn the_identity_is_like_that_of_distributed() {
     assert_eq!(get("total_memory"), Value::Int(1000));
     assert_eq!(
         get("http"),
-        Value::Str(format!("http://{}", cluster.http()))
+        Value::Str(format!(
+            "http://{}/?token={}",
+            cluster.http(),
+            cluster.token()
+        ))
     );
     let Value::Dict(workers) = get("workers") else {
         panic!("{identity:?}");
@@ -467,4 +472,23 @@ fn keys_of_any_kind_are_told_as_they_came() {
     let has = client.query("who_has", &[("keys", Value::List(vec![name.clone()]))]);
     assert_eq!(has, Value::Dict(vec![(name, texts(&["sim://w0"]))]));
     assert_eq!(key("x"), Bytes::from(Value::str("x").to_bytes()));
+}
+
+#[test]
+fn everybody_hears_of_a_scheduler_that_panicked() {
+    let options = Options {
+        net: support::secret(),
+        ..Options::default()
+    };
+    let log = |line: std::fmt::Arguments<'_>| {
+        assert!(!line.to_string().contains("is lost"), "it was told to");
+    };
+    let server = Server::start(options, Box::new(log)).unwrap();
+    let one = Client::connect(server.address(), "client-1", Role::Client).unwrap();
+    let mut other = Client::connect(server.address(), "client-2", Role::Client).unwrap();
+    // It says no goodbye, and is missed.
+    drop(one);
+    other.wait_for_end();
+    assert!(server.wait(Some(support::LONG)));
+    server.close();
 }

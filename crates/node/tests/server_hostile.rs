@@ -9,11 +9,13 @@ mod swarm;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_net::{Address, Peer};
-use treadle_node::message::{Batch, Call, Definition, FromClient, FromWorker, Role, Welcome};
+use treadle_node::message::{
+    Batch, Call, Definition, FromClient, FromWorker, Role, ToClient, Welcome,
+};
 use treadle_node::wire::{
     Encoder, HELLO, MESSAGES, Message, PROTOCOL, decode_welcome, encode_hello_of, introduce,
 };
@@ -238,6 +240,35 @@ fn a_client_that_does_not_read_stops_nobody() {
 }
 
 #[test]
+fn what_is_kept_for_a_client_that_does_not_read_is_bounded() {
+    let cluster = Cluster::with(1, |options| options.largest_message = 1 << 20);
+    let (mut witness, mut deaf) = (cluster.client("witness"), cluster.client("deaf"));
+    for _ in 0..10 {
+        deaf.ask("w0", "echo", Value::Bytes(vec![7; 500_000]));
+        deaf.ask("witness", "knock", Value::None);
+        let knocked = witness.wait_until("a knock", |own| {
+            let is_it = |message: &ToClient| matches!(message, ToClient::Call(_));
+            let place = own.others.iter().position(is_it)?;
+            own.others.remove(place)
+        });
+        assert!(knocked.is_some());
+        // What was answered before has been passed on, or not.
+        let id = witness.ask("w0", "echo", Value::None);
+        assert!(witness.answer(id).is_ok());
+    }
+    let answers: Vec<_> = (0..10).map(|n| deaf.answer(2 * n + 1)).collect();
+    let taken = answers.iter().filter(|answer| answer.is_ok()).count();
+    // One MiB has come to it unasked.
+    assert!((2..=6).contains(&taken), "{taken}");
+    let dropped = format!("{:?}", answers.last());
+    assert!(
+        dropped.contains("it has not read those before"),
+        "{dropped}"
+    );
+    is_well(&cluster, &mut deaf, "a");
+}
+
+#[test]
 fn two_hundred_clients_come_and_go() {
     let cluster = Cluster::new(2);
     let mut witness = cluster.client("witness");
@@ -313,7 +344,10 @@ fn pages_show_the_cluster() {
     let page = |path: &str| {
         get(
             cluster.http(),
-            &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"),
+            &format!(
+                "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\r\n",
+                cluster.token()
+            ),
         )
     };
     assert_eq!(page("/health"), ("HTTP/1.1 200 OK".into(), "ok\n".into()));
@@ -347,6 +381,68 @@ fn pages_show_the_cluster() {
     );
     let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(10_000));
     assert!(get(cluster.http(), &long).0.contains("431"));
+    // Of a head there is no body.
+    let head = format!(
+        "HEAD /metrics?token={} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        cluster.token()
+    );
+    let (status, body) = get(cluster.http(), &head);
+    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", ""));
+}
+
+#[test]
+fn pages_are_for_who_has_the_token_and_asks_by_a_name_of_the_server() {
+    let cluster = Cluster::new(1);
+    let mut client = cluster.client("a client of a name");
+    client.submit(&[task("a", 1, &[])], &["a"]);
+    client.value("a");
+    let ask = |path: &str, host: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        get(cluster.http(), &request)
+    };
+    for path in [
+        "/",
+        "/status",
+        "/metrics",
+        "/json/state",
+        "/json/state?token=0",
+    ] {
+        let (status, body) = ask(path, "localhost");
+        assert_eq!(status, "HTTP/1.1 401 Unauthorized", "{path}");
+        assert!(
+            !body.contains("name") && !body.contains(cluster.token()),
+            "{body}"
+        );
+    }
+    let opened = format!("/json/state?token={}", cluster.token());
+    assert!(ask(&opened, "127.0.0.1").1.contains("a client of a name"));
+    assert_eq!(ask(&opened, "evil.example").0, "HTTP/1.1 403 Forbidden");
+    let nobody = format!("GET {opened} HTTP/1.1\r\n\r\n");
+    assert_eq!(get(cluster.http(), &nobody).0, "HTTP/1.1 400 Bad Request");
+}
+
+#[test]
+fn who_reads_or_speaks_slowly_is_cut_off() {
+    let cluster = Cluster::new(1);
+    let ask = format!(
+        "GET /metrics?token={} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        cluster.token()
+    );
+    let address = cluster.http();
+    // One says its request byte by byte, one goes on after its answer: neither comes to an end.
+    std::thread::scope(|scope| {
+        for said in ["", ask.as_str()] {
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(said.as_bytes()).unwrap();
+                let until = Instant::now() + Duration::from_secs(60);
+                while stream.write_all(b"x").is_ok() {
+                    assert!(Instant::now() < until, "it is listened to for a minute");
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+            });
+        }
+    });
 }
 
 #[test]

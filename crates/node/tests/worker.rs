@@ -5,13 +5,14 @@
 mod script;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use bytes::Bytes;
 use script::{Function, LONG, Scheduler, assign, object, worker};
 use treadle_node::message::{Call, FromWorker, ToWorker};
-use treadle_types::{Command, Holders, Place, Report, WorkerId};
+use treadle_types::{Cause, Command, Holders, Place, Report, WorkerId};
 
 fn value(byte: u8, length: usize) -> Bytes {
     vec![byte; length].into()
@@ -49,6 +50,78 @@ fn a_chain_runs_without_the_scheduler() {
         .map(|n| (u32::from(n), Some(value(n + 1, 1))))
         .collect();
     assert_eq!(done, expected);
+}
+
+#[test]
+fn tasks_run_as_soon_as_there_is_a_thread_for_them() {
+    let mut scheduler = Scheduler::new();
+    let one: Function = Arc::new(|_, _, _| Ok(value(1, 1)));
+    let (_worker, mut script, host, _directory) =
+        worker(&mut scheduler, "a", 2, vec![("one", one)]);
+    host.no_threads.store(5, Ordering::SeqCst);
+    script.say((0..3).map(|task| assign(task, "one", Vec::new())));
+    assert_eq!(finished(&mut script, 3).len(), 3);
+    assert_eq!(host.no_threads.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_worker_that_gets_no_thread_ends() {
+    let mut scheduler = Scheduler::new();
+    let one: Function = Arc::new(|_, _, _| Ok(value(1, 1)));
+    let (worker, mut script, host, _directory) = worker(&mut scheduler, "a", 2, vec![("one", one)]);
+    host.no_threads.store(usize::MAX, Ordering::SeqCst);
+    script.say([assign(1, "one", Vec::new())]);
+    let reason = worker.wait(LONG).unwrap();
+    assert!(
+        reason.starts_with("a thread of the engine is missing"),
+        "{reason}"
+    );
+    assert!(matches!(script.hear(), FromWorker::Goodbye { .. }));
+}
+
+#[test]
+fn a_worker_whose_only_thread_waits_for_tasks_without_threads_ends() {
+    let mut scheduler = Scheduler::new();
+    let (began, begun) = channel();
+    let wait: Function = Arc::new(move |worker, task, _| {
+        worker.secede(task.object);
+        began.send(()).unwrap();
+        worker.wait(LONG);
+        Ok(value(1, 1))
+    });
+    let one: Function = Arc::new(|_, _, _| Ok(value(1, 1)));
+    let (worker, mut script, host, _directory) =
+        worker(&mut scheduler, "a", 1, vec![("wait", wait), ("one", one)]);
+    script.say([assign(1, "wait", Vec::new())]);
+    begun.recv_timeout(LONG).unwrap();
+    host.no_threads.store(usize::MAX, Ordering::SeqCst);
+    script.say([assign(2, "one", Vec::new())]);
+    let reason = worker.wait(LONG).unwrap();
+    assert!(
+        reason.starts_with("a thread of the engine is missing"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_worker_with_a_thread_that_panics_ends() {
+    let mut scheduler = Scheduler::new();
+    let (worker, mut script, _host, _directory) = worker(&mut scheduler, "a", 1, Vec::new());
+    script.say([ToWorker::Call(Call {
+        id: 1,
+        node: "client".into(),
+        operation: "panic".into(),
+        argument: Bytes::new(),
+    })]);
+    let reason = worker.wait(LONG).unwrap();
+    assert!(
+        reason.starts_with("a thread of the engine panicked: it was told to"),
+        "{reason}"
+    );
+    let FromWorker::Goodbye { cause, log } = script.hear() else {
+        panic!("no goodbye");
+    };
+    assert_eq!((cause, log), (Cause::Exited(1), reason));
 }
 
 #[test]

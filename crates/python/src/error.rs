@@ -4,6 +4,7 @@ use crate::keys::Keys;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyKeyError, PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::any::Any;
 use treadle_graph::{GraphError, RunError, TaskId};
 
 create_exception!(
@@ -90,4 +91,13 @@ pub(crate) fn run(error: RunError, keys: &Keys) -> PyErr {
             PyRuntimeError::new_err(format!("{key}: {error}"))
         }),
     }
+}
+
+/// The exception for a panic of a thread, which would otherwise be the end of that thread only.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> PyErr {
+    PyRuntimeError::new_err(format!(
+        "a thread of Treadle's engine panicked: {}. What it worked on is lost, the process may go on. \
+         Please report it",
+        treadle_net::thread::said(panic)
+    ))
 }

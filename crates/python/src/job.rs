@@ -5,7 +5,7 @@ use crate::dask::{Kind, Spec};
 use crate::error;
 use crate::keys::Keys;
 use crate::legacy::Converter;
-use crate::node::{Inputs, evaluate, references};
+use crate::node::{Depth, Inputs, evaluate, references};
 use crate::subgraph::Shapes;
 use crate::trace::Recorders;
 use pyo3::exceptions::PyTypeError;
@@ -243,6 +243,7 @@ impl Job {
     pub(crate) fn results<'py>(&self, targets: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = targets.py();
         if let Ok(list) = targets.cast_exact::<PyList>() {
+            let _depth = Depth::enter(py)?;
             let items: Vec<_> = list
                 .iter()
                 .map(|item| self.results(&item))
@@ -299,20 +300,20 @@ impl<'a, 'py> Loader<'a, 'py> {
         let mut converter = None;
         let mut position = 0;
         let (mut key, mut node) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // Converting an old-style task runs Python, which could change the dictionary; PyDict_Next
-        // then skips or repeats entries, but stays within the dictionary's memory.
+        // Converting an old-style task, and hashing and comparing keys, runs Python, which could change
+        // the dictionary; PyDict_Next then skips or repeats entries, but stays within the
+        // dictionary's memory.
         // SAFETY: the arguments are valid; key and node are borrowed and made owned at once.
         while unsafe { ffi::PyDict_Next(graph.as_ptr(), &mut position, &mut key, &mut node) } != 0 {
             // SAFETY: see above.
             let (key, node) = unsafe {
                 (
-                    Borrowed::from_ptr(self.py, key),
-                    Borrowed::from_ptr(self.py, node),
+                    Borrowed::from_ptr(self.py, key).to_owned(),
+                    Borrowed::from_ptr(self.py, node).to_owned(),
                 )
             };
-            match self.spec.kind(node) {
+            match self.spec.kind(node.as_borrowed()) {
                 Kind::Value | Kind::Reference => {
-                    let (key, node) = (key.to_owned(), node.to_owned());
                     let converter = match &converter {
                         Some(converter) => converter,
                         None => converter.insert(Converter::new(self.spec, self.all_keys(graph)?)),
@@ -320,7 +321,7 @@ impl<'a, 'py> Loader<'a, 'py> {
                     let node = converter.entry(&key, &node)?;
                     self.take(key.as_borrowed(), node.as_borrowed())?;
                 }
-                _ => self.take(key, node)?,
+                _ => self.take(key.as_borrowed(), node.as_borrowed())?,
             }
         }
         Ok(())
@@ -391,6 +392,7 @@ impl<'a, 'py> Loader<'a, 'py> {
         wanted: &mut Vec<TaskId>,
     ) -> PyResult<()> {
         if let Ok(list) = targets.cast_exact::<PyList>() {
+            let _depth = Depth::enter(self.py)?;
             wanted.reserve(list.len());
             for target in list.iter() {
                 self.collect_targets(&target, wanted)?;

@@ -145,6 +145,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_threads, module)?)?;
     module.add_function(wrap_pyfunction!(inside_a_task, module)?)?;
     module.add_function(wrap_pyfunction!(close_pool, module)?)?;
+    module.add_function(wrap_pyfunction!(fork::end_forked_child, module)?)?;
     module.add_function(wrap_pyfunction!(order, module)?)?;
     #[cfg(target_os = "linux")]
     transfer::register(module)?;

@@ -171,7 +171,7 @@ impl Pool {
                 if fork::generation() != self.generation {
                     // A task forked, and this is the child: it has come to the end of all it has
                     // to do, and the engine of its parent is not its own.
-                    end_child(py);
+                    fork::end_child(py, 0);
                 }
                 if left.has_to_announce() {
                     end = Some(crew.end.clone());
@@ -261,19 +261,6 @@ impl Pool {
         }
         Ok(())
     }
-}
-
-/// Ends a forked child as `multiprocessing` does: without the parent's exit handlers.
-fn end_child(py: Python<'_>) -> ! {
-    for stream in ["stdout", "stderr"] {
-        let flushed = py
-            .import("sys")
-            .and_then(|sys| sys.getattr(stream)?.call_method0("flush"));
-        // Nobody is left to tell.
-        drop(flushed);
-    }
-    // SAFETY: ends the process.
-    unsafe { libc::_exit(0) }
 }
 
 /// Looks out for a while until `seen`; whether it was.

@@ -1,10 +1,12 @@
 //! Running a job on several threads.
 
+use crate::error;
 use crate::fork;
 use crate::job::{Job, Turn};
 use crate::pool::{Pool, look_out};
 use crate::worker::{Context, Inside, Pulse, run_task, take_turn};
 use pyo3::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
@@ -184,7 +186,11 @@ impl Crew {
     /// Works on the job until nothing is ready. Called on a thread that was recruited.
     pub(crate) fn work(self: &Arc<Self>, py: Python<'_>) -> Left {
         let _inside = Inside::enter();
-        self.work_until_idle(py).unwrap_or_else(|failure| {
+        // A panic ends here: who waits for the run would wait for ever. What it left behind, the job
+        // above all, is of no use to anybody, as the run has failed.
+        let work = AssertUnwindSafe(|| self.work_until_idle(py));
+        let left = catch_unwind(work).unwrap_or_else(|panic| Err(error::panicked(&*panic)));
+        left.unwrap_or_else(|failure| {
             self.note_failure(failure);
             Left::Ended
         })

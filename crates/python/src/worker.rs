@@ -1,12 +1,14 @@
 //! Running tasks one after another on a thread that is attached to Python.
 
 use crate::clock;
+use crate::error;
 use crate::fork;
 use crate::job::{Job, Started, Turn};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     /// The fork generation in which this thread entered a task, or 0.
@@ -95,7 +97,8 @@ impl Context {
         Ok(Context(context.unbind()))
     }
 
-    /// Runs `f` in a copy of the context, as `contextvars.Context.run` does.
+    /// Runs `f` in a copy of the context, as `contextvars.Context.run` does. A panic is an error: the
+    /// task fails, and the thread goes on, outside of the context.
     #[inline]
     pub(crate) fn run<T>(&self, py: Python<'_>, f: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
         // SAFETY: the thread is attached; enter and exit are paired on the same copy, which
@@ -106,7 +109,8 @@ impl Context {
             if ffi::PyContext_Enter(copy.as_ptr()) != 0 {
                 return Err(PyErr::fetch(py));
             }
-            let result = f();
+            let result = catch_unwind(AssertUnwindSafe(f))
+                .unwrap_or_else(|panic| Err(error::panicked(&*panic)));
             if ffi::PyContext_Exit(copy.as_ptr()) != 0 {
                 return Err(PyErr::fetch(py));
             }

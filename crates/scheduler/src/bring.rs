@@ -1,8 +1,9 @@
 //! Values that clients bring to workers, and bring again when they are lost.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::{ClientId, Failure, Symbol, TaskId};
 

@@ -1,6 +1,9 @@
 //! The invariants.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use treadle_types::{ClientId, TaskId, WorkerId};
 
@@ -311,6 +314,10 @@ impl Scheduler {
             self.common.creators.is_empty() || self.workers.roomy.lowest().is_none(),
             "tasks wait although a worker has room and memory"
         );
+        ensure!(
+            self.common.creators.is_empty() || self.workers.relieved.lowest().is_none(),
+            "tasks wait although a worker that is full may have one"
+        );
         Ok(())
     }
 
@@ -404,6 +411,7 @@ impl Scheduler {
             let levels = [
                 self.workers.open.level(id),
                 self.workers.roomy.level(id),
+                self.workers.relieved.level(id),
                 self.workers.loaded.level(id),
                 self.workers.queued.level(id),
             ];

@@ -1,6 +1,7 @@
 //! Constraint classes: tasks with equal restrictions and needs of resources.
 
-use std::collections::HashMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use treadle_types::{Constraint, Symbol, WorkerId};
 
@@ -88,7 +89,7 @@ type Key = (Vec<Symbol>, bool, Vec<(Symbol, u64)>);
 pub(crate) struct Classes {
     classes: Vec<Option<Class>>,
     vacant: Vec<ClassId>,
-    by_constraint: HashMap<Key, ClassId>,
+    by_constraint: BTreeMap<Key, ClassId>,
 }
 
 impl Classes {

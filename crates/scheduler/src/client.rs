@@ -1,6 +1,7 @@
 //! Clients: what they want, and the submissions that they have begun.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use treadle_types::{ClientId, TaskId};
 
@@ -68,7 +69,7 @@ impl TaskSet {
     pub(crate) fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
             let mut left = word;
-            std::iter::from_fn(move || {
+            core::iter::from_fn(move || {
                 let bit = left.trailing_zeros();
                 left &= left.wrapping_sub(1);
                 (bit < 64).then(|| TaskId((index * 64) as u32 + bit))

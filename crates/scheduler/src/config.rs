@@ -1,6 +1,6 @@
 //! Settings of the scheduler.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// The longest time between two [`Tick`](crate::Event::Tick)s.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -16,6 +16,9 @@ pub struct Config {
     pub prefill: Duration,
     /// How many tasks are sent to a worker beyond what it runs, at most.
     pub prefill_tasks: u32,
+    /// A worker whose memory is full and that has a free slot is sent a task that creates data all
+    /// the same when it was sent none for so long.
+    pub relief: Duration,
     /// For how long nothing may move before [`Stuck`](crate::Effect::Stuck).
     pub patience: Duration,
     /// How many transitions the story keeps.
@@ -39,6 +42,12 @@ pub struct Guards {
     pub cancellation: bool,
     /// Tasks that only create data wait while a worker is over its budget of bytes.
     pub budget: bool,
+    /// They do not wait for longer than [`Config::relief`], nor for a worker where nothing runs.
+    pub relief: bool,
+    /// Tasks that need resources are taken back for workers that have them.
+    pub scarcity: bool,
+    /// Tasks that can run elsewhere are found behind those that cannot.
+    pub search: bool,
     /// A value that is lost is asked for at the clients that keep it.
     pub keeping: bool,
 }
@@ -59,6 +68,9 @@ impl Default for Guards {
             retraction: true,
             cancellation: true,
             budget: true,
+            relief: true,
+            scarcity: true,
+            search: true,
             keeping: true,
         }
     }
@@ -71,6 +83,7 @@ impl Default for Config {
             bandwidth: 1e9,
             prefill: Duration::from_millis(5),
             prefill_tasks: 1024,
+            relief: Duration::from_millis(500),
             patience: Duration::from_secs(30),
             story: 1 << 16,
             guards: Guards::default(),

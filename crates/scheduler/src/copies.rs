@@ -1,8 +1,10 @@
 //! Copies of values: replicas, moves, those that a worker leaves behind, and ways around cuts.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::{Attempt, Command, Failure, ObjectId, TaskId, WorkerId};
 
@@ -460,7 +462,7 @@ impl Scheduler {
 
     /// Something has changed about who can get what: tasks that waited for that are placed again.
     pub(crate) fn unpark(&mut self) {
-        for id in std::mem::take(&mut self.parked) {
+        for id in core::mem::take(&mut self.parked) {
             let task = &self.tasks[id];
             if task.phase == Phase::Ready(QueueId::Parked) {
                 let priority = task.priority;

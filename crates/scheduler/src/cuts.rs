@@ -1,7 +1,7 @@
 //! Cuts: pairs of workers of which one could not get a value from the other.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use core::time::Duration;
 
 use treadle_types::WorkerId;
 

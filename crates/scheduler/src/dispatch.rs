@@ -51,7 +51,9 @@ impl Scheduler {
         let worker = if !self.common.readers.is_empty() {
             self.workers.open.lowest()
         } else if !self.common.creators.is_empty() {
-            self.workers.roomy.lowest()
+            let roomy = self.workers.roomy.lowest();
+            let roomy = roomy.or_else(|| self.workers.relieved.lowest());
+            roomy.or_else(|| self.open_to_small())
         } else {
             return false;
         };
@@ -66,62 +68,14 @@ impl Scheduler {
         true
     }
 
-    /// If nothing runs anywhere, and what is ready waits for memory that nobody has, the most urgent
-    /// task runs all the same: whether there was one.
-    pub(crate) fn relax_budget(&mut self, effects: &mut Effects) -> bool {
-        let ready = self.counts[crate::State::Ready as usize];
-        if !self.config.guards.budget || ready == 0 || self.workers.runnable > 0 {
-            return false;
-        }
-        let mut best: Option<(Entry, WorkerId, QueueId)> = None;
-        let mut consider = |entry: Option<Entry>, worker, queue| {
-            if let Some(entry) = entry
-                && best.is_none_or(|(other, _, _)| entry < other)
-            {
-                best = Some((entry, worker, queue));
-            }
-        };
-        let open = self.workers.open.iter();
-        let least = open.min_by_key(|&id| (self.workers.get(id).map(|at| at.bytes), id));
-        if let Some(worker) = least {
-            let common = self
-                .common
-                .creators
-                .peek(alive(&self.tasks, QueueId::Common));
-            consider(common, worker, QueueId::Common);
-        }
-        for worker in self.workers.ids() {
-            let Some(at) = self.workers.get_mut(worker) else {
-                continue;
-            };
-            if !at.has_room(&self.config) || !at.is_full() {
-                continue;
-            }
-            let own = at
-                .own
-                .creators
-                .peek(alive(&self.tasks, QueueId::Own(worker)));
-            let fits = |entry: &Entry| {
-                let class = self.classes.get(self.tasks[entry.task].class);
-                class.is_none_or(|class| at.has_free(&class.constraint.resources))
-            };
-            consider(own.filter(fits), worker, QueueId::Own(worker));
-            for &id in &at.classes {
-                if let Some(class) = self.classes.get_mut(id)
-                    && at.has_free(&class.constraint.resources)
-                {
-                    let queue = QueueId::Class(id);
-                    let entry = class.queue.creators.peek(alive(&self.tasks, queue));
-                    consider(entry, worker, queue);
-                }
-            }
-        }
-        let Some((entry, worker, _)) = best else {
-            return false;
-        };
-        self.dequeue(entry.task);
-        self.assign(entry.task, worker, effects);
-        true
+    /// The worker that has least to do, if the first creator of the common queue returns so little
+    /// that it need not wait for memory.
+    fn open_to_small(&mut self) -> Option<WorkerId> {
+        let worker = self.workers.open.lowest()?;
+        let common = QueueId::Common;
+        let first = self.common.creators.peek(alive(&self.tasks, common))?;
+        let function = self.tasks[first.task].function;
+        self.learnt.is_small(function).then_some(worker)
     }
 
     /// Gives a worker what it can take, from the queues here or from other workers.
@@ -145,10 +99,22 @@ impl Scheduler {
     /// only create data, it takes several in a row into its own queue: those whose ranks are close
     /// are read together, and should be in one place.
     fn feed_once(&mut self, worker: WorkerId, effects: &mut Effects) -> bool {
+        let Some(at) = self.workers.get(worker) else {
+            return false;
+        };
+        let full = self.config.guards.budget && at.is_full();
+        let closed = at.is_closed(&self.config);
+        if full {
+            self.refresh_levels();
+        }
+        // What may run anywhere runs where there is memory.
+        let roomy = self.workers.roomy.lowest().filter(|_| full);
         let Some(at) = self.workers.get_mut(worker) else {
             return false;
         };
-        let creators = !(self.config.guards.budget && at.is_full());
+        let (tasks, learnt) = (&self.tasks, &self.learnt);
+        let is_small = |entry: &Entry| learnt.is_small(tasks[entry.task].function);
+        let admits = |entry: &Entry| !closed || is_small(entry);
         let mut best: Option<(Entry, bool, QueueId)> = None;
         let mut consider = |head: Option<(Entry, bool)>, queue| {
             if let Some((entry, of_creators)) = head
@@ -158,24 +124,33 @@ impl Scheduler {
             }
         };
         let own = QueueId::Own(worker);
-        let head = at.own.head(creators, alive(&self.tasks, own));
-        let fits = |(entry, _): &(Entry, bool)| {
+        let mut head = at.own.head(admits, alive(&self.tasks, own));
+        let fits = |entry: &Entry| {
             let class = self.classes.get(self.tasks[entry.task].class);
             class.is_none_or(|class| at.has_free(&class.constraint.resources))
         };
-        consider(head.filter(fits), own);
+        if let Some((first, _)) = head
+            && !fits(&first)
+        {
+            // It does not hold up those behind it.
+            let alive = alive(&self.tasks, own);
+            let searches = self.config.guards.search;
+            head = at
+                .own
+                .first(|entry| searches && alive(entry) && fits(entry), admits);
+        }
+        consider(head, own);
         let common = QueueId::Common;
-        consider(
-            self.common.head(creators, alive(&self.tasks, common)),
-            common,
-        );
+        let admits_common = |entry: &Entry| roomy.is_none() && admits(entry);
+        let head = self.common.head(admits_common, alive(&self.tasks, common));
+        consider(head, common);
         for &id in &at.classes {
             if let Some(class) = self.classes.get_mut(id)
                 && !class.queue.is_empty()
                 && at.has_free(&class.constraint.resources)
             {
                 let queue = QueueId::Class(id);
-                consider(class.queue.head(creators, alive(&self.tasks, queue)), queue);
+                consider(class.queue.head(admits, alive(&self.tasks, queue)), queue);
             }
         }
         let Some((entry, of_creators, queue)) = best else {
@@ -189,15 +164,20 @@ impl Scheduler {
             },
             QueueId::Common | QueueId::Parked => &mut self.common,
         };
-        queues.of(of_creators).pop(alive(&self.tasks, queue));
+        queues
+            .of(of_creators)
+            .take_out(entry, alive(&self.tasks, queue));
         // A dead entry of the same task must not pass for alive until it is sent.
         self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
         if queue == QueueId::Common && of_creators {
             let slots = u64::from(at.profile.threads);
-            let run = (self.share * slots / 256).clamp(1, RUN * slots.max(1));
+            let run = match full {
+                true => 1,
+                false => (self.share * slots / 256).clamp(1, RUN * slots.max(1)),
+            };
             let mut micros = self.learnt.estimate(self.tasks[entry.task].function);
             for count in 1..RUN * slots {
-                if count >= run && micros >= self.grain {
+                if count >= run && (micros >= self.grain || full) {
                     break;
                 }
                 let next = self.common.creators.pop(alive(&self.tasks, queue));
@@ -234,7 +214,7 @@ impl Scheduler {
         let reader = at.own.readers.peek(alive(&self.tasks, own));
         let common = self
             .common
-            .head(true, alive(&self.tasks, QueueId::Common))
+            .head(|_| true, alive(&self.tasks, QueueId::Common))
             .map(|(entry, _)| entry);
         let mut other = reader.into_iter().chain(common).min();
         for &id in &at.classes {
@@ -243,14 +223,15 @@ impl Scheduler {
             {
                 let head = class
                     .queue
-                    .head(true, alive(&self.tasks, QueueId::Class(id)));
+                    .head(|_| true, alive(&self.tasks, QueueId::Class(id)));
                 other = other.into_iter().chain(head.map(|(entry, _)| entry)).min();
             }
         }
         while let Some(at) = self.workers.get_mut(worker)
             && at.has_room(&self.config)
-            && !(self.config.guards.budget && at.is_full())
+            && let closed = at.is_closed(&self.config)
             && let Some(entry) = at.own.creators.peek(alive(&self.tasks, own))
+            && (!closed || self.learnt.is_small(self.tasks[entry.task].function))
             && other.is_none_or(|other| entry < other)
         {
             let class = self.classes.get(self.tasks[entry.task].class);
@@ -281,12 +262,18 @@ impl Scheduler {
                 false => 0,
             },
         };
+        if at.runnable == 0 {
+            at.moved = self.now;
+        }
         let least = match at.sent.is_empty() {
             true => i32::MIN,
             false => at.least_urgent,
         };
         at.least_urgent = least.max(task.priority.user);
         at.sent.push_back(ObjectId::new(id, task.attempt.next()));
+        if task.flags.has(Flags::CREATOR) && !self.learnt.is_small(task.function) {
+            (at.created, at.relieved) = (self.now, false);
+        }
         if let Some(class) = self.classes.get(task.class) {
             at.take(&class.constraint.resources, 1.0);
         }

@@ -1,6 +1,8 @@
 //! What follows from an event.
 
-use std::sync::Arc;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use treadle_types::{ClientId, Command, Failure, TaskId, WorkerId};
@@ -95,6 +97,20 @@ pub enum Stuck {
     Memory,
     /// They run, or were sent to workers, and nothing has been heard of them.
     Silence,
+    /// Other tasks take every slot that they could have, and none of those has ended.
+    Slots,
+}
+
+impl Stuck {
+    /// Every reason.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::NoWorkers,
+        Self::Restrictions,
+        Self::Resources,
+        Self::Memory,
+        Self::Silence,
+        Self::Slots,
+    ];
 }
 
 /// The effects of one or more events, in order.

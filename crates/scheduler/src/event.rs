@@ -1,5 +1,6 @@
 //! What happens to the scheduler.
 
+use alloc::vec::Vec;
 use bytes::Bytes;
 use treadle_types::{Cause, ClientId, Constraint, Options, Report, Symbol, TaskId, WorkerId};
 

@@ -1,6 +1,9 @@
 //! Lists that mostly have one element, or none.
 
-use std::ops::{Deref, DerefMut};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 /// A list in two words: its only element lies in it, several lie on the heap.
 #[derive(Clone, Debug)]
@@ -16,7 +19,7 @@ pub(crate) enum Few<T> {
 
 impl<T> Few<T> {
     pub(crate) fn push(&mut self, element: T) {
-        *self = match std::mem::replace(self, Self::None) {
+        *self = match core::mem::replace(self, Self::None) {
             Self::None => Self::One(element),
             Self::One(first) => Self::Many(Box::new(vec![first, element])),
             Self::Many(mut elements) => {
@@ -31,7 +34,7 @@ impl<T> Few<T> {
     /// # Panics
     /// If there is none at `index`.
     pub(crate) fn remove(&mut self, index: usize) -> T {
-        match std::mem::replace(self, Self::None) {
+        match core::mem::replace(self, Self::None) {
             Self::None => panic!("no element at {index}"),
             Self::One(element) => {
                 assert_eq!(index, 0, "the only element is the first");
@@ -81,7 +84,7 @@ impl<T> Deref for Few<T> {
     fn deref(&self) -> &[T] {
         match self {
             Self::None => &[],
-            Self::One(element) => std::slice::from_ref(element),
+            Self::One(element) => core::slice::from_ref(element),
             Self::Many(elements) => elements,
         }
     }
@@ -91,7 +94,7 @@ impl<T> DerefMut for Few<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::None => &mut [],
-            Self::One(element) => std::slice::from_mut(element),
+            Self::One(element) => core::slice::from_mut(element),
             Self::Many(elements) => elements,
         }
     }
@@ -99,7 +102,7 @@ impl<T> DerefMut for Few<T> {
 
 impl<'a, T> IntoIterator for &'a Few<T> {
     type Item = &'a T;
-    type IntoIter = std::slice::Iter<'a, T>;
+    type IntoIter = core::slice::Iter<'a, T>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()

@@ -1,11 +1,16 @@
 //! What functions were seen to take.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use treadle_types::Symbol;
+use treadle_types::{INLINE, Symbol};
 
 /// How long a function is taken to run that was never seen to end, in microseconds.
 const UNKNOWN_MICROS: u32 = 1000;
+
+/// What returns no more KiB than this takes no memory worth waiting for: such values live at the
+/// scheduler.
+const SMALL: f32 = INLINE as f32 / 1024.0;
 
 /// Observations beyond this many count as much as the mean of all before.
 const WINDOW: u32 = 16;
@@ -35,7 +40,7 @@ impl Learnt {
         let weight = 1.0 / means.seen as f32;
         let micros = duration.as_secs() as f32 * 1e6 + duration.subsec_nanos() as f32 * 1e-3;
         means.micros += (micros - means.micros) * weight;
-        means.kibibytes += ((nbytes / 1024) as f32 - means.kibibytes) * weight;
+        means.kibibytes += (nbytes as f32 / 1024.0 - means.kibibytes) * weight;
     }
 
     fn get(&self, function: Symbol) -> Option<&Means> {
@@ -59,6 +64,13 @@ impl Learnt {
     #[inline]
     pub(crate) fn output(&self, function: Symbol) -> u32 {
         self.get(function).map_or(0, |means| means.kibibytes as u32)
+    }
+
+    /// Whether `function` is known to return little.
+    #[inline]
+    pub(crate) fn is_small(&self, function: Symbol) -> bool {
+        let means = self.get(function);
+        means.is_some_and(|means| means.kibibytes <= SMALL)
     }
 
     /// All that is known, by function.

@@ -1,5 +1,6 @@
 //! Workers by level of load, so that the least or most loaded one is found without a scan.
 
+use alloc::vec::Vec;
 use treadle_types::WorkerId;
 
 /// The number of levels.
@@ -31,7 +32,7 @@ pub(crate) struct Levels {
 impl Default for Levels {
     fn default() -> Self {
         Self {
-            sets: std::array::from_fn(|_| Vec::new()),
+            sets: core::array::from_fn(|_| Vec::new()),
             mask: 0,
             seats: Vec::new(),
         }

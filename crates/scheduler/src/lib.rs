@@ -21,6 +21,10 @@
 //!
 //! The crate is pure: no IO, no clock, no threads, no randomness.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod bring;
 mod check;
 mod class;

@@ -1,7 +1,8 @@
 //! Workers come, and are lost.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use treadle_types::{Cause, Failure, Loss, TaskId, WorkerId};
 

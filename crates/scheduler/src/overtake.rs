@@ -57,7 +57,7 @@ impl Scheduler {
         }
         let whole = at.sent.len() <= LOOKS;
         let mut least = urgency;
-        for sent in self.tasks.latest(&at.sent, worker) {
+        for sent in self.tasks.latest(&at.sent, worker).take(LOOKS) {
             let task = &self.tasks[sent];
             least = least.max(task.priority.user);
             if task.priority.user > urgency && task.is_queued() {

@@ -1,5 +1,6 @@
 //! Where a ready task runs: at the worker where it can start first.
 
+use alloc::vec::Vec;
 use smallvec::SmallVec;
 use treadle_types::{TaskId, WorkerId};
 
@@ -90,7 +91,7 @@ enum Choice {
 impl Scheduler {
     /// Places all tasks that have become ready, the most urgent first.
     pub(crate) fn place_ready(&mut self, effects: &mut Effects) {
-        let mut ready = std::mem::take(&mut self.work.ready);
+        let mut ready = core::mem::take(&mut self.work.ready);
         if ready.len() > 1 {
             ready.sort_unstable();
         }
@@ -205,7 +206,7 @@ impl Scheduler {
             };
         }
         let host = self.weights.hosts.iter().copied();
-        let host = host.max_by_key(|&host| (self.weights.at_host(host), std::cmp::Reverse(host)));
+        let host = host.max_by_key(|&host| (self.weights.at_host(host), core::cmp::Reverse(host)));
         let neighbour = host.and_then(|host| self.workers.hosts[host].open.lowest());
         let mut best = None;
         let candidates = self.weights.workers.iter().copied();
@@ -217,7 +218,7 @@ impl Scheduler {
                 continue;
             }
             let start = at.wait_of(task.priority) + self.transfer(worker);
-            let key = (start, std::cmp::Reverse(self.weights.at(worker)), worker);
+            let key = (start, core::cmp::Reverse(self.weights.at(worker)), worker);
             if best.as_ref().is_none_or(|best| key < *best) {
                 best = Some(key);
             }
@@ -274,22 +275,29 @@ impl Scheduler {
         })
     }
 
+    /// Whether a task reads nothing that it could free, and may return much.
+    #[inline]
+    pub(crate) fn creates_data(&self, task: &Task) -> bool {
+        task.flags.has(Flags::CREATOR) && !self.learnt.is_small(task.function)
+    }
+
     /// Whether a worker has room and resources for a ready task.
     pub(crate) fn can_take(&self, id: TaskId, worker: WorkerId) -> bool {
         let task = &self.tasks[id];
         let Some(at) = self.workers.get(worker) else {
             return false;
         };
-        let full = task.flags.has(Flags::CREATOR) && self.config.guards.budget && at.is_full();
         let resources = match self.classes.get(task.class) {
             Some(class) => &class.constraint.resources[..],
             None => &[],
         };
-        at.has_room(&self.config) && !full && at.has_free(resources)
+        at.has_room(&self.config)
+            && at.has_free(resources)
+            && !(at.is_closed(&self.config) && self.creates_data(task))
     }
 
     /// Sends a task to a worker, unless it is busy, or has more urgent work in its queue here.
-    fn offer(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
+    pub(crate) fn offer(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
         let idle = self.workers.get(worker).is_some_and(|at| at.own.is_empty());
         if idle && self.can_take(id, worker) {
             self.assign(id, worker, effects);

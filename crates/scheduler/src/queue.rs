@@ -1,7 +1,8 @@
 //! Queues of ready tasks, the most urgent first.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use treadle_types::{Priority, TaskId};
 
@@ -47,6 +48,7 @@ impl Queue {
         (self.run.partition_point(is_before) + heap).min(self.live)
     }
 
+    /// How many entries there are, dead ones included.
     fn entries(&self) -> usize {
         self.run.len() + self.heap.len()
     }
@@ -104,6 +106,17 @@ impl Queue {
         Some(entry)
     }
 
+    /// Takes a task out that is alive; mostly the most urgent one.
+    pub(crate) fn take_out(&mut self, entry: Entry, alive: impl Fn(&Entry) -> bool) {
+        if self.peek(&alive) == Some(entry) {
+            self.pop(alive);
+        } else {
+            self.run.retain(|other| *other != entry);
+            self.heap.retain(|Reverse(other)| *other != entry);
+            self.live -= 1;
+        }
+    }
+
     /// Takes a task out that is not urgent: the last one, as far as that is cheap to know.
     pub(crate) fn pop_back(&mut self, alive: impl Fn(&Entry) -> bool) -> Option<Entry> {
         while self.live > 0 {
@@ -144,7 +157,7 @@ impl Queue {
     }
 
     /// The entries, dead ones included.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> + Clone {
         let heap = self.heap.iter().map(|Reverse(entry)| entry);
         self.run.iter().chain(heap)
     }
@@ -180,21 +193,45 @@ impl Queues {
         }
     }
 
-    /// The most urgent task, and whether it is a creator; those count only if `creators` says so.
+    /// The most urgent task, and whether it is a creator; the first of those counts only if `admits`
+    /// says so.
     pub(crate) fn head(
         &mut self,
-        creators: bool,
+        admits: impl Fn(&Entry) -> bool,
         alive: impl Fn(&Entry) -> bool,
     ) -> Option<(Entry, bool)> {
         let reader = self.readers.peek(&alive).map(|entry| (entry, false));
-        let creator = match creators {
-            true => self.creators.peek(&alive).map(|entry| (entry, true)),
-            false => None,
-        };
+        let creator = self.creators.peek(&alive).filter(admits);
+        let creator = creator.map(|entry| (entry, true));
         match (reader, creator) {
             (Some(reader), Some(creator)) => Some(reader.min(creator)),
             (head, None) | (None, head) => head,
         }
+    }
+
+    /// The most urgent of the tasks for which `is_meant` holds, and whether it is a creator, by a
+    /// search; creators count only if `admits` says so.
+    pub(crate) fn first(
+        &self,
+        is_meant: impl Fn(&Entry) -> bool,
+        admits: impl Fn(&Entry) -> bool,
+    ) -> Option<(Entry, bool)> {
+        let reader = self.readers.iter().filter(|entry| is_meant(entry)).min();
+        let creators = self.creators.iter().filter(|entry| is_meant(entry));
+        let creator = creators.filter(|entry| admits(entry)).min();
+        let both = [(reader, false), (creator, true)].into_iter();
+        let both = both.filter_map(|(entry, of_creators)| Some((*entry?, of_creators)));
+        both.min()
+    }
+
+    /// How many entries there are, dead ones included.
+    pub(crate) fn entries(&self) -> usize {
+        self.readers.entries() + self.creators.entries()
+    }
+
+    /// The entries, dead ones included.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.readers.iter().chain(self.creators.iter())
     }
 
     pub(crate) fn memory(&self) -> usize {
@@ -205,8 +242,8 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn entry(rank: u32) -> Entry {
         Entry {

@@ -1,6 +1,8 @@
 //! What workers report.
 
-use std::sync::Arc;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
 
 use treadle_types::{Cause, Command, Failure, ObjectId, Report, WorkerId};
 
@@ -288,8 +290,8 @@ impl Scheduler {
                     return;
                 }
                 entry.load = to;
-                let estimate = std::mem::take(&mut entry.estimate);
-                let output = std::mem::take(&mut entry.output);
+                let estimate = core::mem::take(&mut entry.estimate);
+                let output = core::mem::take(&mut entry.output);
                 self.workers.vacate(worker, from, estimate, output);
                 let run = crate::task::Run {
                     worker,
@@ -312,6 +314,7 @@ impl Scheduler {
         };
         let before = at.status();
         at.health = health;
+        at.bytes_then = at.bytes;
         let after = at.status();
         self.relevel(worker);
         if before != after {

@@ -1,7 +1,7 @@
 //! Tasks that a worker gives back although nothing was lost and nobody is cut off: those that ask to
 //! run elsewhere, and those that read what cannot be serialised.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 use bytes::Bytes;
 use treadle_types::{Failure, ObjectId, TaskId, WorkerId};

@@ -1,8 +1,9 @@
 //! The state machine: what it holds, and how one event is carried through.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::{Command, Failure, Loss, Report, TaskId, WorkerId};
 
@@ -87,6 +88,8 @@ pub struct Scheduler {
     pub(crate) cause: u64,
     /// When a task was last sent, ended or changed otherwise.
     pub(crate) progress: Duration,
+    /// When it was last looked why nothing does.
+    pub(crate) watched: Duration,
     /// Reports that came too late to matter.
     pub(crate) late: u64,
     pub(crate) work: Work,
@@ -119,6 +122,7 @@ impl Scheduler {
             now: Duration::ZERO,
             cause: 0,
             progress: Duration::ZERO,
+            watched: Duration::ZERO,
             late: 0,
             work: Work::default(),
             weights: Weights::default(),
@@ -271,7 +275,7 @@ impl Scheduler {
         } else if let Some(worker) = self.work.hungry.pop() {
             self.feed(worker, effects);
         } else {
-            return self.dispatch(effects) || self.relax_budget(effects) || self.overtake(effects);
+            return self.dispatch(effects) || self.overtake(effects);
         }
         true
     }
@@ -313,7 +317,7 @@ impl Scheduler {
         let Some(worker) = self.workers.get(id) else {
             return;
         };
-        let [open, roomy, loaded, queued] = Workers::levels_of(worker, &self.config);
+        let [open, roomy, relieved, loaded, queued] = Workers::levels_of(worker, &self.config);
         for &class in &worker.classes {
             if let Some(class) = self.classes.get_mut(class) {
                 class.open.set(id, open);
@@ -323,6 +327,7 @@ impl Scheduler {
         self.workers.hosts[host].open.set(id, open);
         self.workers.open.set(id, open);
         self.workers.roomy.set(id, roomy);
+        self.workers.relieved.set(id, relieved);
         self.workers.loaded.set(id, loaded);
         self.workers.queued.set(id, queued);
     }

@@ -1,11 +1,13 @@
 //! Workers without work take it from others: first what waits for those here, then what was sent.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use smallvec::SmallVec;
 use treadle_types::{Command, TaskId, WorkerId};
 
 use crate::Effects;
+use crate::class::ClassId;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, LOOKS, Phase, QueueId};
@@ -19,6 +21,11 @@ const LATE: Duration = Duration::from_millis(50);
 
 /// How many workers without work are asked to take from one that is late.
 const THIEVES: usize = 8;
+
+/// At how many workers, and at how many of the tasks that wait here for each, a tick looks for what
+/// others may run.
+const VICTIMS: usize = 16;
+const INSIDE: usize = 1024;
 
 /// How many tasks are taken back at once.
 const BATCH: u32 = 16;
@@ -37,8 +44,10 @@ impl Scheduler {
         if victim == thief || to.free() == 0 {
             return false;
         }
+        // Tasks may take longer than was estimated.
+        let wait = from.wait().max(self.since(from.moved).as_micros() as u64);
         let full = self.config.guards.budget && to.is_full();
-        let wait = from.wait();
+        let has_relief = self.relieves(to, wait);
         let most = from
             .own
             .len()
@@ -46,9 +55,10 @@ impl Scheduler {
             .min(to.profile.threads as usize * 32);
         let mut moved = 0;
         for creators in [true, false] {
-            if creators && full {
-                continue;
-            }
+            let most = match creators && full {
+                true => usize::from(has_relief),
+                false => most,
+            };
             while moved < most {
                 let tasks = &self.tasks;
                 let own = QueueId::Own(victim);
@@ -74,6 +84,12 @@ impl Scheduler {
         moved > 0
     }
 
+    /// Whether a worker whose memory is full takes a task that creates data from another one, where it
+    /// would begin after `wait` microseconds.
+    fn relieves(&self, thief: &Worker, wait: u64) -> bool {
+        !thief.is_closed(&self.config) && u128::from(wait) >= self.config.relief.as_micros()
+    }
+
     /// Whether a task may run at `thief`, and would start there sooner than after `wait`
     /// microseconds.
     fn is_worth(&mut self, id: TaskId, thief: WorkerId, wait: u64) -> bool {
@@ -93,7 +109,42 @@ impl Scheduler {
         };
         let wait = self.workers.get(victim).map_or(0, |from| from.backlog());
         if wait >= GAIN {
-            self.take_back(victim, thief, wait, effects);
+            self.take_back(victim, LOOKS, thief, wait, effects);
+        }
+    }
+
+    /// Takes what waits here for a worker, and may run at one without work, from anywhere in the
+    /// queue: the last ones may all be bound to the place. Looks at a part of the queues each time.
+    pub(crate) fn steal_inside(&mut self, thieves: &[WorkerId], effects: &mut Effects) {
+        let ticks = self.ticks();
+        let victims: Vec<_> = self.workers.queued.iter().collect();
+        let first = ticks % victims.len().max(1);
+        let (before, after) = victims.split_at(first);
+        for &victim in after.iter().chain(before).take(VICTIMS) {
+            let Some(from) = self.workers.get(victim) else {
+                continue;
+            };
+            let wait = from.wait().max(self.since(from.moved).as_micros() as u64);
+            let entries = from.own.entries();
+            let skipped = ticks * INSIDE % entries.max(1);
+            let all = from.own.iter().cycle().skip(skipped);
+            let some: Vec<_> = all.take(INSIDE.min(entries)).copied().collect();
+            for entry in some {
+                let own = Phase::Ready(QueueId::Own(victim));
+                let task = &self.tasks[entry.task];
+                if task.phase != own || task.priority != entry.priority {
+                    continue;
+                }
+                let thief = thieves.iter().copied().find(|&thief| {
+                    thief != victim
+                        && self.can_take(entry.task, thief)
+                        && self.is_worth(entry.task, thief, wait)
+                });
+                if let Some(thief) = thief {
+                    self.dequeue(entry.task);
+                    self.assign(entry.task, thief, effects);
+                }
+            }
         }
     }
 
@@ -102,18 +153,32 @@ impl Scheduler {
     pub(crate) fn steal_late(&mut self, thieves: &[WorkerId], effects: &mut Effects) {
         let late = self.workers.iter();
         let late = late.filter(|(_, at)| at.extra() > 0 && self.since(at.moved) > LATE);
-        let late: Vec<_> = late
+        let mut late: Vec<_> = late
             .map(|(victim, at)| (victim, self.since(at.moved)))
             .collect();
-        for (victim, since) in late {
+        // Others each time.
+        let first = self.ticks() * VICTIMS % late.len().max(1);
+        late.rotate_left(first);
+        for (index, (victim, since)) in late.into_iter().enumerate() {
+            let micros = since.as_micros() as u64;
+            let searches = index < VICTIMS && self.config.guards.search;
+            let looks = if searches { usize::MAX } else { LOOKS };
             for &thief in thieves.iter().take(THIEVES) {
-                self.take_back(victim, thief, since.as_micros() as u64, effects);
+                self.take_back(victim, looks, thief, micros, effects);
             }
         }
     }
 
-    /// Asks `victim` to give back some of what takes `wait` microseconds to begin there.
-    fn take_back(&mut self, victim: WorkerId, thief: WorkerId, wait: u64, effects: &mut Effects) {
+    /// Asks `victim` to give back some of what takes `wait` microseconds to begin there. So many tasks
+    /// are looked at.
+    fn take_back(
+        &mut self,
+        victim: WorkerId,
+        looks: usize,
+        thief: WorkerId,
+        wait: u64,
+        effects: &mut Effects,
+    ) {
         let (Some(from), Some(to)) = (self.workers.get(victim), self.workers.get(thief)) else {
             return;
         };
@@ -122,29 +187,62 @@ impl Scheduler {
             return;
         }
         let full = self.config.guards.budget && to.is_full();
-        let most = from
-            .extra()
-            .div_ceil(2)
-            .min(BATCH)
-            .max(wanted.min(from.extra()));
+        // Of those that create data it takes one then, or none.
+        let mut has_relief = to.incoming == 0 && self.relieves(to, wait);
+        let extra = from.extra();
+        let most = extra.div_ceil(2).min(BATCH).max(wanted.min(extra));
         // The last ones sent are likely to be the last ones to run.
-        let latest: SmallVec<[TaskId; LOOKS]> = self.tasks.latest(&from.sent, victim).collect();
+        let latest: SmallVec<[TaskId; LOOKS]> =
+            self.tasks.latest(&from.sent, victim).take(looks).collect();
         let mut left = most;
+        let mut claimed = SmallVec::<[ClassId; BATCH as usize]>::new();
         for id in latest {
             if left == 0 {
                 break;
             }
             let task = &self.tasks[id];
-            let free = self
-                .classes
-                .get(task.class)
-                .is_none_or(|class| !class.uses_resources());
-            let blocked = full && task.flags.has(Flags::CREATOR);
-            if task.is_queued() && free && !blocked && self.is_worth(id, thief, wait) {
+            let class = task.class;
+            let has_free = self.has_free_beside(&claimed, class, thief);
+            let fills = full && self.creates_data(task);
+            let blocked = fills && !has_relief;
+            if task.is_queued() && has_free && !blocked && self.is_worth(id, thief, wait) {
+                has_relief &= !fills;
+                claimed.push(class);
                 self.retract(id, thief, effects);
                 left -= 1;
             }
         }
+    }
+
+    /// Whether a worker has the resources for a task of a class and for those of others that it is to
+    /// get.
+    fn has_free_beside(&self, others: &[ClassId], class: ClassId, worker: WorkerId) -> bool {
+        let Some(class) = self
+            .classes
+            .get(class)
+            .filter(|class| class.uses_resources())
+        else {
+            return true;
+        };
+        let others = others.iter().filter_map(|&other| self.classes.get(other));
+        let claimed = others.flat_map(|other| &other.constraint.resources);
+        let needed = class
+            .constraint
+            .resources
+            .iter()
+            .map(|&(resource, amount)| {
+                let same = claimed.clone().filter(|(other, _)| *other == resource);
+                (
+                    resource,
+                    amount + same.map(|(_, amount)| amount).sum::<f64>(),
+                )
+            });
+        let needed: SmallVec<[_; 2]> = needed.collect();
+        let at = self
+            .workers
+            .get(worker)
+            .filter(|_| self.config.guards.scarcity);
+        at.is_some_and(|at| at.has_free(&needed))
     }
 
     /// Asks a worker to give a task back for another one, or for a task that is more urgent (then it
@@ -180,12 +278,12 @@ impl Scheduler {
             self.enqueue(id, QueueId::Own(thief));
             self.work.hungry.push(thief);
         } else if task.missing == 0
-            && taker.is_some_and(|at| at.free() > 0 && at.own.is_empty())
+            && taker.is_some_and(|at| at.free() > 0)
             && self.can_take(id, thief)
             && self.permits(task, thief)
             && self.reaches(id, thief)
         {
-            self.assign(id, thief, effects);
+            self.offer(id, thief, effects);
         } else {
             self.await_inputs(id);
         }

@@ -1,6 +1,7 @@
 //! What happened lately.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::{TaskId, WorkerId};
 

@@ -1,6 +1,9 @@
 //! Tasks and values that clients bring.
 
-use std::collections::BTreeMap;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use treadle_types::{ClientId, Constraint, Priority, TaskId, WorkerId};
@@ -28,7 +31,7 @@ impl Scheduler {
             .map(|constraint| self.class_of(constraint))
             .collect();
         let mut submission = submission;
-        let mut recipes = std::mem::take(&mut submission.recipes).into_iter();
+        let mut recipes = core::mem::take(&mut submission.recipes).into_iter();
         let mut fresh = Vec::with_capacity(submission.tasks.len());
         for (index, &id) in submission.tasks.iter().enumerate() {
             let recipe = recipes.next().unwrap_or_default();
@@ -154,7 +157,7 @@ impl Scheduler {
                 Some(_) => {}
             }
         }
-        let mut batch = std::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.batch);
         let valid = self.validate_references(submission, &mut batch);
         for &id in &submission.tasks {
             batch.remove(id);

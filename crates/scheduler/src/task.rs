@@ -1,8 +1,10 @@
 //! The table of tasks.
 
-use std::collections::VecDeque;
-use std::ops::{BitOr, Index, IndexMut};
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::{BitOr, Index, IndexMut};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -13,6 +15,10 @@ use crate::client::OpenId;
 use crate::few::Few;
 use crate::vacant::Vacant;
 use crate::worker::Load;
+
+/// An id whose attempts have come so far is not handed out again: an attempt is never used twice.
+/// One task cannot use up those that are left, at a message to a worker and back for each.
+const RETIRED: Attempt = Attempt(u32::MAX / 2);
 
 /// How many of the tasks that were sent to a worker are looked at for one to take back.
 pub(crate) const LOOKS: usize = 64;
@@ -311,7 +317,7 @@ impl Task {
 }
 
 /// All tasks, dense by id. Ids of forgotten tasks are handed out again; their attempts go on
-/// counting.
+/// counting, up to [`RETIRED`].
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     tasks: Vec<Task>,
@@ -354,7 +360,7 @@ impl Tasks {
                 read ^= lines(edge.task);
             }
         }
-        std::hint::black_box(read);
+        core::hint::black_box(read);
     }
 
     /// Takes back an id that was handed out.
@@ -372,7 +378,9 @@ impl Tasks {
         task.dependents = SmallVec::new();
         task.holders = Few::None;
         task.wanted = Few::None;
-        self.vacant.add(id);
+        if task.attempt < RETIRED {
+            self.vacant.add(id);
+        }
     }
 
     /// The task, if it exists.
@@ -411,13 +419,13 @@ impl Tasks {
         task.attempt == object.attempt && task.phase.run().is_some_and(|r| r.worker == worker)
     }
 
-    /// Those of the last attempts sent to a worker that are there, the last one first.
+    /// Those of the attempts sent to a worker that are there, the last one first.
     pub(crate) fn latest<'a>(
         &'a self,
         sent: &'a VecDeque<ObjectId>,
         worker: WorkerId,
     ) -> impl Iterator<Item = TaskId> + 'a {
-        let latest = sent.iter().rev().take(LOOKS);
+        let latest = sent.iter().rev();
         let latest = latest.filter(move |&&object| self.is_at_worker(object, worker));
         latest.map(|object| object.task)
     }
@@ -444,9 +452,10 @@ impl Tasks {
         Some(input)
     }
 
-    /// Bytes of memory of the table, what its entries have on the heap included, recipes and values
-    /// not.
+    /// Bytes of memory of the table, recipes and values not counted. What its entries have on the
+    /// heap is estimated from some of them, so that to ask takes no longer with more tasks.
     pub(crate) fn memory(&self) -> usize {
+        const SOME: usize = 1024;
         let heap = |task: &Task| {
             let spilled = |spilled: bool, bytes: usize| if spilled { bytes } else { 0 };
             spilled(task.inputs.spilled(), task.inputs.capacity() * 8)
@@ -454,9 +463,13 @@ impl Tasks {
                 + task.holders.memory()
                 + task.wanted.memory()
         };
+        let step = self.tasks.len() / SOME + 1;
+        let some = self.tasks.iter().step_by(step);
+        let count = some.len().max(1);
+        let mean = some.map(heap).sum::<usize>() as f64 / count as f64;
         self.tasks.capacity() * size_of::<Task>()
             + self.vacant.memory()
-            + self.tasks.iter().map(heap).sum::<usize>()
+            + (mean * self.tasks.len() as f64) as usize
     }
 }
 
@@ -473,5 +486,24 @@ impl IndexMut<TaskId> for Tasks {
     #[inline]
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
         &mut self.tasks[id.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_whose_attempts_run_out_is_not_used_again() {
+        let mut tasks = Tasks::default();
+        let id = tasks.allocate();
+        tasks[id].attempt = Attempt(RETIRED.0 - 1);
+        tasks.vacate(id);
+        assert_eq!(tasks.allocate(), id);
+        tasks[id].attempt = tasks[id].attempt.next();
+        tasks.vacate(id);
+        let others: Vec<_> = (0..3).map(|_| tasks.allocate()).collect();
+        assert!(!others.contains(&id));
+        assert!(!tasks[id].exists());
     }
 }

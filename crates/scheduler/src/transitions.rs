@@ -1,13 +1,15 @@
 //! How tasks come to need their inputs, get a value, lose it, fail, and are forgotten.
 
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::{ClientId, Command, Failure, Returned, TaskId, WorkerId};
 
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Holder, Outcome, Phase, QueueId};
+use crate::task::{Flags, Holder, Outcome, Phase, QueueId, Run};
 use crate::worker::{Load, Stopping};
 use crate::{Effect, Effects, Notice};
 
@@ -195,19 +197,31 @@ impl Scheduler {
             thief.incoming = thief.incoming.saturating_sub(1);
         }
         task.flags.clear(Flags::OF_RUN);
-        let Some(worker) = self.workers.get_mut(run.worker) else {
+        if self.workers.get(run.worker).is_none() {
             return;
+        }
+        let mut what = Stopping {
+            load,
+            estimate: run.estimate,
+            output: run.output,
+            class,
         };
         if let Some(effects) = stopping {
             Self::tell(effects, run.worker, Command::Cancel(object));
             if self.config.guards.cancellation {
-                let stopping = Stopping {
-                    load,
-                    estimate: run.estimate,
-                    output: run.output,
-                    class,
-                };
-                worker.stopping.insert(object, stopping);
+                if load == Load::Ahead {
+                    // Nobody looks for the end of its inputs any more: it may run by now.
+                    let estimate = self.learnt.estimate(self.tasks[id].function);
+                    let now = Run { estimate, ..run };
+                    self.workers
+                        .vacate(run.worker, load, run.estimate, run.output);
+                    self.workers.occupy(run.worker, Load::Runnable, &now);
+                    self.relevel(run.worker);
+                    (what.load, what.estimate) = (Load::Runnable, estimate);
+                }
+                if let Some(worker) = self.workers.get_mut(run.worker) {
+                    worker.stopping.insert(object, what);
+                }
                 // What is in use has to be given back by the same constraint.
                 if let Some(class) = self.classes.get_mut(class) {
                     class.tasks += 1;
@@ -215,15 +229,7 @@ impl Scheduler {
                 return;
             }
         }
-        self.leave_worker(
-            run.worker,
-            &Stopping {
-                load,
-                estimate: run.estimate,
-                output: run.output,
-                class,
-            },
-        );
+        self.leave_worker(run.worker, &what);
     }
 
     /// Drops attempts from the front of a worker's list that are over by now.

@@ -1,5 +1,6 @@
 //! Ids that can be handed out again.
 
+use alloc::vec::Vec;
 use treadle_types::TaskId;
 
 /// A set of ids of which the lowest is taken out.
@@ -56,7 +57,7 @@ impl Vacant {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use alloc::collections::BTreeSet;
 
     use super::*;
     use proptest::prelude::*;

@@ -1,7 +1,8 @@
 //! What can be asked of a scheduler.
 
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use bytes::Bytes;
 use treadle_types::{

@@ -1,6 +1,8 @@
 //! What clients want, want no more, cancel, and want to be tried again.
 
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use treadle_types::{ClientId, TaskId};
 
@@ -215,7 +217,7 @@ impl Scheduler {
                 continue;
             };
             entry.submissions.clear();
-            let wants = std::mem::take(&mut entry.wants);
+            let wants = core::mem::take(&mut entry.wants);
             for id in wants.iter() {
                 self.revoke(id, client, effects);
                 self.no_longer_wanted_by(client, id);

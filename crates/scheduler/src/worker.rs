@@ -1,7 +1,9 @@
 //! The table of workers.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use smallvec::SmallVec;
 use treadle_types::{ObjectId, Priority, Symbol, TaskId, WorkerId};
@@ -75,7 +77,7 @@ pub(crate) struct Worker {
     pub(crate) health: Health,
     /// When it last said anything.
     pub(crate) heard: Duration,
-    /// When it last said anything of a task.
+    /// When it last said anything of a task, or got one and had none.
     pub(crate) moved: Duration,
     /// Tasks that run or could, cancelled ones included until they are over.
     pub(crate) runnable: u32,
@@ -100,8 +102,14 @@ pub(crate) struct Worker {
     pub(crate) held: Vec<TaskId>,
     /// Their bytes.
     pub(crate) bytes: u64,
+    /// What that was when it last said how it is.
+    pub(crate) bytes_then: u64,
     /// Bytes that running tasks are expected to return.
     pub(crate) expected: u64,
+    /// When it was last sent a task that creates data.
+    pub(crate) created: Duration,
+    /// Whether that was so long ago that it gets another one even if its memory is full.
+    pub(crate) relieved: bool,
     /// Ready tasks that shall run here.
     pub(crate) own: Queues,
     /// Classes that it is eligible for.
@@ -133,7 +141,10 @@ impl Worker {
             stopping: BTreeMap::new(),
             held: Vec::new(),
             bytes: 0,
+            bytes_then: 0,
             expected: 0,
+            created: now,
+            relieved: false,
             own: Queues::default(),
             classes: Vec::new(),
             stale: false,
@@ -304,11 +315,31 @@ impl Worker {
         })
     }
 
+    /// Bytes of its values that are in memory: as it last said, since it knows what is on disk, with
+    /// what has come and gone meanwhile.
+    #[inline]
+    fn in_memory(&self) -> u64 {
+        (self.health.managed + self.bytes).saturating_sub(self.bytes_then)
+    }
+
     /// Whether its values, and those that are expected, fill its memory.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         let limit = self.profile.memory;
-        limit > 0 && self.bytes.max(self.health.managed) + self.expected >= limit
+        limit > 0 && self.in_memory().saturating_add(self.expected) >= limit
+    }
+
+    /// Whether it gets a task that creates data although its memory is full: when nothing runs
+    /// there, nothing will free memory, and what runs may take for ever.
+    #[inline]
+    pub(crate) fn has_relief(&self, config: &Config) -> bool {
+        config.guards.relief && self.free() > 0 && (self.runnable == 0 || self.relieved)
+    }
+
+    /// Whether it gets no tasks that create data.
+    #[inline]
+    pub(crate) fn is_closed(&self, config: &Config) -> bool {
+        config.guards.budget && self.is_full() && !self.has_relief(config)
     }
 }
 
@@ -353,6 +384,8 @@ pub(crate) struct Workers {
     pub(crate) open: Levels,
     /// Those of them with memory to spare.
     pub(crate) roomy: Levels,
+    /// Those of them without, that get a task that creates data all the same.
+    pub(crate) relieved: Levels,
     /// Workers with more than they can run, by how much was sent to them.
     pub(crate) loaded: Levels,
     /// Workers with a queue of their own here, by its length.
@@ -404,7 +437,7 @@ impl Workers {
         };
         let profile = keep_profile.then(|| Box::new(worker.profile.clone()));
         let name = worker.profile.name;
-        let lost = std::mem::replace(slot, Slot::Lost { name, profile });
+        let lost = core::mem::replace(slot, Slot::Lost { name, profile });
         let Slot::Live(worker) = lost else {
             return None;
         };
@@ -416,6 +449,7 @@ impl Workers {
         for levels in [
             &mut self.open,
             &mut self.roomy,
+            &mut self.relieved,
             &mut self.loaded,
             &mut self.queued,
         ] {
@@ -452,7 +486,7 @@ impl Workers {
     #[inline]
     pub(crate) fn set_stale(&mut self, id: WorkerId) {
         if let Some(worker) = self.get_mut(id)
-            && !std::mem::replace(&mut worker.stale, true)
+            && !core::mem::replace(&mut worker.stale, true)
         {
             self.stale.push(id);
         }
@@ -496,14 +530,16 @@ impl Workers {
         self.iter().map(|(id, _)| id).collect()
     }
 
-    /// The levels that a worker belongs at: with room, with room and memory, loaded, queued.
-    pub(crate) fn levels_of(worker: &Worker, config: &Config) -> [Option<u8>; 4] {
+    /// The levels that a worker belongs at: with room, with room and memory, relieved, loaded,
+    /// queued.
+    pub(crate) fn levels_of(worker: &Worker, config: &Config) -> [Option<u8>; 5] {
         let level = worker.level(config);
         let full = config.guards.budget && worker.is_full();
         let count = |n: u32| (n > 0).then(|| logarithm(n));
         [
             level,
             level.filter(|_| !full),
+            level.filter(|_| full && worker.has_relief(config)),
             count(worker.extra()),
             count(worker.own.len().min(u32::MAX as usize) as u32),
         ]

@@ -7,6 +7,7 @@
 
 pub mod broadcast;
 mod client;
+mod liveness;
 mod network;
 mod notices;
 mod oracle;

@@ -1,29 +1,50 @@
 //! What must hold between what the scheduler hears and what it says, whatever it believes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use treadle_types::{
-    Attempt, ClientId, Command, Holders, ObjectId, Place, Report, TaskId, WorkerId,
+    Attempt, ClientId, Command, Holders, INLINE, ObjectId, Place, Report, Symbol, TaskId, WorkerId,
 };
 
-use crate::universe::Key;
+use crate::plan::Plan;
+use crate::universe::{Key, key_of};
 
 /// An attempt that was sent to a worker.
-struct Attempted {
-    worker: WorkerId,
+pub(crate) struct Attempted {
+    pub(crate) worker: WorkerId,
+    pub(crate) key: Option<Key>,
+    function: Option<Symbol>,
     /// The scheduler has heard that it is over, or that its worker is lost.
-    is_over: bool,
-    is_cancelled: bool,
+    pub(crate) is_over: bool,
+    pub(crate) is_cancelled: bool,
     has_finished: bool,
     has_seceded: bool,
+    /// What it finds has not all been there yet.
+    is_ahead: bool,
     /// Values that it fetches.
     fetches: Vec<ObjectId>,
     /// Values that it finds, or that are made before it can run.
     finds: Vec<ObjectId>,
 }
 
+/// What the scheduler can know of a worker's memory.
+#[derive(Default)]
+struct Memory {
+    /// Bytes that it may hold; 0: without a limit.
+    budget: u64,
+    /// What it last said that it has in memory, and the bytes of all that it held then.
+    managed: u64,
+    held_then: u64,
+    /// When it was last sent a task that creates data.
+    created: Option<Duration>,
+}
+
 #[derive(Default)]
 pub(crate) struct Oracle {
+    /// By key, the function of the task.
+    functions: Vec<Symbol>,
+    relief: Duration,
     /// How often each task has run.
     runs: BTreeMap<Key, u32>,
     /// Keys that clients have cancelled.
@@ -34,9 +55,14 @@ pub(crate) struct Oracle {
     latest: BTreeMap<TaskId, Attempt>,
     /// What each worker that is there holds, as far as the scheduler can know.
     held: BTreeMap<WorkerId, BTreeMap<ObjectId, u64>>,
-    /// Bytes that each worker may hold; 0: without a limit.
-    budgets: BTreeMap<WorkerId, u64>,
+    memory: BTreeMap<WorkerId, Memory>,
+    /// Functions that have returned small values, too.
+    small: BTreeSet<Symbol>,
     draining: BTreeSet<WorkerId>,
+    /// Since when each worker has had a free slot that a task waits for.
+    pub(crate) idle: BTreeMap<WorkerId, Duration>,
+    /// When a value could not be got last.
+    pub(crate) unfetched: Option<Duration>,
     /// Tasks that clients have heard to be finished, and nothing since.
     told: BTreeSet<(ClientId, TaskId)>,
     /// Losses of workers.
@@ -46,6 +72,15 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let functions = plan.universe.specs.iter().map(|spec| spec.function);
+        Self {
+            functions: functions.collect(),
+            relief: plan.config.relief,
+            ..Self::default()
+        }
+    }
+
     /// Counts that a task runs, and says how often it has.
     pub(crate) fn count_run(&mut self, key: Key) -> u32 {
         let runs = self.runs.entry(key).or_insert(0);
@@ -53,9 +88,18 @@ impl Oracle {
         *runs
     }
 
+    /// Whether a task has run.
+    pub(crate) fn has_run(&self, key: Key) -> bool {
+        self.runs.contains_key(&key)
+    }
+
     pub(crate) fn joined(&mut self, worker: WorkerId, budget: u64) {
         self.held.insert(worker, BTreeMap::new());
-        self.budgets.insert(worker, budget);
+        let memory = Memory {
+            budget,
+            ..Memory::default()
+        };
+        self.memory.insert(worker, memory);
     }
 
     pub(crate) fn lost(&mut self, worker: WorkerId) {
@@ -76,7 +120,10 @@ impl Oracle {
     }
 
     /// The scheduler is told something by a worker.
-    pub(crate) fn heard(&mut self, worker: WorkerId, report: &Report) {
+    pub(crate) fn heard(&mut self, worker: WorkerId, report: &Report, now: Duration) {
+        if let Report::Unavailable { .. } | Report::CopyFailed { .. } = report {
+            self.unfetched = Some(now);
+        }
         let Some(held) = self.held.get_mut(&worker) else {
             return;
         };
@@ -87,6 +134,9 @@ impl Oracle {
                 }
                 if let Some(attempt) = self.attempts.get_mut(object) {
                     attempt.has_finished = true;
+                    if value.nbytes <= INLINE as u64 {
+                        self.small.extend(attempt.function);
+                    }
                 }
                 object
             }
@@ -98,6 +148,7 @@ impl Oracle {
             | Report::Stopped(object) => object,
             Report::Stored { object, nbytes } => {
                 held.insert(*object, *nbytes);
+                self.arrived(worker);
                 return;
             }
             Report::Gone(object) => {
@@ -110,15 +161,47 @@ impl Oracle {
                 }
                 return;
             }
+            Report::Health { managed, .. } => {
+                if let Some(memory) = self.memory.get_mut(&worker) {
+                    memory.managed = *managed;
+                    memory.held_then = held.values().sum();
+                }
+                return;
+            }
             _ => return,
         };
         if let Some(attempt) = self.attempts.get_mut(over) {
             attempt.is_over = true;
         }
+        if let Report::Finished { .. } = report {
+            self.arrived(worker);
+        }
+    }
+
+    /// A value has come to a worker: those that wait for it may run.
+    fn arrived(&mut self, worker: WorkerId) {
+        let Some(held) = self.held.get(&worker) else {
+            return;
+        };
+        let ahead = self
+            .attempts
+            .values_mut()
+            .filter(|attempt| attempt.is_ahead);
+        for attempt in ahead.filter(|attempt| attempt.worker == worker) {
+            attempt.is_ahead = !attempt.finds.iter().all(|object| held.contains_key(object));
+        }
     }
 
     /// The scheduler tells a worker something.
-    pub(crate) fn said(&mut self, worker: WorkerId, command: &Command) -> Result<(), String> {
+    pub(crate) fn said(
+        &mut self,
+        worker: WorkerId,
+        command: &Command,
+        now: Duration,
+    ) -> Result<(), String> {
+        if let Command::Assign(_) = command {
+            self.idle.remove(&worker);
+        }
         if !self.is_there(worker) {
             return Err(format!("{worker:?} is not there, and is told {command:?}"));
         }
@@ -158,21 +241,28 @@ impl Oracle {
                     .inputs
                     .iter()
                     .all(|input| is_inline(&input.place));
-                if creates {
-                    self.must_have_room(worker, object)?;
+                let key = key_of(&assignment.recipe);
+                let function = key.and_then(|key| self.functions.get(key.0 as usize).copied());
+                let is_small = function.is_none_or(|function| self.small.contains(&function));
+                if creates && !is_small {
+                    self.must_have_room(worker, object, now)?;
                 }
                 self.attempts.insert(
                     object,
                     Attempted {
                         worker,
+                        key,
+                        function,
                         is_over: false,
                         is_cancelled: false,
                         has_finished: false,
                         has_seceded: false,
+                        is_ahead: true,
                         fetches,
                         finds,
                     },
                 );
+                self.arrived(worker);
             }
             Command::Retract(object) => {
                 let attempt = self.attempts.get(object);
@@ -279,23 +369,53 @@ impl Oracle {
     }
 
     /// A task that creates data is sent to a worker.
-    fn must_have_room(&self, worker: WorkerId, object: ObjectId) -> Result<(), String> {
-        let budget = self.budgets[&worker];
-        let bytes: u64 = self.held[&worker].values().sum();
-        // One that has given its slot away may wait for what is not there yet, and one that was
-        // sent ahead may wait for that one; nothing can be said of those that were cancelled.
-        let runs = |attempt: &Attempted| {
-            let held = self.held.get(&attempt.worker);
-            let mut reads = attempt.finds.iter().chain(&attempt.fetches);
-            let has_all = reads.all(|object| held.is_some_and(|held| held.contains_key(object)));
-            !attempt.is_over && !attempt.is_cancelled && !attempt.has_seceded && has_all
+    fn must_have_room(
+        &mut self,
+        worker: WorkerId,
+        object: ObjectId,
+        now: Duration,
+    ) -> Result<(), String> {
+        // What it fetches may be lost, and made by this very task; and nothing can be said of those
+        // that were cancelled.
+        let runs = self.open_at(worker).any(|(_, attempt)| {
+            let has_all = attempt
+                .fetches
+                .iter()
+                .all(|object| self.holds(worker, object));
+            !attempt.is_cancelled && has_all && self.takes_slot(attempt)
+        });
+        let held: u64 = self.held[&worker].values().sum();
+        let Some(memory) = self.memory.get_mut(&worker) else {
+            return Ok(());
         };
-        let runs = self.attempts.values().any(runs);
-        match budget > 0 && bytes >= budget && runs {
+        let bytes = (memory.managed + held).saturating_sub(memory.held_then);
+        let before = memory.created.replace(now);
+        let is_soon = before.is_some_and(|before| now < before + self.relief);
+        match memory.budget > 0 && bytes >= memory.budget && runs && is_soon {
             true => Err(format!(
-                "{worker:?} holds {bytes} bytes of {budget}, and {object:?} creates more"
+                "{worker:?} has {bytes} bytes of {} in memory, and {object:?} creates more",
+                memory.budget
             )),
             false => Ok(()),
         }
+    }
+
+    /// The attempts at a worker that are not over.
+    pub(crate) fn open_at(&self, worker: WorkerId) -> impl Iterator<Item = (ObjectId, &Attempted)> {
+        let attempts = self.attempts.iter();
+        let open =
+            attempts.filter(move |(_, attempt)| attempt.worker == worker && !attempt.is_over);
+        open.map(|(&object, attempt)| (object, attempt))
+    }
+
+    /// Whether an open attempt takes a slot, as far as the scheduler can know: one that has given its
+    /// slot away does not, nor one that was sent ahead, and waits for others of its worker.
+    pub(crate) fn takes_slot(&self, attempt: &Attempted) -> bool {
+        !attempt.has_seceded && !attempt.is_ahead
+    }
+
+    fn holds(&self, worker: WorkerId, object: &ObjectId) -> bool {
+        let held = self.held.get(&worker);
+        held.is_some_and(|held| held.contains_key(object))
     }
 }

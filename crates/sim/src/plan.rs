@@ -32,6 +32,12 @@ pub enum Mutation {
     Cancellation,
     /// The scheduler does not look at the bytes that a worker holds.
     Budget,
+    /// The scheduler gives a full worker nothing that creates data, for however long.
+    Relief,
+    /// The scheduler does not take back tasks that need resources.
+    Scarcity,
+    /// The scheduler looks for tasks at one end of a queue alone.
+    Search,
     /// The scheduler does not ask clients for values that they keep.
     Keeping,
     /// A worker answers a request for a value with what any attempt of the task returned.
@@ -44,12 +50,15 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every guard that can be switched off.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Incarnation,
         Self::Attempt,
         Self::Retraction,
         Self::Cancellation,
         Self::Budget,
+        Self::Relief,
+        Self::Scarcity,
+        Self::Search,
         Self::Keeping,
         Self::PeerAttempt,
         Self::Pin,
@@ -65,6 +74,9 @@ impl Mutation {
             Self::Retraction => "retraction",
             Self::Cancellation => "cancellation",
             Self::Budget => "budget",
+            Self::Relief => "relief",
+            Self::Scarcity => "scarcity",
+            Self::Search => "search",
             Self::Keeping => "keeping",
             Self::PeerAttempt => "peer-attempt",
             Self::Pin => "pin",
@@ -79,6 +91,9 @@ impl Mutation {
             retraction: self != Self::Retraction,
             cancellation: self != Self::Cancellation,
             budget: self != Self::Budget,
+            relief: self != Self::Relief,
+            scarcity: self != Self::Scarcity,
+            search: self != Self::Search,
             keeping: self != Self::Keeping,
         }
     }
@@ -91,8 +106,20 @@ pub(crate) struct MachinePlan {
     pub(crate) threads: u32,
     /// Bytes; 0: without a limit.
     pub(crate) memory: u64,
+    /// Whether values go to disk before they fill the memory.
+    pub(crate) spills: bool,
     /// How much of [`RESOURCE`] it has.
     pub(crate) resource: f64,
+}
+
+impl MachinePlan {
+    /// Values beyond so many bytes go to disk.
+    pub(crate) fn target(&self) -> u64 {
+        match self.spills {
+            true => self.memory * 7 / 10,
+            false => u64::MAX,
+        }
+    }
 }
 
 /// The scheduler's node on the network, the machines', and the clients'.
@@ -172,6 +199,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn draw(random: &mut Random, mutation: Mutation) -> Self {
+        // Another stream, so that what is drawn from it leaves the rest of the plan alone.
+        let mut other = Random::new(random.clone().next());
         let is_large = random.chance(3);
         let count = match is_large {
             true => random.between(5, 12) as usize,
@@ -182,6 +211,8 @@ impl Plan {
         let limited = random.chance(25);
         // Long tasks that want the same resources, and are often cancelled.
         let contended = random.chance(15);
+        // Many tasks that wait for others, while some may run only at some workers.
+        let blocked = other.chance(20);
         let largest = random.pick(&[2_000, 20_000, 1_000_000]);
         let machines: Vec<_> = (0..count)
             .map(|machine| MachinePlan {
@@ -192,6 +223,7 @@ impl Plan {
                     true => largest * random.between(1, 4),
                     false => 0,
                 },
+                spills: limited && other.chance(50),
                 // What a task needs is there.
                 resource: match machine {
                     0 => random.pick(&[1.0, 2.0]),
@@ -211,9 +243,15 @@ impl Plan {
             giving_back: random.pick(&[0, 0, 10]),
             immovable: random.pick(&[0, 0, 0, 10]),
             seceding: random.pick(&[0, 0, 10]),
+            waiting: match blocked {
+                true => 30,
+                false => other.pick(&[0, 0, 5]),
+            },
             constrained: match contended {
                 true => 90,
-                false => random.pick(&[0, 0, 10, 50]),
+                false => random
+                    .pick(&[0, 0, 10, 50])
+                    .max(if blocked { 40 } else { 0 }),
             },
             constraints: constraints.clone(),
         };
@@ -222,6 +260,7 @@ impl Plan {
         for _ in 0..random.between(1, graphs) {
             universe.add_graph(random, &traits);
         }
+        universe.add_waits(&mut other, &traits);
         let low = random.pick(&[10, 100, 1_000]);
         let clients = (0..random.pick(&[1, 1, 2, 3]))
             .map(|_| random.micros(0, span / 3))
@@ -234,6 +273,7 @@ impl Plan {
                 bandwidth: 1e8,
                 prefill: random.micros(0, 20_000),
                 prefill_tasks: random.pick(&[0, 1, 4, 1_024]),
+                relief: other.micros(50_000, 500_000),
                 patience: Duration::from_secs(2),
                 story: 64,
                 guards: mutation.guards(),

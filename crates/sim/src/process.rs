@@ -8,11 +8,13 @@ use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
 use crate::plan::{Mutation, Node, RESOURCE};
-use crate::universe::{Habit, Key, Raises, decode, encode, evaluate, key_of, recipe};
+use crate::universe::{Habit, Key, LONGEST_WAIT, Raises, decode, encode, evaluate, key_of, recipe};
 use crate::world::{Copied, Item, Party, Pid, World};
 
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(150);
+/// How often a task looks whether what it waits for has happened.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a worker waits for a value beyond the time that it travels.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -42,6 +44,8 @@ struct Job {
 enum Step {
     Secede,
     Rejoin,
+    /// It waits until the task of the key has run, or until that time.
+    Wait(Key, Duration),
     End,
 }
 
@@ -126,7 +130,8 @@ impl World {
 
     pub(crate) fn heartbeat(&mut self, pid: Pid) -> Result<(), String> {
         if let Some(process) = self.processes.get(&pid) {
-            let (connection, health) = (process.connection, process.health());
+            let target = self.plan.machines[process.machine].target();
+            let (connection, health) = (process.connection, process.health(target));
             self.send_to_server(connection, Message::Report(health));
             self.schedule(HEARTBEAT, Item::Heartbeat(pid));
         }
@@ -139,7 +144,8 @@ impl World {
             return Ok(());
         };
         process.is_out_of_memory = is_out;
-        let (connection, health) = (process.connection, process.health());
+        let target = self.plan.machines[process.machine].target();
+        let (connection, health) = (process.connection, process.health(target));
         self.send_to_server(connection, Message::Report(health));
         self.process_event(pid, Event::Paused(is_out))
     }
@@ -424,6 +430,10 @@ impl World {
                 (third, Step::End),
             ],
             (None, Habit::Leaves) => vec![(third, Step::Secede), (2 * third, Step::End)],
+            (None, Habit::Waits(key)) => vec![
+                (spec.duration, Step::Wait(key, self.now + LONGEST_WAIT)),
+                (Duration::ZERO, Step::End),
+            ],
         };
         let first = steps[0].0;
         let job = Job {
@@ -460,6 +470,14 @@ impl World {
             }
             // It goes on when it is told to.
             Step::Rejoin => self.process_event(pid, Event::Rejoining(object)),
+            Step::Wait(key, until) => {
+                let goes_on = self.now >= until || self.oracle.has_run(key);
+                if !goes_on {
+                    job.steps.push_front((LOOK, step));
+                }
+                self.schedule(if goes_on { next } else { LOOK }, Item::Job(pid, object));
+                Ok(())
+            }
             Step::End => self.end(pid, object),
         }
     }
@@ -569,12 +587,14 @@ impl World {
 }
 
 impl Process {
-    fn health(&self) -> Report {
-        let managed = self.store.values().map(|stored| stored.nbytes).sum();
+    /// How it is, with the memory from which on values go to disk.
+    fn health(&self, target: u64) -> Report {
+        let all: u64 = self.store.values().map(|stored| stored.nbytes).sum();
+        let managed = all.min(target);
         Report::Health {
             managed,
             process: managed,
-            spilled: 0,
+            spilled: all - managed,
             paused: self.is_out_of_memory,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 /// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+#[derive(Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {

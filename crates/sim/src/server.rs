@@ -127,6 +127,7 @@ impl World {
             self.lose(worker, Cause::Unreachable)?;
         }
         self.core_event(Event::Tick)?;
+        self.verify_liveness()?;
         self.schedule(TICK, Item::ServerTick);
         Ok(())
     }
@@ -282,7 +283,7 @@ impl World {
         let mut effects = Effects::default();
         for (worker, report) in std::mem::take(&mut self.server.together) {
             self.tell(|| format!("scheduler hears {worker:?} report {report:?}"));
-            self.oracle.heard(worker, &report);
+            self.oracle.heard(worker, &report, self.now);
             let core = &mut self.server.core;
             core.handle_reports(worker, std::iter::once(report), self.now, &mut effects);
             self.perform_all(&mut effects)?;
@@ -322,7 +323,7 @@ impl World {
     fn perform(&mut self, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Command { worker, command } => {
-                self.oracle.said(worker, &command)?;
+                self.oracle.said(worker, &command, self.now)?;
                 let connection = self.server.workers[&worker].connection;
                 self.send_from_server(connection, Message::Command(command));
             }

@@ -12,6 +12,9 @@ use crate::random::{Random, mix};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Key(pub(crate) u32);
 
+/// For so long a task waits for another one at most: that may have been cancelled, or fail.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3);
+
 /// Whether a task raises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Raises {
@@ -29,6 +32,8 @@ pub(crate) enum Habit {
     Secedes,
     /// It gives its slot away for good.
     Leaves,
+    /// It ends when the task of another key has run, or after [`LONGEST_WAIT`].
+    Waits(Key),
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +85,7 @@ pub(crate) struct Traits {
     pub(crate) giving_back: u64,
     pub(crate) immovable: u64,
     pub(crate) seceding: u64,
+    pub(crate) waiting: u64,
     pub(crate) constrained: u64,
     pub(crate) constraints: Vec<Constraint>,
 }
@@ -147,6 +153,18 @@ impl Universe {
             outputs: outputs.copied().collect(),
             keys,
         });
+    }
+
+    /// Has some tasks wait for others, as tasks do that wait for an event or a lock.
+    pub(crate) fn add_waits(&mut self, random: &mut Random, traits: &Traits) {
+        for index in 0..self.specs.len() {
+            let (key, other) = (Key(index as u32), random.index(self.specs.len()));
+            let can_wait = !self.specs[index].is_data && self.specs[index].habit == Habit::Plain;
+            let can_set = !self.specs[other].is_data && !self.specs[other].lineage.contains(&key);
+            if random.chance(traits.waiting) && can_wait && can_set {
+                self.specs[index].habit = Habit::Waits(Key(other as u32));
+            }
+        }
     }
 
     fn keys_from(&self, first: usize) -> Vec<Key> {

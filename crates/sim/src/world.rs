@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::universe::Key;
 
 /// Every simulation must be over by then.
-const DEADLINE: Duration = Duration::from_secs(100);
+const DEADLINE: Duration = Duration::from_secs(300);
 /// What is done stays so for so long before a simulation counts as over.
 const QUIET: Duration = Duration::from_millis(400);
 /// For so long nothing but the clock may move before a simulation counts as hanging: longer than the
@@ -175,7 +175,7 @@ impl World {
     fn new(plan: Plan, seed: u64, mutation: Mutation, trace: bool) -> Self {
         let mut world = Self {
             server: Server::new(&plan),
-            oracle: Oracle::default(),
+            oracle: Oracle::new(&plan),
             // Another stream than the plan's, so that a change here leaves the plans alone.
             random: Random::new(!seed),
             mutation,

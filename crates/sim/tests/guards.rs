@@ -20,17 +20,26 @@ fn without_a_guard_an_invariant_breaks() {
         "is dismissed",
         "fails for",
         "and the scheduler does not know",
+        // The end of one attempt frees what another one takes.
+        "runs tasks that need",
     ];
     let guards = [
         (Mutation::Incarnation, 50, &["is not there"][..]),
-        (Mutation::Attempt, 50, &resumed),
+        (Mutation::Attempt, 200, &resumed),
         (Mutation::Retraction, 50, &["is assigned before"]),
         (Mutation::Cancellation, 200, &["runs tasks that need"]),
         (Mutation::Budget, 200, &["creates more"]),
+        (Mutation::Relief, 500, &["has had a free slot"]),
+        (Mutation::Scarcity, 500, &["has had a free slot"]),
+        (Mutation::Search, 5_000, &["has had a free slot"]),
         (Mutation::Keeping, 100, &["is lost, and"]),
         (Mutation::PeerAttempt, 500, &["and gets Copied"]),
         (Mutation::Pin, 20, &["ends without its input"]),
-        (Mutation::EarlyStop, 200, &["runs tasks that need"]),
+        (
+            Mutation::EarlyStop,
+            200,
+            &["runs tasks that need", "has had a free slot"],
+        ),
     ];
     for (mutation, seeds, symptoms) in guards {
         let (seed, error) = first_noticed(mutation, seeds);

@@ -1,18 +1,21 @@
 //! The directory of a store's files, and what dead processes left beside it.
 //!
-//! A directory is named `treadle-<pid>-<random>` and has a file `lock`, on which its process holds
-//! a `flock` as long as it lives: process ids repeat and differ between containers, a lock does
-//! neither. It is made under a name that ends in `.new` and renamed once the lock is held, so
-//! nobody ever sees it unlocked. Only names of exactly this form are ever touched.
+//! A directory is named `treadle-<kind>-<pid>-<random>`, a store's without the kind, and has a file
+//! `lock`, on which its process holds a `flock` as long as it lives: process ids repeat and differ
+//! between containers, a lock does neither, and a forked child does not keep it. It is made under a
+//! name that ends in `.new` and renamed once the lock is held, so nobody ever sees it unlocked. Only
+//! names of exactly this form are ever touched.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use treadle_memory::{give_back, withhold};
 
 const PREFIX: &str = "treadle-";
 const UNFINISHED: &str = ".new";
@@ -20,29 +23,64 @@ const LOCK: &str = "lock";
 /// Making a directory takes far less than this: one that still has its first name was left.
 const UNFINISHED_FOR: Duration = Duration::from_secs(3600);
 
-/// A directory that only this store writes to.
-pub(crate) struct Directory {
+/// What a directory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The objects of a store.
+    Store,
+    /// The files of a worker.
+    Worker,
+    /// The files of a cluster, among them its workers' directories.
+    Cluster,
+    /// The files of a scheduler.
+    Scheduler,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Store, Self::Worker, Self::Cluster, Self::Scheduler];
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Store => PREFIX,
+            Self::Worker => "treadle-worker-",
+            Self::Cluster => "treadle-cluster-",
+            Self::Scheduler => "treadle-scheduler-",
+        }
+    }
+}
+
+/// A directory of this process, which goes when that is gone: at once, or with the next one that is
+/// made beside it.
+#[derive(Debug)]
+pub struct Directory {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl Directory {
     /// Removes what dead processes left in `base`, and makes a new directory there, which only
     /// this user may enter.
-    pub(crate) fn create(base: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn create(base: &Path, kind: Kind) -> io::Result<Self> {
         fs::create_dir_all(base)?;
         remove_stale(base);
         let pid = std::process::id();
         let random = RandomState::new().hash_one(pid);
-        let path = base.join(format!("{PREFIX}{pid}-{random:016x}"));
-        let unfinished = base.join(format!("{PREFIX}{pid}-{random:016x}{UNFINISHED}"));
+        let name = format!("{}{pid}-{random:016x}", kind.prefix());
+        let path = base.join(&name);
+        let unfinished = base.join(format!("{name}{UNFINISHED}"));
         DirBuilder::new().mode(0o700).create(&unfinished)?;
         let locked = lock_in(&unfinished, true).and_then(|lock| {
             fs::rename(&unfinished, &path)?;
             Ok(lock)
         });
         match locked {
-            Ok(lock) => Ok(Directory { path, _lock: lock }),
+            Ok(lock) => {
+                withhold(lock.as_raw_fd());
+                Ok(Directory { path, lock })
+            }
             Err(error) => {
                 let _ = fs::remove_dir_all(&unfinished);
                 Err(error)
@@ -50,14 +88,37 @@ impl Directory {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Removes the directory with all that is in it.
-    pub(crate) fn remove(&self) {
-        // Nobody is left to tell, and the next store here removes what remains.
-        let _ = fs::remove_dir_all(&self.path);
+    pub fn remove(&self) {
+        remove_directory(&self.path);
+    }
+}
+
+/// Removes the directory of this process at `path`, while others may still write there.
+pub fn remove_directory(path: &Path) {
+    // Under another name nothing is added to it.
+    let name = path.file_name().and_then(|name| name.to_str());
+    let doomed = name.and_then(|name| {
+        let (name, _) = name.rsplit_once('-')?;
+        let random = RandomState::new().hash_one(name);
+        Some(path.with_file_name(format!("{name}-{random:016x}")))
+    });
+    let path = match doomed {
+        Some(doomed) if fs::rename(path, &doomed).is_ok() => doomed,
+        _ => path.to_owned(),
+    };
+    // Nobody is left to tell, and whoever comes next removes what remains.
+    let _ = fs::remove_dir_all(path);
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        give_back(self.lock.as_raw_fd());
     }
 }
 
@@ -102,13 +163,43 @@ fn remove_stale(base: &Path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(_) => continue,
         };
-        let _ = fs::remove_dir_all(&path);
+        if !has_used(&path, DEPTH) {
+            let _ = fs::remove_dir_all(&path);
+        }
     }
 }
 
-/// Whether `name` ends in `.new`, if it is that of a store's directory.
+/// How deep below a cluster's directory those of its workers are.
+const DEPTH: usize = 2;
+
+/// Whether a process has a directory inside this one: when the process of a cluster is gone, its
+/// workers have a moment to end.
+fn has_used(directory: &Path, depth: usize) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            return false;
+        }
+        let is_one = entry.file_name().to_str().and_then(unfinished).is_some();
+        let used = || {
+            let locked = lock_in(&path, false);
+            locked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        (is_one && used()) || (depth > 1 && has_used(&path, depth - 1))
+    })
+}
+
+/// Whether `name` ends in `.new`, if it is that of a directory of ours.
 fn unfinished(name: &str) -> Option<bool> {
-    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let of_kind = |kind: Kind| unfinished_after(name.strip_prefix(kind.prefix())?);
+    Kind::ALL.into_iter().find_map(of_kind)
+}
+
+fn unfinished_after(rest: &str) -> Option<bool> {
+    let (pid, rest) = rest.split_once('-')?;
     let (random, unfinished) = match rest.strip_suffix(UNFINISHED) {
         Some(random) => (random, true),
         None => (rest, false),

@@ -52,6 +52,7 @@ mod state;
 mod stats;
 mod store;
 
+pub use directory::{Directory, Kind as DirectoryKind, remove_directory};
 pub use disk::{Disk, LocalDisk};
 pub use error::{PutError, StoreError};
 pub use object::{Form, Frames, Live, Memory, ObjectId, Overlap};

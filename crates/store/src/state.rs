@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::directory::Directory;
+use crate::directory::{Directory, Kind};
 use crate::ledger::{Cost, Key, Ledger};
 use crate::{Disk, Form, Frames, Live, Memory, Options, StoreError, Tally};
 
@@ -147,7 +147,7 @@ impl Inner {
         if target > limit {
             return Err(StoreError::Target { target, limit });
         }
-        let directory = Directory::create(&options.directory).map_err(|error| {
+        let directory = Directory::create(&options.directory, Kind::Store).map_err(|error| {
             let file = options.directory.clone();
             StoreError::disk("make a directory in", file, Arc::new(error))
         })?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::{Fixture, LONG, Seen, Value, eventually, id};
-use treadle_store::{Options, Store, StoreError};
+use treadle_store::{Directory, DirectoryKind, Options, Store, StoreError};
 
 const BASE: &str = "TREADLE_TEST_STORE_BASE";
 
@@ -222,4 +222,51 @@ fn a_forked_child_does_not_touch_its_parents_files() {
     // The child's end did not give the lock up.
     let _second = Store::open(options(base.path())).unwrap();
     assert!(store.directory().exists());
+}
+
+#[test]
+fn a_cluster_that_is_gone_waits_for_its_workers() {
+    let base = tempfile::tempdir().unwrap();
+    let cluster = base.path().join("treadle-cluster-1-0123456789abcdef");
+    let place = cluster.join("worker-0");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(cluster.join("lock"), "").unwrap();
+    let worker = Directory::create(&place, DirectoryKind::Worker).unwrap();
+    let next = Directory::create(base.path(), DirectoryKind::Cluster).unwrap();
+    assert!(worker.path().exists());
+    next.remove();
+    drop(worker);
+    let _next = Directory::create(base.path(), DirectoryKind::Cluster).unwrap();
+    assert!(!cluster.exists());
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_lock() {
+    let base = tempfile::tempdir().unwrap();
+    let directory = Directory::create(base.path(), DirectoryKind::Worker).unwrap();
+    let path = directory.path().to_path_buf();
+    // SAFETY: the child waits for its end without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: waits, and ends the process.
+        unsafe {
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    assert!(child > 0);
+    drop(directory);
+    // Another test may start a process, which has copies of everything for a moment.
+    let gone = std::panic::catch_unwind(|| {
+        eventually("removed", || {
+            drop(Directory::create(base.path(), DirectoryKind::Worker).unwrap());
+            !path.exists()
+        });
+    });
+    // SAFETY: the child that was made above.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    gone.unwrap();
 }

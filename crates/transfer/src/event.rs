@@ -1,6 +1,8 @@
 //! What goes into a [`Pair`](crate::Pair), what comes out of it, and what peers tell each other.
 
-use std::time::Duration;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use thiserror::Error;
 
@@ -191,6 +193,8 @@ pub enum Event {
     Ended(StripeId),
     /// Time passed.
     Tick,
+    /// This process was stopped for some time, and heard nobody meanwhile: nobody was silent.
+    Woke,
 }
 
 /// Why an object did not arrive.

@@ -1,5 +1,6 @@
 //! Which of an object's frames travel in its header, and which regions of memory the rest fills.
 
+use alloc::vec::Vec;
 use thiserror::Error;
 
 /// Length of every extent but the last of a region, in bytes. Large enough that a header and two

@@ -25,6 +25,10 @@
 //! [`Pair`] is the state machine: [`Pair::handle`] takes events with the time and appends effects.
 //! It has no IO, clock, threads or randomness, and [`Pair::check`] verifies its invariants.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod event;
 pub mod layout;
 mod pair;

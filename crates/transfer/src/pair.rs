@@ -1,6 +1,7 @@
 //! The state machine of a pair of peers: both halves, and whether the other side is there.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::event::{
     Config, Effect, Event, Extent, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -109,6 +110,8 @@ impl Pair {
             }
             Event::Ended(stripe) => self.receiver.ended(stripe, effects),
             Event::Tick => self.tick(now, effects),
+            // The other side has the whole timeout again.
+            Event::Woke => self.heard = now,
         }
         let is_end = |effect: &Effect| matches!(effect, Effect::End(_));
         if let Some(at) = effects[from..].iter().position(is_end)

@@ -5,7 +5,7 @@
 //! rate is compared with the base. A clear gain is kept and is the base of the next trial; otherwise
 //! the additional stripes are given up, and the next trial waits, each time twice as long.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// How long a rate is measured, in time with something to send.
 const WINDOW: Duration = Duration::from_millis(80);

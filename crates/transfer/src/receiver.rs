@@ -1,6 +1,9 @@
 //! The receiving half of a pair: credit, memory, what arrived.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -390,7 +393,7 @@ impl Receiver {
     }
 
     pub(crate) fn end(&mut self, end: &PairEnd, effects: &mut Vec<Effect>) {
-        for stripe in std::mem::take(&mut self.stripes).into_keys() {
+        for stripe in core::mem::take(&mut self.stripes).into_keys() {
             effects.push(Effect::DropIncoming(stripe));
         }
         // What is complete can still be taken.

@@ -1,7 +1,10 @@
 //! The sending half of a pair: offers, extents, stripes.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -540,7 +543,7 @@ impl Sender {
 
     pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         // After a rest, there was none for some time, and nothing could stall.
-        if self.active.is_empty() || std::mem::take(&mut self.rested) {
+        if self.active.is_empty() || core::mem::take(&mut self.rested) {
             self.idle_at = now;
         }
         let stalled: Vec<_> = self
@@ -624,13 +627,13 @@ impl Sender {
     }
 
     pub(crate) fn end(&mut self, end: &PairEnd, effects: &mut Vec<Effect>) {
-        for stripe in std::mem::take(&mut self.stripes).into_keys() {
+        for stripe in core::mem::take(&mut self.stripes).into_keys() {
             effects.push(Effect::Drop(stripe));
         }
         self.waiting.clear();
         self.active.clear();
         self.offered = 0;
-        for object in std::mem::take(&mut self.objects).into_keys() {
+        for object in core::mem::take(&mut self.objects).into_keys() {
             effects.push(Effect::SendFailed(object, Failure::Pair(end.clone())));
         }
     }

@@ -426,6 +426,24 @@ fn what_arrives_on_a_stripe_is_a_sign_of_life() {
 }
 
 #[test]
+fn who_was_stopped_has_heard_no_silence() {
+    let config = Config::default();
+    let timeout = config.timeout;
+    let mut one = One::new(config);
+    one.now += timeout * 2;
+    one.handle(Event::Woke);
+    one.handle(Event::Tick);
+    assert_eq!(one.pair.ended(), None);
+    // The other side may wake later, by as much as it may be silent.
+    one.now += timeout;
+    one.handle(Event::Tick);
+    assert_eq!(one.pair.ended(), None);
+    one.now += Duration::from_millis(1);
+    one.handle(Event::Tick);
+    assert!(matches!(one.pair.ended(), Some(PairEnd::Silent(_))));
+}
+
+#[test]
 fn a_full_buffer_that_drains_slowly_is_no_stall() {
     let timeout = Config::default().timeout;
     let mut one = One::sending(Config::default(), 2);

@@ -16,10 +16,6 @@ const SEEDS: u64 = 2_000;
 const SHOWN: usize = 20;
 
 fn variable(name: &str) -> Option<u64> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "which seeds to run is the caller's choice"
-    )]
     let value = std::env::var(name).ok()?;
     Some(
         value

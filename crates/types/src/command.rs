@@ -27,7 +27,8 @@ pub enum Command {
     Release(ObjectId),
     /// Get a value from one of the holders and keep it. Answered by
     /// [`Stored`](crate::Report::Stored), [`CopyFailed`](crate::Report::CopyFailed) or
-    /// [`NotCopyable`](crate::Report::NotCopyable).
+    /// [`NotCopyable`](crate::Report::NotCopyable). Where the value is already, the report that said
+    /// so is the answer.
     Copy {
         /// The value.
         object: ObjectId,

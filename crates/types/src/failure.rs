@@ -1,6 +1,8 @@
 //! Why a task has no value.
 
-use std::fmt;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
 
 use bytes::Bytes;
 

@@ -1,12 +1,12 @@
 //! Names of things, as integers.
 
-use std::fmt;
+use core::fmt;
 
 pub use treadle_graph::TaskId;
 
 /// Which run of a task. A task that is given to a worker again, after a loss, a failure or a
 /// retraction, has the next attempt; and so has the next task that is given the same [`TaskId`]:
-/// an attempt is never used twice for one id.
+/// an attempt is never used twice for one id. The scheduler retires an id long before they run out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Attempt(pub u32);
 

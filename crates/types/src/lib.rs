@@ -6,6 +6,10 @@
 //!
 //! The crate is pure, and has no behaviour beyond encoding.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod command;
 mod failure;
 mod ids;

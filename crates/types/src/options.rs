@@ -1,6 +1,7 @@
 //! How a task wants to be run.
 
 use crate::Symbol;
+use alloc::vec::Vec;
 
 /// What runs first: the smaller. A later submission comes after an earlier one of the same user
 /// priority, and within a submission the rank of the planned order decides.

@@ -1,6 +1,6 @@
 //! What a worker tells the scheduler.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use bytes::Bytes;
 

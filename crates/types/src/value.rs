@@ -4,7 +4,10 @@
 //! and integers are varints (LEB128, integers zigzag-coded), floats eight bytes, little-endian.
 //! Tags from [`TAG_RECIPE`] on belong to recipes, which only the Python side reads.
 
-use std::borrow::Cow;
+use alloc::borrow::Cow;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The tags of the values.
 #[allow(missing_docs)]
@@ -212,7 +215,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn str(&mut self) -> Result<&'a str, DecodeError> {
         let start = self.at;
-        std::str::from_utf8(self.blob()?).map_err(|_| DecodeError::Malformed(start))
+        core::str::from_utf8(self.blob()?).map_err(|_| DecodeError::Malformed(start))
     }
 
     /// A count of things that take at least a byte each, so that it can be trusted for an

@@ -2,11 +2,6 @@
 //!
 //! `cargo run --release -p treadle-worker --example cost`
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the time is what is measured; the core does not see it"
-)]
-
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

@@ -1,6 +1,7 @@
 //! What happens to a worker, and what follows.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use bytes::Bytes;
 use treadle_types::{ClientId, Command, ObjectId, Report, Returned, WorkerId};
@@ -31,6 +32,14 @@ pub enum Event {
         from: WorkerId,
         /// The size of the value, which is now in the store; `None`: it did not come.
         nbytes: Option<u64>,
+    },
+    /// A fetch has ended: there is no room here for the value, for which nobody who has it is to
+    /// blame.
+    NoRoom {
+        /// The value.
+        object: ObjectId,
+        /// Who was asked.
+        from: WorkerId,
     },
     /// A fetch has ended: who was asked has the value, and cannot serialise it.
     Immovable {

@@ -1,6 +1,6 @@
 //! Whose turn it is to be fetched.
 
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use treadle_types::WorkerId;
 

@@ -5,6 +5,10 @@
 //!
 //! The crate is pure: no IO, clock, threads or randomness.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 mod error;
 mod event;
 mod fetches;

@@ -1,7 +1,9 @@
 //! What a worker knows, by object.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::{BuildHasherDefault, Hasher};
+use hashbrown::HashMap;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -125,7 +127,7 @@ impl Objects {
     pub(crate) fn remove(&mut self, slot: u32) -> State {
         let entry = &mut self.entries[slot as usize];
         debug_assert!(entry.waiters.is_empty() && entry.readers == 0 && !entry.copy);
-        let state = std::mem::replace(&mut entry.state, State::Vacant);
+        let state = core::mem::replace(&mut entry.state, State::Vacant);
         self.slots.remove(&entry.object.to_u64());
         self.vacant.push(slot);
         state

@@ -1,7 +1,8 @@
 //! Tasks that may start.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use treadle_types::Priority;
 

@@ -4,7 +4,7 @@ mod check;
 mod fetching;
 mod tasks;
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use treadle_types::{Command, ObjectId};
 
@@ -124,6 +124,7 @@ impl Worker {
                 from,
                 nbytes,
             } => self.fetched(object, from, nbytes, effects)?,
+            Event::NoRoom { object, from } => self.no_room(object, from, effects)?,
             Event::Immovable {
                 object,
                 from,

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use treadle_types::{Command, Report};
+use treadle_types::{Command, Report, WorkerId};
 use treadle_worker::{Config, Effect, Event, Status};
 
 #[test]
@@ -44,6 +44,35 @@ fn holders_are_asked_one_after_the_other() {
     assert_eq!(worker.assign(task(2, vec![at(1, &[7, 8])])), [fetch(1, 7)]);
     assert_eq!(worker.not_fetched(1, 7), [fetch(1, 8)]);
     assert_eq!(worker.fetched(1, 8, 12), [stored(1, 12), run_with(2, &[1])]);
+}
+
+#[test]
+fn no_room_here_speaks_against_no_holder() {
+    let mut worker = Bench::new(1);
+    let no_room = |from| Event::NoRoom {
+        object: object(1),
+        from: WorkerId(from),
+    };
+    worker.assign(task(2, vec![at(1, &[7, 8, 9])]));
+    assert_eq!(worker.not_fetched(1, 7), [fetch(1, 8)]);
+    // Those that were asked before did not have it; the last one has, and did its part.
+    assert_eq!(worker.event(no_room(8)), [unavailable(2, 1, &[7])]);
+    assert!(worker.0.is_empty());
+    // There may be room for it later.
+    worker.assign(task(3, vec![at(1, &[8])]));
+    assert_eq!(worker.fetched(1, 8, 12), [stored(1, 12), run_with(3, &[1])]);
+    // A copy that was asked for will not be, and a value that nobody wants any more is forgotten.
+    assert_eq!(worker.copy(4, &[8]), [fetch(4, 8)]);
+    let no_copy = Effect::Report(Report::CopyFailed {
+        object: object(4),
+        tried: Default::default(),
+    });
+    let lost = Event::NoRoom {
+        object: object(4),
+        from: WorkerId(8),
+    };
+    assert_eq!(worker.event(lost), [no_copy]);
+    assert!(worker.0.fetching() == (0, 0));
 }
 
 #[test]
@@ -173,7 +202,8 @@ fn a_copy_is_made_and_reported_once() {
     assert_eq!(worker.copy(1, &[7]), [fetch(1, 7)]);
     assert_eq!(worker.assign(task(2, vec![here(1)])), []);
     assert_eq!(worker.fetched(1, 7, 12), [stored(1, 12), run_with(2, &[1])]);
-    assert_eq!(worker.copy(1, &[7]), [stored(1, 10)]);
+    // It was said already, and the scheduler has asked before it heard.
+    assert_eq!(worker.copy(1, &[7]), []);
 }
 
 #[test]

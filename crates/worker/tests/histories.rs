@@ -91,7 +91,10 @@ impl Outside {
             7 => self.worker.release(object_number),
             8 => self.worker.release(low),
             9 => {
-                *self.copies.entry(object(low)).or_default() += 1;
+                // Where it is, it was reported.
+                if self.worker.status(low) != Some(Status::Stored) {
+                    *self.copies.entry(object(low)).or_default() += 1;
+                }
                 self.worker.copy(low, &[2])
             }
             10 => self.worker.gone(low),

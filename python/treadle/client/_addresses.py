@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["Credentials", "complete", "forget", "known", "of_file", "of_security", "remember"]
+from treadle import _scheduler_file
+from treadle._security import default_is_tls, of_prefix
+
+__all__ = ["Credentials", "complete", "forget", "has_tls", "known", "of_file", "remember"]
 
 SCHEME = "treadle://"
 SCHEME_TLS = "treadle+tls://"
@@ -17,9 +20,11 @@ SCHEME_TLS = "treadle+tls://"
 class Credentials(NamedTuple):
     """What a connection needs beyond an address: keyword arguments of ``_core.Connection``."""
 
-    secret: bytes | str | None = None
+    secret: bytes | str | Path | None = None
     certificates: Mapping[str, str] | None = None
     insecure: bool = False
+    #: The id of the cluster that is meant.
+    cluster: str | None = None
 
 
 _lock = threading.Lock()
@@ -27,19 +32,28 @@ _known: dict[str, Credentials] = {}
 
 
 def complete(address: str, certificates: Mapping[str, str] | None = None) -> str:
-    """Return an address with its scheme, which certificates decide where it has none."""
+    """Return an address with its scheme: certificates decide, or Dask's configuration, if it has none.
+
+    ``tcp://`` and ``tls://`` are what people are used to write.
+    """
+    if address.startswith("tls://"):
+        return SCHEME_TLS + address.removeprefix("tls://")
     if address.startswith("tcp://"):
-        # What people are used to write.
-        address = address.removeprefix("tcp://")
+        return (SCHEME_TLS if certificates else SCHEME) + address.removeprefix("tcp://")
     if "://" in address:
         return address
-    return f"{SCHEME_TLS if certificates else SCHEME}{address}"
+    return f"{SCHEME_TLS if certificates or default_is_tls() else SCHEME}{address}"
+
+
+def has_tls(address: str) -> bool:
+    """Return whether connections to a complete address are encrypted."""
+    return address.startswith(SCHEME_TLS)
 
 
 def remember(
     address: str,
     *,
-    secret: bytes | str | None = None,
+    secret: bytes | str | Path | None = None,
     certificates: Mapping[str, str] | None = None,
     insecure: bool = False,
 ) -> None:
@@ -60,38 +74,17 @@ def known(address: str) -> Credentials:
         return _known.get(complete(address), Credentials())
 
 
-def of_security(security: Any) -> Mapping[str, str] | None:
-    """Return the certificates that a ``distributed.Security`` names, if it has any.
+def of_file(path: str | os.PathLike[str]) -> tuple[str, Credentials]:
+    """Return what a scheduler file says: an address, and what lets this user in there.
 
     Raises
     ------
     ValueError
-        It demands encryption but has no certificate for a client.
-    """
-    authority = getattr(security, "tls_ca_file", None)
-    for role in ("client", "worker", "scheduler"):
-        certificate = getattr(security, f"tls_{role}_cert", None)
-        if certificate and authority:
-            # Dask lets one file hold both.
-            key = getattr(security, f"tls_{role}_key", None) or certificate
-            return {"ca": str(authority), "certificate": str(certificate), "key": str(key)}
-    if getattr(security, "require_encryption", False):
-        raise ValueError("the Security object demands encryption but names no certificates")
-    return None
-
-
-def of_file(path: str | os.PathLike[str]) -> tuple[str, Credentials]:
-    """Return what a scheduler file says: an address, and where the secret is.
-
-    Raises
-    ------
-    ValueError, KeyError
         The file is not (yet) one.
+    OSError
+        Others may have written it, or can read what they should not.
     """
-    with open(path, encoding="utf-8") as file:
-        values = json.load(file)
-    secret = None
-    if secret_file := values.get("secret_file"):
-        with open(secret_file, "rb") as file_of_secret:
-            secret = file_of_secret.read().strip()
-    return str(values["address"]), Credentials(secret)
+    found = _scheduler_file.read(path)
+    secret = None if found.secret_file is None else Path(found.secret_file)
+    certificates = None if found.tls is None else of_prefix(found.tls)
+    return found.address, Credentials(secret, certificates, cluster=found.cluster)

@@ -27,15 +27,19 @@ from treadle.client._distributed import (
     futures_of,
     parse_timedelta,
 )
+from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
 from treadle.client._observed import tell_plugins
 from treadle.client._scatter import Scattering
-from treadle.client._state import Expected, State
+from treadle.client._state import Cancellation, Expected, State
 from treadle.client._viewing import Viewing
 
 __all__ = ["Client"]
+
+# How often something is submitted whose arguments other threads cancel meanwhile.
+_ATTEMPTS = 10
 
 
 class Client(Viewing):
@@ -57,8 +61,17 @@ class Client(Viewing):
     memory_limit
         Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is,
         ``"auto"`` or 0 for none.
-    secret, certificates, insecure
-        As for :func:`treadle.transfer.connect`; ``security`` takes a ``distributed.Security`` too.
+    secret
+        What both sides must know: bytes or a string are the secret itself, a ``pathlib.Path`` is the
+        file that holds it. By default it is the user's own, or, with TLS, none.
+    certificates
+        The prefix that ``treadle certs`` printed (``"treadle-certs/node"``), or a dictionary
+        ``{"ca": PATH, "certificate": PATH, "key": PATH}``.
+    insecure
+        Allow other machines without TLS. The secret is proved all the same.
+    security
+        A ``distributed.Security``, a dictionary of its parameters, or, only where the client starts
+        the cluster, True.
     **kwargs
         What ``distributed.Client`` takes; without an address, what :class:`LocalCluster` takes.
 
@@ -129,11 +142,12 @@ class Client(Viewing):
         else:
             validate_key(key)
         with self._refcount_lock:
-            state = self.futures.get(key)
-            if state is not None:
-                state.refs += 1
-                return Future(key, self, state)
+            future = self._claim(key)
+        state = future._bound()[1]
+        if state.sent:
+            return future
         if allow_other_workers and workers is None:
+            future.release()
             raise ValueError("Only use allow_other_workers= if using workers=")
         annotations = _options.annotated(
             workers=workers,
@@ -145,46 +159,53 @@ class Client(Viewing):
         if self._observed:
             tell_plugins(connection, self.id, [key], [key], annotations)
         options = _options.of_call(annotations, actor)
-        future, state = self._new_future(key)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
-        self._submit([state], submit, args, kwargs)
+        self._submit([future], submit, args, kwargs)
+        state.sent = True
         return future
 
-    def _submit(self, states: list[State], submit: Callable[[], None], *arguments: Any) -> None:
-        """Submit, and forget the states if that fails."""
+    def _submit(self, futures: list[Future], submit: Callable[[], None], *arguments: Any) -> None:
+        """Submit, and give the futures up if that fails."""
         start = perf_counter_ns() if self._recorders else 0
+        attempts = _ATTEMPTS
+        held: list[Future] = []
         try:
-            try:
-                submit()
-            except _core.MissingDependencyError:
-                # A future among the arguments is another client's, or was cancelled.
-                found: list[Any] = []
-                find_futures(arguments, found)
-                held = [Future(key, self) for key in {future.key for future in found}]
-                submit()
-                for future in held:
-                    future.release()
+            while True:
+                try:
+                    submit()
+                    break
+                except _core.MissingDependencyError:
+                    attempts -= 1
+                    if not attempts:
+                        raise
+                    # A future among the arguments is another client's, or was cancelled: by another
+                    # thread, it may be at any time.
+                    found: list[Any] = []
+                    find_futures(arguments, found)
+                    held += [Future(key, self) for key in {future.key for future in found}]
+            for future in held:
+                future.release()
+            for future in futures:
+                # Another thread has cancelled it meanwhile.
+                if future._state is not None and future._state.over is not None:
+                    self._disown(future._state)
         except BaseException:
-            self._withdraw(states)
+            self._withdraw(futures)
             raise
         if start:
-            self._record("submit", start, len(states))
+            self._record("submit", start, len(futures))
 
-    def _new_future(self, key: Hashable) -> tuple[Future, State]:
-        state = State(key)
-        state.refs = 1
-        with self._refcount_lock:
-            self.futures[key] = state
-        return Future(key, self, state), state
+    def _disown(self, state: State) -> None:
+        connection = self._connection
+        if connection is not None and not isinstance(connection, Early):
+            with self._refcount_lock:
+                connection.disown(state, self.futures)
 
-    def _withdraw(self, states: list[State]) -> None:
-        """Forget keys that could not be submitted."""
-        with self._refcount_lock:
-            for state in states:
-                if self.futures.get(state.key) is state:
-                    del self.futures[state.key]
-        for state in states:
-            state.forget()
+    def _withdraw(self, futures: list[Future]) -> None:
+        """Give up futures of keys that could not be submitted."""
+        for future in futures:
+            future.release()
+        self._collect()
 
     def map(
         self,
@@ -253,20 +274,34 @@ class Client(Viewing):
         options = _options.of_call(annotations, actor)
         keys = self._keys_of_calls(connection, func, iterables, key, pure and not actor, kwargs)
         futures: list[Future] = []
+        # Those that are to be submitted: a key may occur twice.
         states: list[State] = []
+        # The same, once it matters.
+        seen: set[State] | None = None
         fresh = []
-        known = self.futures
+        known, count = self.futures, _core.count
         with self._refcount_lock:
             for name in keys:
                 state = known.get(name)
                 if state is None:
-                    state = known[name] = State(name)
-                    states.append(state)
-                    fresh.append(True)
+                    # As `_claim`, without a call: there may be millions.
+                    state = State(name)
+                    future = Future(name, self, state)
+                    count(future)
+                    known[name] = state
+                    new = True
                 else:
-                    fresh.append(False)
-                state.refs += 1
-                futures.append(Future(name, self, state))
+                    future = self._claim(name)
+                    new = not state.sent
+                    if new:
+                        seen = set(states) if seen is None else seen
+                        new = state not in seen
+                if new:
+                    states.append(state)
+                    if seen is not None:
+                        seen.add(state)
+                fresh.append(new)
+                futures.append(future)
         if not states:
             return futures
         if len(states) != len(fresh):
@@ -281,7 +316,9 @@ class Client(Viewing):
                 arguments = compress(arguments, fresh)
             connection.submit_calls(keys, states, func, arguments, kwargs, options)
 
-        self._submit(states, submit, iterables, kwargs)
+        self._submit(futures, submit, iterables, kwargs)
+        for state in states:
+            state.sent = True
         return futures
 
     @staticmethod
@@ -368,23 +405,17 @@ class Client(Viewing):
     ) -> dict[Hashable, Future]:
         start = perf_counter_ns() if self._recorders else 0
         futures = {}
-        states = []
-        fresh = []
         with self._refcount_lock:
             for key in wanted:
-                state = self.futures.get(key)
-                if state is None:
-                    state = State(key) if key in graph else Expected(key)
-                    self.futures[key] = state
-                    fresh.append(state)
-                state.refs += 1
-                states.append(state)
-                futures[key] = Future(key, self, state)
+                futures[key] = self._claim(key, State if key in graph else Expected)
+        states = [future._bound()[1] for future in futures.values()]
         try:
             connection.submit(graph, wanted, states, options, options_of)
         except BaseException:
-            self._withdraw(fresh)
+            self._withdraw(list(futures.values()))
             raise
+        for state in states:
+            state.sent = True
         if start:
             self._record("submit graph", start, len(graph))
         return futures
@@ -392,8 +423,10 @@ class Client(Viewing):
     def _failed_futures(self, wanted: list[Hashable], error: Exception) -> dict[Hashable, Future]:
         futures = {}
         for key in wanted:
-            futures[key], state = self._new_future(key)
+            # Nobody else's: whoever asks for the key again may do better.
+            state = State(key)
             state.set_error(error, None)
+            futures[key] = Future(key, self, state)
         return futures
 
     @contextmanager
@@ -573,18 +606,13 @@ class Client(Viewing):
 
     def _cancel_now(self, futures: Any, reason: str | None, msg: str | None, force: bool) -> None:
         keys = list(dict.fromkeys(future.key for future in futures_of(futures)))
-        states = []
         with self._refcount_lock:
             if self._connection is not None:
                 self._connection.cancel(keys, force, reason, msg)
-                self._connection.release(keys)
+            self._forget(keys, Cancellation(reason, msg))
+            if self._connection is not None:
                 self._connection.flush()
-            for key in keys:
-                state = self.futures.pop(key, None)
-                if state is not None:
-                    states.append(state)
-        for state in states:
-            state.cancel(reason, msg)
+        self._tell_ended()
 
     def cancel(
         self,
@@ -595,6 +623,8 @@ class Client(Viewing):
         msg: str | None = None,
     ) -> Any:
         """Cancel futures; see ``distributed.Client.cancel``."""
+        if self._forked:
+            self._refuse("cancel futures")
         if self.asynchronous if asynchronous is None else asynchronous:
             return self._cancel(futures, reason=reason, msg=msg, force=force)
         return self._cancel_now(futures, reason, msg, force)
@@ -602,8 +632,10 @@ class Client(Viewing):
     async def _retry(self, futures: Any) -> None:
         keys = list(dict.fromkeys(future.key for future in futures_of(futures)))
         connection = self._usable("retry")
-        for key in keys:
-            state = self.futures.get(key)
-            if state is not None and state.status == "error":
-                state.retry()
+        # One that another thread cancels is not pending again.
+        with self._refcount_lock:
+            for key in keys:
+                state = self.futures.get(key)
+                if state is not None and state.status == "error":
+                    state.retry()
         connection.retry(keys)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from queue import Queue
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from treadle.client import _distributed
 from treadle.client._connected import Connected
 from treadle.client._distributed import (
     AsCompletedOfDistributed,
+    FutureCancelledError,
     FutureOfDistributed,
     clean_exception,
     default_client,
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
     from treadle.client._client import Client
 
 __all__ = ["as_completed"]
+
+
+class _Turn:
+    """One that was added: the same future may be added more than once."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Any) -> None:
+        self.future = future
 
 
 class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
@@ -62,11 +72,14 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         *,
         timeout: Any = None,
     ) -> None:
-        self.futures: defaultdict[Any, int] = defaultdict(int)
-        self.queue: Queue[Any] = Queue()
-        # Nobody waits in the queue itself.
-        self._come = self.queue.queue
-        # Reentrant: a future that is done already is queued while it is added.
+        # Both by turn. A turn that comes is for a moment in both, and never in none: a signal handler
+        # may raise in between.
+        self._waiting: dict[_Turn, Any] = {}
+        self._come: dict[_Turn, Any] = {}
+        # For who looks at it. Nobody waits in the queue itself.
+        self.queue: Any = Queue()
+        self.queue.queue = self._come
+        # That of both. Nothing is called with it.
         self.lock = threading.RLock()
         self.with_results = with_results
         self.raise_errors = raise_errors
@@ -80,66 +93,89 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             self.update(futures)
 
     @property
+    def futures(self) -> list[Any]:
+        """The futures that are still to come."""
+        return list(self._waiting.values())
+
+    @property
     def loop(self) -> Any:
         """The event loop for futures that are not Treadle's."""
         return self._loop or default_client().loop
 
     def update(self, futures: Iterable[Any]) -> None:
         """Add several futures."""
-        with self.lock:
-            for future in futures:
-                if type(future) is Future:
-                    client, state = future._bound()
-                    if self._client is None:
-                        self._client = client
-                    elif client is not self._client:
-                        self._foreign = True
-                    self.futures[future] += 1
-                    state.add_waker(partial(self._is_done, future))
-                elif isinstance(future, (FutureOfDistributed, BaseActorFuture)):
+        for future in futures:
+            if type(future) is Future:
+                client, state = future._bound()
+                if self._client is None:
+                    self._client = client
+                elif client is not self._client:
                     self._foreign = True
-                    self.futures[future] += 1
-                    self.loop.add_callback(self._track_future, future)
-                else:
-                    raise TypeError(f"Input must be a future, got {future}")
+                begin = partial(self._begin, state)
+            elif isinstance(future, (FutureOfDistributed, BaseActorFuture)):
+                self._foreign = True
+                begin = partial(self.loop.add_callback, self._track_future)
+            else:
+                raise TypeError(f"Input must be a future, got {future}")
+            turn = _Turn(future)
+            try:
+                self._waiting[turn] = future
+                begin(turn)
+            except BaseException:
+                # Nobody may be going to say that it has come.
+                self._waiting.pop(turn, None)
+                raise
 
-    def _is_done(self, future: Future, state: State) -> None:
+    def _begin(self, state: State, turn: _Turn) -> None:
+        state.add_waker(partial(self._is_done, turn))
+
+    def _is_done(self, turn: _Turn, state: State) -> None:
+        future = turn.future
         if not self.with_results:
-            self._arrived(future, future)
+            self._arrived(turn, future)
         elif state.status == "finished":
             client = future._client
             assert client is not None
-            client._fetch_then([future.key], partial(self._has_value, future))
+            try:
+                client._fetch_then([future.key], partial(self._has_value, turn))
+            except FutureCancelledError as error:
+                self._arrived(turn, (future, error))
         else:
-            self._arrived(future, (future, _result_of(state)))
+            self._arrived(turn, (future, _result_of(state)))
 
-    def _has_value(self, future: Future, values: dict[Any, Any], _errors: dict[Any, Any]) -> None:
+    def _has_value(self, turn: _Turn, values: dict[Any, Any], _errors: dict[Any, Any]) -> None:
+        future = turn.future
         if future.key in values:
-            self._arrived(future, (future, values[future.key]))
+            self._arrived(turn, (future, values[future.key]))
             return
         state = future._bound()[1]
         if state.done() and state.status != "finished":
-            self._arrived(future, (future, _result_of(state)))
+            self._arrived(turn, (future, _result_of(state)))
         else:
-            state.add_waker(partial(self._is_done, future))
+            state.add_waker(partial(self._is_done, turn))
 
-    def _arrived(self, future: Future, item: Any) -> None:
+    def _arrived(self, turn: _Turn, item: Any) -> None:
         with self.lock:
-            if future not in self.futures:
-                return  # cleared meanwhile
-            self.futures[future] -= 1
-            if not self.futures[future]:
-                del self.futures[future]
-            self._come.append(item)
-            waiters, self._waiters = self._waiters, []
-        for loop, waiter in waiters:
+            # If not, it has come already, or was cleared meanwhile.
+            if turn in self._waiting:
+                self._come[turn] = item
+                self._waiting.pop(turn, None)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Tell who waits in event loops, and in other threads than the connection's."""
+        while waiters := self._waiters:
+            loop, waiter = waiters[0]
             call_in(loop, partial(_end, waiter))
+            with suppress(ValueError):
+                waiters.remove((loop, waiter))
         if self._foreign:
             with self.thread_condition:
                 self.thread_condition.notify_all()
 
-    async def _track_future(self, future: Any) -> None:
+    async def _track_future(self, turn: _Turn) -> None:
         """Do what :meth:`_is_done` does for a future that is not Treadle's, in its loop."""
+        future = turn.future
         result: Any = None
         try:
             if isinstance(future, FutureOfDistributed):
@@ -150,18 +186,30 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             pass  # it is done all the same
         if self.with_results:
             result = await future._result(**_quiet(future))
-        self._arrived(future, (future, result) if self.with_results else future)
+        self._arrived(turn, (future, result) if self.with_results else future)
 
     def count(self) -> int:
         """Return how many futures are still to come."""
         with self.lock:
-            return len(self.futures) + len(self._come)
+            return len(self._waiting.keys() | self._come.keys())
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is to come."""
+        return not self._waiting and not self._come
 
     def __repr__(self) -> str:
-        return f"<as_completed: waiting={len(self.futures)} done={len(self._come)}>"
+        return f"<as_completed: waiting={len(self._waiting)} done={len(self._come)}>"
 
-    def _take(self) -> Any:
-        item = self._come.popleft()
+    def _take(self) -> list[Any]:
+        """Take the next item, if there is one."""
+        with self.lock:
+            turn = next(iter(self._come), None)
+            if turn is None:
+                return []
+            self._waiting.pop(turn, None)
+            return [self._come.pop(turn)]
+
+    def _checked(self, item: Any) -> Any:
         if self.with_results and self.raise_errors:
             future, result = item
             if isinstance(future, FutureOfDistributed) and future.status == "error":
@@ -170,10 +218,12 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         return item
 
     def _ready(self) -> bool:
-        return bool(self._come) or not self.futures
+        return bool(self._come) or not self._waiting
 
     def __next__(self) -> Any:
-        while not self._come:
+        while True:
+            if taken := self._take():
+                return self._checked(taken[0])
             if self._deadline.expired:
                 raise _distributed.TimeoutError
             if self.is_empty():
@@ -185,7 +235,6 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
                         self.thread_condition.wait(timeout=0.1)
             else:
                 self._client._block(self._ready, self._deadline.remaining)
-        return self._take()
 
     next = __next__
 
@@ -195,33 +244,34 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         return await wait_for(self._anext(), self._deadline.remaining)
 
     async def _anext(self) -> Any:
-        while not self._come:
+        while not (taken := self._take()):
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             with self.lock:
                 if self._come:
-                    break
-                if not self.futures:
+                    continue
+                if not self._waiting:
                     raise StopAsyncIteration
                 self._waiters.append((loop, waiter))
             await waiter
-        return self._take()
+        return self._checked(taken[0])
 
     def next_batch(self, block: bool = True) -> list[Any]:
         """Return all futures that are done; at least one, unless ``block`` is False."""
         batch = [next(self)] if block else []
-        while self._come:
-            batch.append(self._come.popleft())
+        with self.lock:
+            turns = list(self._come)
+            for turn in turns:
+                self._waiting.pop(turn, None)
+            batch += map(self._come.pop, turns)
         return batch
 
     def clear(self) -> None:
         """Forget all futures."""
         with self.lock:
-            self.futures.clear()
+            self._waiting.clear()
             self._come.clear()
-            waiters, self._waiters = self._waiters, []
-        for loop, waiter in waiters:
-            call_in(loop, partial(_end, waiter))
+        self._wake()
 
 
 def _choose(cls: Any, *_args: Any, **_kwargs: Any) -> Any:

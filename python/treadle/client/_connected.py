@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import dask.config
@@ -19,12 +20,17 @@ from dask.typing import no_default
 from distributed.objects import SchedulerInfo
 
 from treadle import _core, _trace
+from treadle._install import Installation, found_by_client, left_by_client
 from treadle._loop import off_loop
+from treadle._secret import stripped
+from treadle._security import named
 from treadle.client import _addresses, _distributed
 from treadle.client._counting import Counting
+from treadle.client._demands import Demands, check_options
 from treadle.client._distributed import (
     ClientOfDistributed,
     ClosedClientError,
+    FutureCancelledError,
     del_global_client,
     get_global_client,
     parse_timedelta,
@@ -41,7 +47,7 @@ from treadle.client._gather import (
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
 from treadle.client._scheduler import Nodes, Scheduler, stream
-from treadle.client._state import call_in
+from treadle.client._state import NO_REASON, Cancellation, call_in
 from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
 
@@ -70,6 +76,9 @@ class Connected(Counting):
 
     scheduler: Scheduler | None
     cluster: Any
+    _installation: Installation | None = None
+    #: Whether it is of a process from which this one was forked.
+    _forked = False
 
     def __init__(
         self,
@@ -82,19 +91,26 @@ class Connected(Counting):
         asynchronous: bool = False,
         name: str | None = None,
         *,
-        secret: bytes | str | None = None,
-        certificates: Mapping[str, str] | None = None,
+        secret: bytes | str | Path | None = None,
+        certificates: Mapping[str, str] | str | os.PathLike[str] | None = None,
         insecure: bool = False,
         **kwargs: Any,
     ) -> None:
+        # A loop that the parent's threads ran would never answer.
+        _core.refuse_forked()
+        check_options(kwargs, scheduler_file)
+        if address is None and scheduler_file is None:
+            address = dask.config.get("scheduler-address", None)
+        own = _addresses.Credentials(stripped(secret), named(certificates), insecure)
+        role = "worker" if name == "worker" else "client"
+        self._demands = Demands(address, scheduler_file, security, own, role)
         if isinstance(address, str):
-            certificates = certificates or _addresses.of_security(security)
-            address = _addresses.complete(address, certificates)
-        self._credentials = _addresses.Credentials(secret, certificates, insecure)
+            address = self._demands.complete(address)
         self._connection = Early(address if isinstance(address, str) else "")
         self._asyncio_loop = None
         self._observed = False
         self._released = deque()
+        self._ended = deque()
         # Who traces.
         self._recorders: tuple[Spans, ...] = ()
         self._collecting = False
@@ -102,13 +118,14 @@ class Connected(Counting):
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
         self._methods = tasks_instead_of_p2p() if set_as_default else None
+        self._installation = found_by_client(self) if set_as_default else None
         super().__init__(
             address,
             loop,
             timeout,
             set_as_default,
             scheduler_file,
-            security,
+            self._demands.security,
             asynchronous,
             name,
             **kwargs,
@@ -154,11 +171,18 @@ class Connected(Counting):
         return self
 
     async def _find_scheduler(self, timeout: float) -> tuple[str, _addresses.Credentials]:
-        own = known = self._credentials
+        demands = self._demands
+        known = _addresses.Credentials()
         if self.cluster is None and self.scheduler_file is None and self._start_arg is None:
-            options = dict(self._startup_kwargs)
-            options.pop("security", None)
-            make = partial(LocalCluster, timeout=timeout, **options)
+            make = partial(
+                LocalCluster,
+                timeout=timeout,
+                security=None if demands.configured else demands.security,
+                secret=demands.given.secret,
+                certificates=demands.given.certificates,
+                insecure=demands.given.insecure,
+                **self._startup_kwargs,
+            )
             self.cluster = await off_loop(make)
         if self.cluster is not None:
             if not isinstance(self.cluster, LocalCluster):
@@ -168,13 +192,10 @@ class Connected(Counting):
             address, known = await self._read_scheduler_file(timeout)
         else:
             address = self._start_arg
+        address = demands.complete(address)
         if known == _addresses.Credentials():
             known = _addresses.known(address)
-        return address, _addresses.Credentials(
-            own.secret or known.secret,
-            own.certificates or known.certificates,
-            own.insecure or known.insecure,
-        )
+        return address, demands.credentials(address, known)
 
     async def _connect(
         self, address: str, credentials: _addresses.Credentials, timeout: float
@@ -192,6 +213,7 @@ class Connected(Counting):
                 secret=credentials.secret,
                 certificates=credentials.certificates,
                 insecure=credentials.insecure,
+                cluster=credentials.cluster,
                 timeout=max(until - loop.time(), 0.01),
                 info={"pid": os.getpid()},
             )
@@ -211,7 +233,7 @@ class Connected(Counting):
 
     async def _wait_for_local(self, cluster: LocalCluster, timeout: float) -> None:
         """Wait until the workers of this machine have joined."""
-        joining = asyncio.ensure_future(self._wait_for_workers(len(cluster.workers), timeout))
+        joining = asyncio.ensure_future(self._wait_for_workers(cluster.present(), timeout))
         try:
             while not joining.done():
                 await asyncio.wait([joining], timeout=0.1)
@@ -228,7 +250,7 @@ class Connected(Counting):
         while True:
             try:
                 return _addresses.of_file(self.scheduler_file)
-            except (FileNotFoundError, ValueError, KeyError):
+            except (FileNotFoundError, ValueError):
                 # Its writer may not be there yet, or not be through.
                 if loop.time() > until:
                     raise
@@ -260,6 +282,9 @@ class Connected(Counting):
             if self._methods is not None:
                 with self._methods:
                     pass
+        if self._installation is not None:
+            left_by_client(self, self._installation)
+            self._installation = None
         for task in self._events:
             task.cancel()
         self._forget_all()
@@ -308,11 +333,9 @@ class Connected(Counting):
         # Nothing is to be collected again, so nobody is to be woken for that.
         self._collecting = True
         with self._refcount_lock:
-            states = list(self.futures.values())
-            self.futures.clear()
+            self._forget(list(self.futures), NO_REASON)
             self._released.clear()
-        for state in states:
-            state.forget()
+        self._tell_ended()
 
     async def _shutdown(self) -> None:
         self.status = "closing"
@@ -356,14 +379,11 @@ class Connected(Counting):
 
     def _cancel_all(self, reason: str, message: str) -> None:
         with self._refcount_lock:
-            states = list(self.futures.values())
-            if self._connection is not None and states:
-                self._connection.release(list(self.futures))
+            self._forget(list(self.futures), Cancellation(reason, message))
+            if self._connection is not None:
                 self._connection.flush()
-            self.futures.clear()
             self.generation += 1
-        for state in states:
-            state.cancel(reason, message)
+        self._tell_ended()
 
     # Waiting
 
@@ -385,7 +405,7 @@ class Connected(Counting):
         connection = self._connection
         if connection is None:
             self._refuse("wait for it")
-        if self._released:
+        if self._released or self._ended:
             self._collect()
         with blocking():
             in_time = connection.wait(done, timeout)
@@ -401,6 +421,8 @@ class Connected(Counting):
         **kwargs: Any,
     ) -> Any:
         """Call a coroutine function: its result in a thread, a coroutine in an event loop."""
+        if self._forked:
+            self._refuse(f"call {getattr(func, '__name__', func)}")
         if asynchronous is None:
             asynchronous = self.asynchronous
         if func is wait_of_distributed:
@@ -453,11 +475,20 @@ class Connected(Counting):
         keys: list[Hashable],
         done: Callable[[dict[Hashable, Any], dict[Hashable, BaseException]], None],
     ) -> None:
-        """Get the values of finished keys; ``done`` is called in any thread."""
+        """Get the values of finished keys; ``done`` is called in any thread.
+
+        Raises
+        ------
+        FutureCancelledError
+            Another thread has released or cancelled one of them.
+        """
         connection = self._connection
         if connection is None:
             self._refuse("get values")
-        connection.fetch(keys, done)
+        try:
+            connection.fetch(keys, done)
+        except KeyError as error:
+            raise FutureCancelledError(key=error.args[0], reason="released") from None
 
     async def _fetch(
         self, keys: list[Hashable]
@@ -494,6 +525,12 @@ class Connected(Counting):
     # Messages of distributed's code
 
     def _refuse(self, what: str) -> NoReturn:
+        if self._forked:
+            raise ClosedClientError(
+                f"Can't {what}: this client belongs to the parent process, from which this one was "
+                'forked. Start processes that use a client with multiprocessing\'s "spawn" or '
+                '"forkserver", or with subprocess, and make a client there.'
+            )
         raise ClosedClientError(f"Client is {self.status}. Can't {what}.")
 
     def _usable(self, what: str) -> Any:
@@ -501,7 +538,7 @@ class Connected(Counting):
         connection = self._connection
         if connection is None or self.status not in _USABLE:
             self._refuse(what)
-        if self._released:
+        if self._released or self._ended:
             self._collect()
         return connection
 
@@ -566,7 +603,7 @@ def _after_fork() -> None:
     for client in list(connected):
         client._asyncio_loop = None
         client._connection = None
-        client._collecting = True
+        client._collecting = client._forked = True
         client._refcount_lock = threading.RLock()
         client.status = "closed"
     connected.clear()

@@ -64,6 +64,8 @@ dumps: Any = _dumps
 futures_of: Any = _client.futures_of
 get_annotations: Any = dask.get_annotations  # type: ignore[attr-defined]
 get_global_client: Any = _client._get_global_client
+#: What `distributed.client.security-loader` gives for an address, if it is configured.
+security_loaded: Any = _client._maybe_call_security_loader
 parse_timedelta: Any = _utils._parse_timedelta  # type: ignore[attr-defined]
 wait_for: Any = _utils.wait_for
 #: What ``distributed.wait`` hands to ``Client.sync``.

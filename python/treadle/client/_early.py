@@ -51,6 +51,23 @@ class Early:
         token = tokenize(function, kwargs)
         return [f"{funcname(function)}-{tokenize(token, args)}" for args in arguments]
 
+    def collect(self, released: Any, futures: Any, ended: Any, why: Any) -> None:
+        """Do what a connection does with states of futures that are no more."""
+        while released:
+            state = released.popleft()
+            state.refs -= 1
+            if state.refs <= 0 and futures.get(state.key) is state:
+                self.forget([state.key], futures, ended, why)
+
+    def forget(self, keys: list[Any], futures: Any, ended: Any, why: Any) -> None:
+        """Let go of keys, as a connection does."""
+        for key in keys:
+            state = futures.pop(key, None)
+            if state is not None:
+                self._calls.append(("release", ([key],), {}))
+                state.over = why
+                ended.append((state, why))
+
     def is_inline(self, _key: Any) -> bool:
         """Nothing is here yet."""
         return False

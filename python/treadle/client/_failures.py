@@ -114,8 +114,8 @@ class DataLost(FutureCancelledError):  # type: ignore[misc]
         gone = "with the worker that held it" if worker.name else "with the client that brought it"
         if str(key).startswith("treadle-constant-"):
             way = (
-                "no client can bring it again: it was written to after it was submitted, or gave "
-                "way to later constants. Submit what reads it again"
+                "no client can bring it again: no worker could take it, it was written to after it "
+                "was submitted, or it gave way to later constants. Submit what reads it again"
             )
         else:
             way = (

@@ -169,7 +169,11 @@ class _Connector(Connector):
         for client in list(connected):
             if client.scheduler is not None and client.scheduler.address == wanted:
                 return _Feed(client, wanted)
-        raise OSError(f"no client of this process is connected to {wanted}: make a treadle.Client")
+        # Not an OSError, which distributed takes for a scheduler that is not there yet.
+        raise RuntimeError(
+            f"no treadle.Client of this process is connected to {wanted}, and a distributed.Client "
+            "cannot connect to it: use treadle.Client(...), or get_client() of a cluster"
+        )
 
 
 class TreadleBackend(Backend):

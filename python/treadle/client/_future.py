@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dask.utils import shorten_traceback
 from distributed.client import logger
 
+from treadle import _core
+from treadle.client import _callbacks
 from treadle.client._distributed import FutureOfDistributed, clean_exception, parse_timedelta
 from treadle.client._state import State
 
@@ -43,9 +43,9 @@ class Future(FutureOfDistributed):
     ) -> None:
         self.key = key
         self._client = client
-        self._cleared = False
+        # It does not count before the client says so (`_core.count`).
+        self._cleared = True
         if isinstance(state, State):
-            # Whose count of references has been raised already.
             self._state = state
         else:
             self._state = None
@@ -55,7 +55,7 @@ class Future(FutureOfDistributed):
                 self._bind(client, state)
 
     def _bind(self, client: Client, status: Any = None) -> None:
-        self._state = client._adopt(self.key)
+        client._adopt(self)
         handler = client._state_handlers.get(status)
         if handler is not None:
             handler(key=self.key)
@@ -182,12 +182,15 @@ class Future(FutureOfDistributed):
                 logger.exception("Error in callback %s of %s:", fn, self)
                 raise
 
-        executor = _callbacks()
+        put = _callbacks.current().put
+        calls = [call]
+
+        def call_once() -> None:
+            with suppress(IndexError):
+                calls.pop()()
 
         def wake(_: State) -> None:
-            # It cannot while the interpreter ends.
-            with suppress(RuntimeError):
-                executor.submit(call)
+            put(call_once)
 
         state.add_waker(wake)
 
@@ -196,30 +199,11 @@ class Future(FutureOfDistributed):
         self._verify_initialized()
         self.__del__()
 
-    def __del__(self) -> None:
-        # In any thread, between any two instructions: so without a lock, and without raising.
-        try:
-            state, client = self._state, self._client
-            if state is None or client is None or self._cleared:
-                return
-            self._cleared = True
-        except AttributeError:
-            return  # its constructor raised
-        client._give_up(state)
+    # Native: it must not be interrupted by signals.
+    __del__ = _core.give_up
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Future, (self.key,)
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-
-
-def _callbacks() -> ThreadPoolExecutor:
-    """Return distributed's own thread for callbacks."""
-    base = FutureOfDistributed
-    if base._cb_executor is None or base._cb_executor_pid != os.getpid():
-        base._cb_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Callback-Thread")
-        base._cb_executor_pid = os.getpid()
-    executor = base._cb_executor
-    assert isinstance(executor, ThreadPoolExecutor)
-    return executor

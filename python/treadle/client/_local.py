@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,11 +26,16 @@ from distributed.system import MEMORY_LIMIT
 from distributed.utils import format_dashboard_link
 
 from treadle import _core
+from treadle._numbers import amounts
+from treadle._secret import stripped
+from treadle._security import Certificates, certificates_of, named, write_certificates
 from treadle._settings import scheduler_settings
 from treadle.client import _addresses
+from treadle.client._aside import wait_for_asides
+from treadle.client._demands import security_of_cluster
 from treadle.client._process import Death, WorkerProcess, template_of
 from treadle.client._template import Template
-from treadle.sidecar import Sidecar
+from treadle.sidecar import SupervisedSidecar
 from treadle.worker import Service
 
 __all__ = ["LocalCluster"]
@@ -42,8 +48,8 @@ _PATIENCE = 60.0
 # Seconds for all workers to end by themselves.
 _FAREWELL = 5.0
 
-# Of distributed's LocalCluster: nothing here to be told by them.
-_IGNORED = ("asynchronous", "loop", "silence_logs", "worker_dashboard_address", "protocol", "name")
+# Seconds for whoever reads what workers printed.
+_LAST_WORDS = 0.5
 
 
 class LocalCluster:
@@ -70,6 +76,22 @@ class LocalCluster:
     host, scheduler_port
         Where the scheduler listens: on the loopback interface, at any port. Other processes of this
         user can join by the address.
+    security, protocol
+        A ``distributed.Security`` with certificates, or ``"tls://"``: all connections have TLS. With
+        ``True``, or where encryption is demanded and no certificates are named, certificates are
+        made for this cluster. Without either, Dask's configuration decides.
+    secret
+        What both sides must know: bytes or a string are the secret itself, a ``pathlib.Path`` is the
+        file that holds it. By default it is the user's own.
+    certificates
+        The prefix that ``treadle certs`` printed (``"treadle-certs/node"``), or a dictionary
+        ``{"ca": PATH, "certificate": PATH, "key": PATH}``.
+    insecure
+        Allow other machines without TLS. The secret is proved all the same.
+    name
+        Of the cluster, for people.
+    asynchronous, loop, silence_logs, worker_dashboard_address
+        Of distributed's cluster. What they ask for is refused, or warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
     """
@@ -89,10 +111,28 @@ class LocalCluster:
         scheduler_port: int = 0,
         timeout: float = 10.0,
         worker_timeout: float = 10.0,
-        **ignored: Any,
+        security: Any = None,
+        protocol: str | None = None,
+        secret: bytes | str | Path | None = None,
+        certificates: Certificates | str | os.PathLike[str] | None = None,
+        insecure: bool = False,
+        name: str | None = None,
+        asynchronous: bool = False,
+        loop: Any = None,
+        silence_logs: Any = None,
+        worker_dashboard_address: Any = None,
+        **unknown: Any,
     ) -> None:
-        if unknown := sorted(set(ignored) - set(_IGNORED)):
-            raise TypeError(f"treadle.LocalCluster does not take {', '.join(unknown)}")
+        if unknown:
+            raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
+        if asynchronous:
+            raise NotImplementedError(
+                "treadle.LocalCluster does not serve asynchronous=True: "
+                "treadle.Client(asynchronous=True, ...) starts a cluster in an event loop"
+            )
+        _warn_without_effect(loop, silence_logs, worker_dashboard_address)
+        certificates = named(certificates)
+        host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
         if count is not None and count < 0:
             raise ValueError(f"workers={count}: give how many, or none")
@@ -101,34 +141,36 @@ class LocalCluster:
             count = 1 if in_process else CPU_COUNT
         threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
         limit = memory_limit_of(memory_limit, max(count, 1))
+        checked = amounts(resources or {})
         self._lock = threading.Lock()
         self._closed = False
         self._timeout = timeout
-        self.name = secrets.token_hex(4)
+        self.name = name or secrets.token_hex(4)
         self.status = Status.created
         self.workers: dict[str, Any] = {}
         parent = local_directory or dask.config.get("temporary-directory", None)
-        if parent is not None:
-            os.makedirs(parent, exist_ok=True)
-        # Only this user gets into it.
-        self.directory = tempfile.mkdtemp(prefix="treadle-", dir=parent)
-        self.secret_file, self._secret = _secret_of(self.directory)
+        self._directory = _core.Directory("cluster", parent or tempfile.gettempdir())
+        self.directory = str(self._directory.path)
         self._server: Any = None
-        self._sidecar: Sidecar | None = None
+        self._sidecar: SupervisedSidecar | None = None
         try:
+            self._secret = _secret_of(self.directory, stripped(secret))
+            self.secret_file = str(self._secret)
+            self._insecure = insecure
+            self._certificates = self._certificates_of(certificates)
             self._server = _core.Server(
                 f"{host or '127.0.0.1'}:{scheduler_port}",
-                secret=self._secret,
                 http=http_address(dashboard_address),
                 settings=scheduler_settings(worker_timeout),
+                **self._credentials("scheduler"),
             )
             self.scheduler_address: str = self._server.address
-            _addresses.remember(self.scheduler_address, secret=self._secret)
-            self._sidecar = Sidecar(self._connect_sidecar)
+            _addresses.remember(self.scheduler_address, **self._credentials("client"))
+            self._sidecar = SupervisedSidecar(self._connect_sidecar)
             make = self._thread_worker if in_process else self._process_worker
             self._in_process = in_process
             self._make_worker: Callable[..., Any] = partial(
-                make, threads=threads, limit=limit, resources=dict(resources or {})
+                make, threads=threads, limit=limit, resources=checked
             )
             self.scale(count)
         except BaseException:
@@ -137,14 +179,44 @@ class LocalCluster:
         self.status = Status.running
         _alive.add(self)
 
+    def _certificates_of(self, given: Certificates | None) -> dict[str, Certificates]:
+        """Return the certificates of each role; none where there is no TLS."""
+        if given is not None:
+            return dict.fromkeys(("scheduler", "worker", "client"), given)
+        certificates: dict[str, Certificates] = {}
+        if self.security is not None:
+            for role in ("scheduler", "worker", "client"):
+                if found := certificates_of(self.security, role):
+                    certificates[role] = found
+        return certificates
+
+    def _credentials(self, role: str) -> dict[str, Any]:
+        """Return what the connections of a role need."""
+        return {
+            "secret": self._secret,
+            "certificates": self._certificates.get(role),
+            "insecure": self._insecure,
+        }
+
+    def certificates_prefix(self, role: str) -> str | None:
+        """Return where the certificates of a role are, for ``--tls``; None: there is no TLS."""
+        certificates = self._certificates.get(role)
+        if certificates is None:
+            return None
+        directory = os.path.join(self.directory, f"tls-{role}")
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+            return write_certificates(directory, certificates)
+        return os.path.join(directory, "node")
+
     def _connect_sidecar(self, handlers: Any) -> Any:
         return _core.Connection(
             self.scheduler_address,
             "sidecar",
             handlers,
             role="sidecar",
-            secret=self._secret,
             timeout=self._timeout,
+            **self._credentials("scheduler"),
         )
 
     def _thread_worker(
@@ -157,7 +229,7 @@ class LocalCluster:
             memory_limit=limit,
             directory=self._directory_of(name),
             resources=resources,
-            secret=self._secret,
+            **self._credentials("worker"),
         )
 
     def _process_worker(
@@ -172,6 +244,12 @@ class LocalCluster:
         arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
         arguments += ["--local-directory", self._directory_of(name)]
         arguments += ["--secret-file", self.secret_file]
+        if prefix := self.certificates_prefix("worker"):
+            arguments += ["--tls", prefix]
+        if self._insecure:
+            arguments += ["--insecure"]
+        # They end with this process, which has the scheduler: as long as it is stopped, they wait.
+        arguments += ["--scheduler-timeout", "1e9"]
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]
@@ -203,8 +281,8 @@ class LocalCluster:
             self.scheduler_address,
             f"Supervisor-{self.name}-{secrets.token_hex(4)}",
             _Silent(),
-            secret=self._secret,
             timeout=self._timeout,
+            **self._credentials("client"),
         )
         answered: list[Any] = []
         try:
@@ -230,8 +308,14 @@ class LocalCluster:
                 return f"worker {name}: {worker.given_up}"
         return None
 
+    def present(self) -> int:
+        """Return how many workers there are to be: those that the cluster asked to leave are not."""
+        return sum(not worker.left for worker in self.workers.values())
+
     def scale(self, n: int) -> None:
         """Start or retire workers until there are ``n``; those that go hand their values over."""
+        for name in [name for name, worker in self.workers.items() if worker.left]:
+            del self.workers[name]
         names = [str(number) for number in range(n)]
         fresh = [name for name in names if name not in self.workers]
         if fresh:
@@ -298,12 +382,13 @@ class LocalCluster:
         for worker in self.workers.values():
             if isinstance(worker, WorkerProcess):
                 worker.join(timeout)
+        wait_for_asides(_LAST_WORDS)
         if self._sidecar is not None:
             self._sidecar.close()
         if self._server is not None:
             _addresses.forget(self.scheduler_address)
             self._server.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._directory.remove()
         self.status = Status.closed
 
     def __enter__(self) -> LocalCluster:
@@ -332,34 +417,64 @@ class LocalCluster:
         return head + shown
 
 
-def _secret_of(directory: str) -> tuple[str, str]:
-    """Return the secret of this user and its file: other processes of the user can join.
+def _warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: Any) -> None:
+    without_effect = {
+        "loop": loop is not None and "its scheduler and workers have no event loop",
+        "silence_logs": silence_logs not in (None, False, logging.WARNING)
+        and "set the level of the logger 'treadle'",
+        "worker_dashboard_address": worker_dashboard_address is not None
+        and "workers have no pages; the scheduler's show them",
+    }
+    for name, reason in without_effect.items():
+        if reason:
+            warnings.warn(
+                f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
+            )
 
-    Where the user has no place for one, the cluster has its own, which nobody else learns of.
+
+def _secret_of(directory: str, given: bytes | str | Path | None) -> Path:
+    """Return the file of the cluster's secret: this user's own, if none was given.
+
+    With that other processes of the user can join. Where the user has no place for one, the cluster
+    has its own, which nobody else learns of.
     """
-    try:
-        path = os.fspath(_core.user_secret_file())
-        with open(path, encoding="utf-8") as file:
-            return path, file.read().strip()
-    except (OSError, ValueError) as error:
-        logger.info("Only this process can use this cluster: %s", error)
-    path = os.path.join(directory, "secret")
-    secret = secrets.token_hex(32)
+    if isinstance(given, Path):
+        return given
+    if given is None:
+        try:
+            return _core.user_secret_file()
+        except (OSError, ValueError) as error:
+            logger.info("Only this process can use this cluster: %s", error)
+        given = secrets.token_hex(32)
+    secret = given.encode() if isinstance(given, str) else given
+    path = Path(directory, "secret")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
+    with os.fdopen(descriptor, "wb") as file:
         file.write(secret)
-    return path, secret
+    return path
 
 
 class ThreadWorker:
     """A worker on threads of this process."""
 
-    def __init__(self, scheduler: str, *, secret: str, **options: Any) -> None:
-        self._service = Service(connection={"secret": secret})
+    #: As long as it is in its cluster's list, it is there.
+    left = False
+
+    def __init__(
+        self,
+        scheduler: str,
+        *,
+        secret: Path,
+        certificates: Certificates | None,
+        insecure: bool,
+        **options: Any,
+    ) -> None:
+        connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
+        self._service = Service(connection=connection)
         self._native: Any = _core.Worker(
             scheduler,
             service=self._service,
-            secret=secret,
+            **connection,
             info={**Service.info(), "local_directory": options["directory"]},
             **options,
         )
@@ -426,12 +541,15 @@ def http_address(address: str | int | None) -> str | None:
 
 
 def dashboard_at(http: str | None) -> str | None:
-    """Return the link to the pages of a scheduler, as ``distributed.dashboard.link`` has it."""
+    """Return the link to the pages of a scheduler, as ``distributed.dashboard.link`` has it.
+
+    It holds the token that lets in.
+    """
     if http is None:
         return None
     pages = urlsplit(http)
     link: str = format_dashboard_link(pages.hostname, pages.port)
-    return link
+    return f"{link}{'&' if '?' in link else '?'}{pages.query}"
 
 
 _alive: weakref.WeakSet[LocalCluster] = weakref.WeakSet()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from dask.typing import no_default
 from distributed.objects import SchedulerInfo
 
+from treadle import _scheduler_file
 from treadle.client import _distributed
 from treadle.client._connected import Connected
 from treadle.client._distributed import WorkerStartTimeoutError, parse_timedelta
@@ -20,6 +20,8 @@ __all__ = ["Managing"]
 
 class Managing(Connected):
     """A client and its cluster's workers."""
+
+    scheduler_file: str | None
 
     async def _wait_for_workers(self, n_workers: int, timeout: Any = None) -> None:
         loop = asyncio.get_running_loop()
@@ -58,14 +60,17 @@ class Managing(Connected):
         return self._scheduler_identity
 
     def write_scheduler_file(self, scheduler_file: str) -> None:
-        """Write where the scheduler is, and where its secret, for ``scheduler_file=``."""
-        super().write_scheduler_file(scheduler_file)
+        """Write where the scheduler is, and what lets this user in, for ``scheduler_file=``."""
+        if self.scheduler_file:
+            raise ValueError("Scheduler file already set")
+        values = dict(self.scheduler_info())
+        values["cluster"] = self._connection.cluster
         if isinstance(self.cluster, LocalCluster):
-            with open(scheduler_file, encoding="utf-8") as file:
-                values = json.load(file)
             values["secret_file"] = self.cluster.secret_file
-            with open(scheduler_file, "w", encoding="utf-8") as file:
-                json.dump(values, file, indent=2)
+            if prefix := self.cluster.certificates_prefix("client"):
+                values["tls"] = prefix
+        _scheduler_file.write(scheduler_file, values)
+        self.scheduler_file = scheduler_file
 
     async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
         """Drop all tasks and values, and start the workers anew."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
 
+from treadle._numbers import amounts, whole
 from treadle.client._distributed import get_annotations
 
 __all__ = ["Options", "annotated", "of_annotations", "of_call", "of_graph", "resolved"]
@@ -15,6 +16,10 @@ __all__ = ["Options", "annotated", "of_annotations", "of_call", "of_graph", "res
 Options: TypeAlias = dict[str, Any]
 
 _KNOWN = ("priority", "retries", "workers", "allow_other_workers", "resources")
+
+# What fits into messages; a fraction of a priority takes the last place.
+_MOST_RETRIES = 2**32 - 1
+_HIGHEST_PRIORITY = 2**31 - 2
 
 
 def annotated(
@@ -61,6 +66,8 @@ def of_call(annotations: Mapping[str, Any], actor: bool) -> Options | None:
     ------
     TypeError
         An annotation has a value of a wrong type.
+    ValueError
+        A number is out of range.
     """
     if not (annotations or actor):
         return None
@@ -76,15 +83,13 @@ def of_annotations(annotations: Mapping[str, Any]) -> Options:
     if priority := annotations.get("priority"):
         options["priority"] = _priority(priority)
     if retries := annotations.get("retries"):
-        options["retries"] = int(retries)
+        options["retries"] = whole("retries", retries, 0, _MOST_RETRIES)
     if workers := annotations.get("workers"):
         options["workers"] = names(workers)
         if annotations.get("allow_other_workers"):
             options["allow_other"] = True
     if resources := annotations.get("resources"):
-        if not isinstance(resources, Mapping):
-            raise TypeError(f"resources= must be a dict, not {type(resources).__name__}")
-        options["resources"] = {str(name): float(amount) for name, amount in resources.items()}
+        options["resources"] = amounts(resources)
     return options
 
 
@@ -99,7 +104,7 @@ def names(workers: Any) -> list[str]:
 
 def _priority(value: Any) -> int:
     # Distributed takes any number; what is below 1 must not be the same as 0.
-    number = int(value)
+    number = whole("priority", value, -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY)
     if number == value:
         return number
     return number + (1 if value > 0 else -1)

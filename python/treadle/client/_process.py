@@ -1,4 +1,4 @@
-"""A worker process that is watched, and replaced when it dies."""
+"""A worker process that is watched, and replaced when it ends unasked."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from treadle._exit_status import LEFT, OVERFLOWED, RESTART
+from treadle.client._aside import aside, print_aside
 from treadle.client._template import Forked, Template
 
 __all__ = ["Death", "WorkerProcess", "template_of"]
 
 logger = logging.getLogger("treadle.client")
-
-#: Exit status of a worker that was asked to restart (``EX_TEMPFAIL``).
-RESTART = 75
-
-#: Exit status of a worker whose tasks took more memory than its limit (``EX_OSERR``).
-OVERFLOWED = 71
 
 # Ctrl-C is for the client, which ends its workers. Not a session of their own: Linux may share the
 # processors among sessions (autogroup), and then a thread that looks out for an answer cannot yield
@@ -37,10 +32,8 @@ _APART: dict[str, Any] = (
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
 _COMMAND = (sys.executable, *_SAFE_PATH, "-m", "treadle")
 
-# How many times in a row a worker may die before it was of any use.
+# How many times in a row a worker may end before it was of any use: before it said that it listens.
 _PATIENCE = 5
-# Seconds after which a worker that said nothing was of use.
-_USEFUL = 5.0
 # Seconds before the second attempt; each further one doubles them.
 _PAUSE = 0.1
 _LONGEST_LINE = 2000
@@ -100,8 +93,10 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.arguments = list(arguments)
-        #: Why there is no process any more and none will be started, if that is so.
+        #: Why no process could be started, and none will be, if that is so.
         self.given_up: str | None = None
+        #: Whether the cluster asked the process to leave: there is none any more.
+        self.left = False
         self._died = died
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -150,29 +145,28 @@ class WorkerProcess:
                     self._announced = True
                     continue
                 self._log.append(text.rstrip("\n"))
-                with suppress(Exception):
-                    sys.stderr.write(text)
+                print_aside(text)
 
     def _watch(self) -> None:
         failures = 0
         while True:
-            began = time.monotonic()
             oom_kills = _oom_kills()
             status = self._process.wait()
-            lived = time.monotonic() - began
             with self._lock:
                 replacing, self._replacing = self._replacing, False
                 if not self._wanted:
                     break
-            if status == 0 and not replacing:
-                self._end("it was asked to leave")
+            if status == LEFT and not replacing:
+                self._end()
                 break
             if not replacing and status != RESTART:
-                failures = 0 if self._announced or lived > _USEFUL else failures + 1
+                failures = 0 if self._announced else failures + 1
                 self._mourn(status, _oom_kills() > oom_kills)
                 if failures >= _PATIENCE:
-                    self._end(f"it died {failures} times before it was of use:\n{self.log()}")
-                    logger.error("Worker %s is given up: %s", self.name, self.given_up)
+                    self._end(f"it ended {failures} times before it was of use:\n{self.log()}")
+                    aside(
+                        lambda: logger.error("Worker %s is given up: %s", self.name, self.given_up)
+                    )
                     break
                 if failures > 1:
                     self._pause(_PAUSE * 2 ** (failures - 2))
@@ -192,9 +186,10 @@ class WorkerProcess:
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted, seconds)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, failure: str | None = None) -> None:
         with self._changed:
-            self.given_up = reason
+            self.given_up = failure
+            self.left = failure is None
             self._wanted = False
             self._changed.notify_all()
 
@@ -207,11 +202,11 @@ class WorkerProcess:
             out_of_memory and status == -signal.SIGKILL,
             self.log(),
         )
-        logger.warning("%s; it is replaced", death)
+        aside(lambda: logger.warning("%s; it is replaced", death))
         try:
             self._died(death)
         except Exception:
-            logger.exception("The scheduler could not be told that %s", death)
+            aside(lambda: logger.warning("The scheduler could not be told that %s", death))
 
     def restart(self) -> None:
         """Have the process replaced, by force if need be."""

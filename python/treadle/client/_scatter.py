@@ -11,10 +11,8 @@ from dask.tokenize import tokenize
 
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
-from treadle.client._future import Future
 from treadle.client._gather import until
 from treadle.client._scheduler import ask
-from treadle.client._state import State
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
@@ -69,16 +67,16 @@ class Scattering:
         copies = _ALL if broadcast is True else max(1, int(broadcast))
         futures = {}
         states = []
+        again = []
         with client._refcount_lock:
             for key, value in self.values.items():
-                state = client.futures.get(key)
-                if state is None:
-                    state = client.futures[key] = State(key)
-                    states.append(state)
-                state.refs += 1
+                futures[key] = future = client._claim(key)
+                state = future._bound()[1]
                 state.type = type(value)
-                futures[key] = Future(key, client, state)
-        again = [future for key, future in futures.items() if future._state not in states]
+                if state.sent:
+                    again.append(future)
+                else:
+                    states.append(state)
         if states:
             try:
                 connection.put(
@@ -89,9 +87,11 @@ class Scattering:
                     copies=copies,
                 )
             except BaseException:
-                client._withdraw(states)
+                client._withdraw(list(futures.values()))
                 raise
-        await until(state for future in futures.values() if (state := future._state) is not None)
+            for state in states:
+                state.sent = True
+        await until(future._bound()[1] for future in futures.values())
         for future in futures.values():
             if future.status in ("error", "cancelled"):
                 future._bound()[1].throw()

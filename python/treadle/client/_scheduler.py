@@ -68,7 +68,7 @@ async def ask(connection: Calling, node: str, operation: str, argument: Any) -> 
 
     def done(result: Any, error: Any) -> None:
         def settle() -> None:
-            if answer.cancelled():
+            if answer.done():
                 return
             if error is None:
                 answer.set_result(result)
@@ -131,8 +131,11 @@ async def ask_all(
 
 async def ask_python(connection: Calling, node: str, operation: str, kwargs: Any) -> Any:
     """Call a node's Python side, as distributed's handler of that name."""
-    answer = await ask(connection, node, operation, _calls.pack(kwargs))
-    return None if answer is None else _calls.unpack_answer(answer)
+    try:
+        answer = await ask(connection, node, operation, _calls.pack(kwargs))
+        return None if answer is None else _calls.unpack_answer(answer)
+    except Exception as error:
+        return _calls.actors_answer(operation, error)
 
 
 def stream(connection: Calling, operation: str, kwargs: Mapping[str, Any]) -> None:

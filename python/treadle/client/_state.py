@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -15,7 +17,10 @@ from treadle.client._distributed import (
 )
 from treadle.client._failures import Failure, Raised
 
-__all__ = ["Expected", "State"]
+__all__ = ["NO_REASON", "Cancellation", "Expected", "State"]
+
+
+logger = logging.getLogger("treadle.client")
 
 
 class Cancellation(NamedTuple):
@@ -25,7 +30,7 @@ class Cancellation(NamedTuple):
     message: str | None = None
 
 
-_NO_REASON = Cancellation()
+NO_REASON = Cancellation()
 
 Waker = Callable[["State"], None]
 
@@ -37,13 +42,19 @@ class State(FutureStateOfDistributed):
     an event loop; who wants to be told leaves a *waker*, which is called in that thread.
     """
 
-    __slots__ = ("_failure", "_wakers", "refs")
+    __slots__ = ("_failure", "_wakers", "over", "refs", "sent")
 
     #: Another object whenever a key of any client has failed or was cancelled.
     latest_failure: ClassVar[object] = None
 
     # How many futures there are: only changed under the client's lock.
     refs: int
+    # Whether the connection has been told of the key since. Until then whoever has a future of it
+    # does so: another thread that was about to may have failed.
+    sent: bool
+    # Why nothing more will be heard of the key, from the moment on at which the client lets go of it:
+    # another thread may be telling this state something else then.
+    over: Cancellation | None
 
     def __init__(self, key: Hashable) -> None:
         # Not the base class's: there are millions of these.
@@ -51,11 +62,14 @@ class State(FutureStateOfDistributed):
         self.status = "pending"
         self.type = None
         self.refs = 0
+        self.sent = False
+        self.over = None
         self._failure: Any = None
         self._wakers: list[Waker] | None = None
 
     # What the connection calls. Each sets the status last but for waking, so that a thread which
-    # sees the status sees everything else.
+    # sees the status sees everything else. Where a signal handler raises in between, it is called
+    # again.
 
     def finish(self, type: Any = None) -> None:  # noqa: A002 (the name is distributed's)
         """The key has a value."""
@@ -93,16 +107,17 @@ class State(FutureStateOfDistributed):
 
     def cancel(self, reason: str | None = None, msg: str | None = None) -> None:
         """Nobody will get the key's value."""
-        self._failure = Cancellation(reason, msg)
-        self.status = "cancelled"
-        State.latest_failure = object()
-        if self._wakers is not None:
-            self._wake()
+        self.end(Cancellation(reason, msg))
 
     def forget(self) -> None:
         """Nobody has a future of the key any more."""
-        self._failure = _NO_REASON
+        self.end(NO_REASON)
+
+    def end(self, why: Cancellation) -> None:
+        """Nothing more will be heard of the key."""
+        self._failure = why
         self.status = "cancelled"
+        State.latest_failure = object()
         if self._wakers is not None:
             self._wake()
 
@@ -179,27 +194,39 @@ class State(FutureStateOfDistributed):
             self.remove_waker(wake)
 
     def add_waker(self, waker: Waker) -> None:
-        """Have ``waker`` called once, with this state, when it is done: now if it is."""
-        wakers = self._wakers
-        if wakers is None:
-            wakers = self._wakers = []
-        wakers.append(waker)
-        if self.done():
-            # It may have become so before the waker was there to be seen; and another thread may
-            # have taken the list already.
-            self._wakers = None
-            call_all(wakers, self)
+        """Have ``waker`` called with this state when it is done: now if it is.
+
+        It may be called more than once, where a signal handler has interrupted it.
+        """
+        if not self.done():
+            wakers = self._wakers
+            if wakers is None:
+                wakers = self._wakers = []
+            try:
+                wakers.append(waker)
+                if not self.done():
+                    return
+            except BaseException:
+                # One step: a second signal must not come in between.
+                if waker in wakers:
+                    wakers.remove(waker)
+                raise
+            # It became so before the waker was there to be seen, or after. Others are not called: this
+            # thread may have locks that they wait for.
+            if waker in wakers:
+                wakers.remove(waker)
+        waker(self)
 
     def remove_waker(self, waker: Waker) -> None:
         """Do not call ``waker`` any more."""
         wakers = self._wakers
-        if wakers is not None and waker in wakers:
-            wakers.remove(waker)
+        if wakers is not None:
+            with suppress(ValueError):
+                wakers.remove(waker)
 
     def _wake(self) -> None:
-        wakers, self._wakers = self._wakers, None
-        if wakers is not None:
-            call_all(wakers, self)
+        if self._wakers is not None:
+            call_all(self._wakers, self)
 
 
 class Expected(State):
@@ -213,13 +240,22 @@ class Expected(State):
 
 
 def call_all(wakers: list[Waker], state: State) -> None:
-    """Call each waker once, the oldest first, whoever else is doing the same with this list."""
+    """Call each waker, the oldest first, whoever else is doing the same with this list.
+
+    One is taken off when it was called, so that none is lost where a signal handler raises in
+    between. It may be called more than once.
+    """
     while wakers:
         try:
-            waker = wakers.pop(0)
+            waker = wakers[0]
         except IndexError:
             break
-        waker(state)
+        try:
+            waker(state)
+        except Exception:
+            logger.exception("telling who waits for %r", state.key)
+        with suppress(ValueError):
+            wakers.remove(waker)
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ class Viewing(Managing):
         Raises
         ------
         ImportError
-            ipyparallel is not installed: ``pip install 'treadle[ipython]'``.
+            ipyparallel is not installed: ``pip install '.[ipython]'`` in a clone of Treadle.
         """
         if self._engines is None:
             from treadle.views import Engines

@@ -1,6 +1,6 @@
 """The one exception that ends a demo with a message instead of a traceback."""
 
-INSTALL_HINT = "install it with `pip install 'treadle[demo]'`, or run `make demo`"
+INSTALL_HINT = "run `make demo`, or `pip install '.[demo]'` in a clone of Treadle"
 
 
 class DemoError(Exception):

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from treadle.sidecar._sidecar import Sidecar
+from treadle.sidecar._supervised import SupervisedSidecar
 
-__all__ = ["Sidecar"]
+__all__ = ["Sidecar", "SupervisedSidecar"]

@@ -9,10 +9,32 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from distributed.metrics import time
 from distributed.multi_lock import MultiLockExtension
 from distributed.semaphore import SemaphoreExtension
 
-__all__ = ["Leases"]
+from treadle import _core
+
+__all__ = ["Leases", "Semaphores"]
+
+
+class Semaphores(SemaphoreExtension):
+    """distributed's, whose leases do not end by a time in which this process was stopped.
+
+    It did not listen then; whoever holds a lease may have been stopped as well.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._stops = _core.stops()
+        super().__init__(scheduler)  # type: ignore[no-untyped-call]
+
+    def _check_lease_timeout(self) -> None:
+        stops, self._stops = self._stops, _core.stops()
+        if stops != self._stops:
+            now = time()
+            for leases in self.leases.values():
+                leases.update(dict.fromkeys(leases, now))
+        super()._check_lease_timeout()  # type: ignore[no-untyped-call]
 
 
 class Leases:

@@ -151,9 +151,13 @@ class WorkerPlugins:
         self._scheduler.worker_plugins.pop(name, None)
         return await self._broadcast(op="plugin-remove", name=name)
 
-    def all(self) -> list[tuple[str, bytes, int]]:
-        """Return names, pickles and numbers, oldest first."""
-        return [(name, plugin, number) for name, (plugin, number) in self._registered.items()]
+    def names(self) -> list[str]:
+        """Return the names, oldest first."""
+        return list(self._registered)
+
+    def get(self, name: str) -> tuple[bytes, int] | None:
+        """Return a plugin's pickle and number, unless it is registered no more."""
+        return self._registered.get(name)
 
     async def _broadcast(self, **message: Any) -> dict[str, dict[str, Any]]:
         # A worker that is lost meanwhile needs no plugin.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -22,11 +21,11 @@ from distributed.multi_lock import MultiLockExtension
 from distributed.protocol.serialize import Serialized, serialize
 from distributed.publish import PublishExtension
 from distributed.queues import QueueExtension
-from distributed.semaphore import SemaphoreExtension
 from distributed.variable import VariableExtension
 from distributed.versions import get_versions
 from distributed.worker import run as run_function
 
+from treadle import _core
 from treadle._calls import error_of, pack, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
@@ -35,6 +34,7 @@ from treadle._story import told
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
+from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
 
 __all__ = ["SchedulerStandIn"]
@@ -59,7 +59,7 @@ class SchedulerStandIn:
         self._connection = connection
         self._log = Log()
         self._ongoing_background_tasks = AsyncTaskGroup()
-        self._directory: str | None = None
+        self._directory: _core.Directory | None = None
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.address = connection.address
         self.loop = self.io_loop = loop.io_loop
@@ -77,7 +77,7 @@ class SchedulerStandIn:
         self._broker = Broker(longest, self)  # type: ignore[arg-type]
         self._scheduler_plugins = SchedulerPlugins(self)
         self._worker_plugins = WorkerPlugins(self)
-        self.semaphores = SemaphoreExtension(self)
+        self.semaphores = Semaphores(self)
         self.multi_locks = MultiLockExtension(self)
         self.extensions: dict[str, Any] = {
             "semaphores": self.semaphores,
@@ -107,7 +107,8 @@ class SchedulerStandIn:
             "unregister_scheduler_plugin": self._scheduler_plugins.remove,
             "register_worker_plugin": self._worker_plugins.add,
             "unregister_worker_plugin": self._worker_plugins.remove,
-            "worker_plugins": self._worker_plugins.all,
+            "worker_plugins": self._worker_plugins.names,
+            "worker_plugin": self._worker_plugins.get,
             "register_nanny_plugin": not_served("register_nanny_plugin", _NO_NANNY),
             "unregister_nanny_plugin": not_served("unregister_nanny_plugin", _NO_NANNY),
         }
@@ -320,8 +321,8 @@ class SchedulerStandIn:
     def local_directory(self) -> str:
         """A directory for files of this process, made when it is first asked for."""
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="treadle-scheduler-")
-        return self._directory
+            self._directory = _core.Directory("scheduler", tempfile.gettempdir())
+        return str(self._directory.path)
 
     async def upload_file(
         self, filename: str, data: str | bytes, load: bool = True
@@ -358,7 +359,7 @@ class SchedulerStandIn:
             callback.stop()
         self._log.close()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.remove()
         self.status = Status.closed
 
 

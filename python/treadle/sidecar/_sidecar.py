@@ -42,7 +42,7 @@ class Sidecar:
         self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
         self._connection = connect(self)
         try:
-            self._loop = LoopThread("treadle-sidecar")
+            self._loop = LoopThread("treadle-sidecar", self._loop_ended)
             self._loop.run(self._start())
         except BaseException:
             self._connection.close()
@@ -78,6 +78,9 @@ class Sidecar:
     async def _end(self) -> None:
         await self.scheduler.close()
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
+
+    def _loop_ended(self, error: BaseException) -> None:
+        self._ended(f"the event loop ended: {error!r}")
 
     def _ended(self, reason: str) -> None:
         if not self.closed.is_set():
@@ -130,16 +133,23 @@ class Sidecar:
                 await notification(argument)
             else:
                 answer = await self._result(id, node, operation, argument)
-        except Exception as error:
-            failure = errors.dump(error)
+        except BaseException as error:
+            # Locks and queues of all clients are here: nothing that one of them asks for ends them.
+            failure = errors.dump_of_call(error, operation)
         # Nobody waits for it when the connection is over.
         with suppress(ConnectionError):
-            self._connection.answer(id, answer, failure)
+            try:
+                self._connection.answer(id, answer, failure)
+            except ValueError as error:
+                # It is too long; what is said instead is not.
+                failure = errors.dump(ValueError(f"{operation}: {error}"))
+                self._connection.answer(id, None, failure)
 
     async def _result(self, id: int, node: str, operation: str, argument: Any) -> bytes:  # noqa: A002
         handler = self._handler(operation)
         kwargs = unpack(argument, opening=False)
-        parameters = _parameters(handler)
+        # Of the function: a method would keep the sidecar in the cache.
+        parameters = _parameters(getattr(handler, "__func__", handler))
         if "comm" in parameters:
             kwargs["comm"] = None
         if "client" in parameters:

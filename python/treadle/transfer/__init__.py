@@ -20,6 +20,8 @@ here, as is the nature of pickle.
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
+from pathlib import Path
 
 from treadle import _core
 
@@ -61,8 +63,9 @@ def listen(
     address: str = "127.0.0.1:0",
     *,
     tls: Tls = None,
-    secret: bytes | str | None = None,
+    secret: bytes | str | Path | None = None,
     insecure: bool = False,
+    contact: str | Sequence[str] = (),
     stripes: int | None = None,
     max_stripes: int = 16,
     shared_memory: bool = True,
@@ -77,6 +80,10 @@ def listen(
     address
         ``host:port``, ``treadle://host:port``, or ``treadle+tls://host:port``; port 0 takes a free
         one. ``Listener.address`` says which.
+    contact
+        Other addresses that clients connect to and that lead here: of a forwarded port, a container's
+        or a service's. Without TLS, whoever connected to any other address is refused: somebody in
+        between could change what passes.
     tls, secret, insecure, stripes, max_stripes, shared_memory, prefetch, timeout, max_object
         See :func:`connect`.
 
@@ -94,6 +101,7 @@ def listen(
                 "tls": tls,
                 "secret": secret,
                 "insecure": insecure,
+                "contact": contact,
                 "stripes": stripes,
                 "max_stripes": max_stripes,
                 "shared_memory": shared_memory,
@@ -109,7 +117,7 @@ def connect(
     address: str,
     *,
     tls: Tls = None,
-    secret: bytes | str | None = None,
+    secret: bytes | str | Path | None = None,
     insecure: bool = False,
     stripes: int | None = None,
     max_stripes: int = 16,
@@ -129,7 +137,8 @@ def connect(
         Certificates: the prefix of files that ``treadle certs`` made (``"treadle-certs/node"``),
         ``(CA, certificate, key)`` as paths or PEM text, or a ``distributed.Security``.
     secret
-        What both sides must know, 16 bytes at least. By default it is the user's own, in a file that
+        What both sides must know, 16 bytes at least: bytes or a string are the secret itself, a
+        ``pathlib.Path`` is the file that holds it. By default it is the user's own, in a file that
         is made when it is needed, or, with TLS, none.
     insecure
         Allow addresses beyond this machine without TLS. The secret is proved all the same.
@@ -138,7 +147,7 @@ def connect(
     max_stripes
         At most so many by default.
     shared_memory
-        Pass arrays that were born in shared memory (:func:`treadle.empty`) to peers of this host
+        Pass arrays created in shared memory (:func:`treadle.empty`) to peers of this host
         without copying them.
     prefetch
         So many bytes may arrive before they are asked for.

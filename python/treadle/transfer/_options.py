@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypedDict
+
+from treadle import _core
+from treadle._secret import stripped
 
 __all__ = ["ConnectOptions", "ListenOptions", "Tls", "complete", "settings"]
 
@@ -11,11 +16,11 @@ __all__ = ["ConnectOptions", "ListenOptions", "Tls", "complete", "settings"]
 Tls = Any
 
 
-class ListenOptions(TypedDict, total=False):
-    """What :func:`treadle.transfer.listen` takes."""
+class _Options(TypedDict, total=False):
+    """What both take."""
 
     tls: Tls
-    secret: bytes | str | None
+    secret: bytes | str | Path | None
     insecure: bool
     stripes: int | None
     max_stripes: int
@@ -25,16 +30,23 @@ class ListenOptions(TypedDict, total=False):
     max_object: int | None
 
 
-class ConnectOptions(ListenOptions, total=False):
+class ListenOptions(_Options, total=False):
+    """What :func:`treadle.transfer.listen` takes."""
+
+    contact: str | Sequence[str]
+
+
+class ConnectOptions(_Options, total=False):
     """What :func:`treadle.transfer.connect` takes."""
 
     connect_timeout: float
 
 
-_DEFAULTS: ConnectOptions = {
+_DEFAULTS: dict[str, Any] = {
     "tls": None,
     "secret": None,
     "insecure": False,
+    "contact": (),
     "stripes": None,
     "max_stripes": 16,
     "shared_memory": True,
@@ -45,12 +57,18 @@ _DEFAULTS: ConnectOptions = {
 }
 
 
-def settings(options: ConnectOptions) -> dict[str, Any]:
+def settings(options: ListenOptions | ConnectOptions) -> dict[str, Any]:
     """Return all settings as the native code wants them."""
     result: dict[str, Any] = {**_DEFAULTS, **options}
     result["tls"] = _tls(result["tls"])
-    if isinstance(result["secret"], str):
-        result["secret"] = result["secret"].encode()
+    secret = stripped(result["secret"])
+    if isinstance(secret, str):
+        secret = secret.encode()
+    elif isinstance(secret, os.PathLike):
+        secret = _core.read_secret(os.fspath(secret))
+    result["secret"] = secret
+    contact = result["contact"]
+    result["contact"] = [contact] if isinstance(contact, str) else list(contact)
     return result
 
 
@@ -80,12 +98,9 @@ def _tls(tls: Tls) -> Any:
 
 def _of_security(security: Any) -> tuple[str, str, str]:
     """Return CA, certificate and key: as a client, or whatever else there are settings for."""
-    for role in ("client", "worker", "scheduler"):
-        cert = getattr(security, f"tls_{role}_cert", None)
-        if cert:
-            # Dask lets one file hold both.
-            key = getattr(security, f"tls_{role}_key", None) or cert
-            if not security.tls_ca_file:
-                raise ValueError("tls: the Security object names no tls_ca_file")
-            return security.tls_ca_file, cert, key
-    raise ValueError("tls: the Security object has no certificate (tls_client_cert, …)")
+    from treadle._security import certificates_of
+
+    files = certificates_of(security)
+    if files is None:
+        raise ValueError("tls: the Security object has no certificate (tls_client_cert, …)")
+    return files["ca"], files["certificate"], files["key"]

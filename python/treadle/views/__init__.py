@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "views of engines are ipyparallel's, and ipyparallel is not installed: "
-        "run `pip install 'treadle[ipython]'`, here and where the workers are"
+        "run `pip install '.[ipython]'` in a clone of Treadle, here and where the workers are"
     ) from error
 
 from treadle.views._balanced import LoadBalancedView

@@ -72,12 +72,16 @@ class Transport:
         number: int = connection.cast(engines, head, frames)
         return number
 
-    def _came(self, arrivals: Sequence[tuple[int, list[int], str, list[Any], bytes]]) -> None:
-        for number, engines, kind, frames, times in arrivals:
+    def _came(self, arrivals: list[tuple[int, list[int], str, list[Any], bytes]]) -> None:
+        # What was dealt with is taken off the list: an interrupted call is made again, with what is
+        # left of it.
+        while arrivals:
+            number, engines, kind, frames, times = arrivals[0]
             if kind == "aborted":
                 self._arrived(number, engines, "finished", [_reply.ABORTED], times)
             elif kind != "complete":
                 self._arrived(number, engines, kind, frames, times)
+            del arrivals[0]
 
     def address(self, engine: int) -> str:
         """Return the address of an engine's worker."""

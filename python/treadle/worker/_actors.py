@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 from distributed.utils import iscoroutinefunction
 from distributed.worker import _run_actor
 
+from treadle import _core
 from treadle._calls import Opaque
 from treadle.worker import errors
 from treadle.worker._slots import worker_here
@@ -86,7 +88,8 @@ class Actors:
                 result = await asyncio.get_running_loop().run_in_executor(
                     self._executor,
                     partial(
-                        _run_actor,
+                        _run_method,
+                        os.getpid(),
                         method,
                         tuple(args),
                         keywords,
@@ -108,6 +111,14 @@ class Actors:
             return _answer(getattr(self._instances[actor], attribute))
         except Exception as error:
             return _failure(error)
+
+
+def _run_method(process: int, *call: Any) -> Any:
+    try:
+        return _run_actor(*call)
+    finally:
+        if os.getpid() != process:
+            _core.end_forked_child("a method of an actor")
 
 
 def _stay_unbound() -> None:

@@ -105,8 +105,11 @@ class Native(Protocol):
         It is the last word about the cast. The next one comes after that.
         """
 
+    def remove_directory(self) -> None:
+        """Remove the directory: the process is about to end."""
+
     def drain(self) -> None:
         """Begin to leave: values move away first."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, status: int = 0) -> None:
         """Begin to end, now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -133,3 +134,7 @@ class CapturingStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+# What a forked child prints is no part of what its parent runs.
+os.register_at_fork(after_in_child=_outputs_of.clear)

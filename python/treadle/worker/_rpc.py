@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from treadle._calls import SIDECAR, error_of, pack, unpack_answer
+from treadle._calls import SIDECAR, actors_answer, error_of, pack, unpack_answer
 from treadle.worker._native import Native
 
 __all__ = ["SchedulerRPC", "WorkerRPC", "ask"]
@@ -53,8 +53,11 @@ class _RPC:
 
     async def _python(self, node: str, operation: str, kwargs: dict[str, Any]) -> Any:
         """Call Python code of a node."""
-        answer = await ask(self._native, node, operation, pack(kwargs))
-        return unpack_answer(answer) if isinstance(answer, bytes) else answer
+        try:
+            answer = await ask(self._native, node, operation, pack(kwargs))
+            return unpack_answer(answer) if isinstance(answer, bytes) else answer
+        except Exception as error:
+            return actors_answer(operation, error)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):

@@ -18,6 +18,7 @@ from distributed.worker import benchmark_disk, benchmark_memory, benchmark_netwo
 from distributed.worker import run as run_function
 
 from treadle._calls import pack, pack_answer, unpack, unpack_answer
+from treadle._exit_status import LEFT, RESTART
 from treadle._log import Log
 from treadle._loop import LoopThread
 from treadle._shared import share_arrays
@@ -31,10 +32,7 @@ from treadle.worker._rpc import ask
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
 
-__all__ = ["RESTART", "Service"]
-
-# Exit status of a worker that shall be started again (EX_TEMPFAIL).
-RESTART = 75
+__all__ = ["Service"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +54,8 @@ class Service:
         distributed has them.
     own_process
         The process is a worker and nothing else: what goes to standard error is kept for
-        :meth:`log`, and a task that raises ``SystemExit`` or ``KeyboardInterrupt`` ends it.
+        :meth:`log`, and a task or a call that raises ``SystemExit`` or ``KeyboardInterrupt`` ends
+        it.
     main_thread
         Where the engine runs; a thread of its own without one.
     """
@@ -76,11 +75,14 @@ class Service:
         self._preload_argv = list(preload_argv)
         self._preloads: Any = None
         self._own_process = own_process
+        self._pid = os.getpid()
         self._log = Log(with_stderr=own_process)
         self._ready = threading.Event()
         self._stopped = False
         self._operations: dict[str, Callable[..., Any]] = {}
         self._is_set_up = asyncio.Event()
+        # What the worker keeps on disk goes with the process.
+        self._remove_directory: Callable[[], None] = lambda: None
         # asyncio itself keeps no hold of them.
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -119,7 +121,8 @@ class Service:
             What importing a preload script raises.
         """
         self._native = native
-        self._loop = LoopThread(f"treadle-worker-{native.name}")
+        self._remove_directory = native.remove_directory
+        self._loop = LoopThread(f"treadle-worker-{native.name}", self._loop_ended)
         self.worker = WorkerStandIn(native, self._loop, self._log, self._connection)
         self._actors = Actors(self.worker)
         self._plugins = Plugins(self.worker)
@@ -129,6 +132,12 @@ class Service:
         self._operations = self._all_operations()
         self._ready.set()
         self._loop.run(self._set_up(), _PATIENCE)
+
+    def _loop_ended(self, error: BaseException) -> None:
+        """End the worker: nobody would be answered any more."""
+        reason = f"the event loop ended: {error!r}"
+        # Not in the loop's thread, which the end of the worker may wait for.
+        threading.Thread(target=self._native.close, args=(reason,), daemon=True).start()
 
     async def _set_up(self) -> None:
         try:
@@ -148,14 +157,24 @@ class Service:
             )
             await self._preloads.start()
         try:
-            answer = await ask(self._native, "sidecar", "worker_plugins", pack({}))
+            names = await self._ask_sidecar("worker_plugins")
         except OSError:
             return  # a scheduler without a Python side
-        for name, plugin, number in unpack_answer(answer):
+        for name in names:
             try:
-                await self._plugins.add(plugin, name, number)
+                await self._add_registered(name)
             except Exception:
                 logger.exception("Worker plugin %s cannot be loaded", name)
+
+    async def _add_registered(self, name: str) -> None:
+        # One a call: each fits into one, as it came in one.
+        registered = await self._ask_sidecar("worker_plugin", name=name)
+        if registered is not None:
+            plugin, number = registered
+            await self._plugins.add(plugin, name, number)
+
+    async def _ask_sidecar(self, operation: str, **kwargs: Any) -> Any:
+        return unpack_answer(await ask(self._native, "sidecar", operation, pack(kwargs)))
 
     def stop(self, timeout: float = 5.0) -> None:
         """End: plugins are torn down, the tasks' client is closed, the loop ends.
@@ -220,11 +239,20 @@ class Service:
 
         Does not return if that ends the process, as it does in distributed.
         """
-        if self._own_process and isinstance(exception, (SystemExit, KeyboardInterrupt)):
-            logger.error("A task raised %r: the worker ends", exception)
-            sys.stderr.flush()
-            os._exit(_status(exception))
+        self._end_if_leaving(exception, "A task")
         return errors.dump(exception)
+
+    def _end_if_leaving(self, exception: BaseException, what: str) -> None:
+        """End the process if it is a worker's own, and this exception is one that ends processes."""
+        if not self._own_process or not isinstance(exception, (SystemExit, KeyboardInterrupt)):
+            return
+        if os.getpid() != self._pid:
+            # A forked child: the directory is its parent's.
+            return
+        logger.error("%s raised %r: the worker ends", what, exception)
+        sys.stderr.flush()
+        self._remove_directory()
+        os._exit(_status(exception))
 
     def reschedules(self, exception: BaseException) -> bool:
         """Whether a task raised ``distributed.Reschedule``."""
@@ -265,10 +293,18 @@ class Service:
     async def _answer(self, id: int, operation: str, argument: Any) -> None:  # noqa: A002
         try:
             answer = await self._result(operation, argument)
-        except Exception as error:
-            self._native.answer(id, None, errors.dump(error))
-        else:
+        except BaseException as error:
+            # Whatever it is, somebody waits for an answer.
+            self._end_if_leaving(error, f"The call {operation!r}")
+            # The loop may end because the worker has: nobody waits then.
+            with suppress(OSError):
+                self._native.answer(id, None, errors.dump_of_call(error, operation))
+            return
+        try:
             self._native.answer(id, answer)
+        except ValueError as error:
+            # It is too long; what is said instead is not.
+            self._native.answer(id, None, errors.dump(ValueError(f"{operation}: {error}")))
 
     async def _result(self, operation: str, argument: Any) -> bytes:
         handler = self._operations.get(operation)
@@ -347,4 +383,4 @@ def _status(exception: BaseException) -> int:
     if isinstance(exception, KeyboardInterrupt):
         return 130
     code = getattr(exception, "code", None)
-    return code if isinstance(code, int) and 0 < code < 256 and code != RESTART else 1
+    return code if isinstance(code, int) and 0 < code < 256 and code not in (LEFT, RESTART) else 1

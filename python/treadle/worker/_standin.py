@@ -85,6 +85,21 @@ class _MemoryManager:
         self.memory_limit = memory_limit
 
 
+class _Plugins(dict[str, "WorkerPlugin"]):
+    """``Worker.plugins``."""
+
+    def __missing__(self, name: str) -> WorkerPlugin:
+        if name == "shuffle":
+            # Where distributed's own workers have what their P2P shuffles need.
+            from treadle.worker._p2p import P2PNotSupportedError
+
+            raise P2PNotSupportedError(
+                'Treadle does not support P2P shuffles yet; use method="tasks" (Dask\'s settings '
+                "dataframe.shuffle.method and array.rechunk.method)"
+            )
+        raise KeyError(name)
+
+
 class WorkerStandIn:
     """The worker that runs the calling task.
 
@@ -114,7 +129,7 @@ class WorkerStandIn:
         self.io_loop = self.loop
         self.thread_id = loop.ident
         self.scheduler = SchedulerRPC(native, native.scheduler)
-        self.plugins: dict[str, WorkerPlugin] = {}
+        self.plugins: dict[str, WorkerPlugin] = _Plugins()
         self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.

@@ -28,7 +28,7 @@ from tblib.pickling_support import pickle_exception
 
 from treadle.worker import _tracebacks
 
-__all__ = ["as_message", "dump", "load", "reschedules", "unserializable"]
+__all__ = ["as_message", "dump", "dump_of_call", "load", "reschedules", "unserializable"]
 
 _LARGEST = 1 << 20
 _LONGEST_TRACEBACK = 64 * 1024
@@ -50,6 +50,16 @@ _HIDDEN = (
 def dump(exception: BaseException) -> bytes:
     """Return an exception as bytes for :func:`load`."""
     return pickle.dumps(_parts(exception)[:3], protocol=5)
+
+
+def dump_of_call(exception: BaseException, operation: str) -> bytes:
+    """Return what a call raised as bytes; only an ``Exception`` reaches its caller as it is.
+
+    Anything else, such as ``CancelledError``, would end or cancel whoever waits for the answer.
+    """
+    if not isinstance(exception, Exception):
+        exception = _ordinary(exception, f"the call {operation!r}")
+    return dump(exception)
 
 
 def load(data: bytes) -> tuple[BaseException, TracebackType | None]:
@@ -102,7 +112,7 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     """Return the pickled exception, its pickled traceback, its text, and the traceback."""
     if isinstance(exception, (SystemExit, KeyboardInterrupt)):
         # It would end whoever asks for the result.
-        exception = _leaving(exception)
+        exception = _ordinary(exception, "the task")
     shown = _visible(exception.__traceback__)
     short = _truncated(exception)
     # The traceback travels beside it, but for those of its causes.
@@ -117,8 +127,8 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     return pickled, traceback, _repr(short), shown
 
 
-def _leaving(exception: BaseException) -> RuntimeError:
-    error = RuntimeError(f"the task raised {exception!r}")
+def _ordinary(exception: BaseException, what: str) -> RuntimeError:
+    error = RuntimeError(f"{what} raised {exception!r}")
     return error.with_traceback(exception.__traceback__)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import shutil
 import threading
 import time
 from collections import deque
@@ -164,6 +165,9 @@ class HubWorker:
         self.service = Service(connection={"secret": b"secret"}, **service)
         hub.nodes[self.address] = self
         self.service.start(self)
+
+    def remove_directory(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     # for tests
 

@@ -138,6 +138,9 @@ def test_certificates_let_a_worker_in(start: Start, tmp_path: Path) -> None:
         (("worker", "a:1", "--resources", "GPU"), "NAME=AMOUNT"),
         (("worker", "a:1", "--memory-limit", "lots"), "2GiB"),
         (("scheduler", "a:1", "--port", "1"), "--host and --port"),
+        (("scheduler", "--http", "foo"), "--http"),
+        (("scheduler", "treadle+tls://127.0.0.1:0"), "--tls PREFIX"),
+        (("worker", "treadle+tls://127.0.0.1:1"), "--tls PREFIX"),
     ],
 )
 def test_options_that_make_no_sense(start: Start, arguments: tuple[str, ...], message: str) -> None:

@@ -1,8 +1,9 @@
 //! What a node knows of a session and of each of its casts.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use smallvec::SmallVec;
 use treadle_types::WorkerId;

@@ -1,6 +1,7 @@
 //! The node's own engine: in order, and once.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::relay::Relay;
 use crate::relay::cast::{Cast, Memory, Own};

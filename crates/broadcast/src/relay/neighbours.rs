@@ -1,5 +1,6 @@
 //! Who is there, and who is not any more.
 
+use alloc::vec::Vec;
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::relay::Relay;

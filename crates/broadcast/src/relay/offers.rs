@@ -4,6 +4,7 @@ use crate::relay::cast::{Cast, Own, Parent, Placement};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
 use crate::{Effect, Effects, Member, Message, Neighbour, Offer, Runs, Settled};
+use alloc::vec::Vec;
 
 /// The most members that a node knows.
 const MEMBERS: usize = 1 << 20;

@@ -1,6 +1,6 @@
 //! The payload of a cast: where it comes from, and to whom it goes.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 use treadle_types::WorkerId;
 
@@ -96,7 +96,7 @@ impl Relay {
         let Memory::Asked { mapped, wants } = cast.payload.memory else {
             return;
         };
-        let deferred = std::mem::take(&mut cast.deferred);
+        let deferred = core::mem::take(&mut cast.deferred);
         if let Err(reason) = result {
             cast.payload.memory = Memory::Refused(reason);
             let waiting = cast.waiting.clone();
@@ -170,7 +170,7 @@ impl Relay {
         payload.have = offset + u64::from(length);
         payload.progress = now;
         // It goes on: the next time that nothing comes, another parent is asked as soon as at first.
-        let has_stalled = std::mem::take(&mut payload.stalls) > 0;
+        let has_stalled = core::mem::take(&mut payload.stalls) > 0;
         if payload.have - payload.acked >= quarter || is_whole {
             payload.acked = payload.have;
             let (cast, offset) = (id, payload.have);

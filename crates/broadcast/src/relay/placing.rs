@@ -1,5 +1,8 @@
 //! Who becomes responsible for members: offers that go, and members that come back.
 
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 use treadle_types::WorkerId;
 
 use crate::plan::children;

@@ -1,6 +1,8 @@
 //! Results on their way up.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use treadle_types::ClientId;
 
@@ -118,7 +120,7 @@ impl Relay {
             return;
         }
         let mut messages: BTreeMap<Neighbour, Vec<Told>> = BTreeMap::new();
-        let dirty = std::mem::take(&mut session.dirty);
+        let dirty = core::mem::take(&mut session.dirty);
         for number in dirty {
             let Some(cast) = session.casts.get_mut(&number) else {
                 continue;
@@ -133,7 +135,7 @@ impl Relay {
                     continue;
                 }
                 let results = messages.entry(parent.who).or_default();
-                let again = std::mem::take(&mut parent.again);
+                let again = core::mem::take(&mut parent.again);
                 let (old, new) = cast.log.split_at(parent.told);
                 merge(number, old, &again, results);
                 merge(number, new, &parent.asked, results);
@@ -172,7 +174,7 @@ impl Relay {
         };
         session.output_bytes = 0;
         let mut messages: BTreeMap<Neighbour, Vec<Output>> = BTreeMap::new();
-        for output in std::mem::take(&mut session.outputs) {
+        for output in core::mem::take(&mut session.outputs) {
             let Some(cast) = session.casts.get(&output.number) else {
                 continue;
             };

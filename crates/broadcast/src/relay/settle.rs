@@ -1,5 +1,6 @@
 //! What need not be kept any more.
 
+use alloc::vec::Vec;
 use treadle_types::ClientId;
 
 use crate::relay::Relay;
@@ -73,7 +74,7 @@ impl Relay {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        for who in std::mem::take(&mut session.owes) {
+        for who in core::mem::take(&mut session.owes) {
             if self.links.get(&who).is_some_and(|link| link.is_connected) {
                 let settled = Settled(session.settled.clone());
                 let session = id;

@@ -5,8 +5,9 @@
 //! else, and it keeps only itself: when it goes on, all is as if it were one more parent of those
 //! below it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::ClientId;
 

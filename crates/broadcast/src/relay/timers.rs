@@ -1,7 +1,7 @@
 //! What is due when.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
 
 use treadle_types::ClientId;
 
@@ -35,7 +35,7 @@ pub(crate) struct Timers {
 impl Timers {
     /// A timer that is armed already stays as it is.
     pub(crate) fn arm(&mut self, timer: Timer, at: Duration) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = self.armed.entry(timer) {
+        if let alloc::collections::btree_map::Entry::Vacant(entry) = self.armed.entry(timer) {
             entry.insert(at);
             self.due.insert((at, timer));
         }

@@ -1,6 +1,7 @@
 //! The top of a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -251,7 +252,7 @@ impl Relay {
         let Some(cast) = session.casts.get_mut(&id.number) else {
             return;
         };
-        let parked = std::mem::take(&mut cast.parked).intersection(&cast.waiting);
+        let parked = core::mem::take(&mut cast.parked).intersection(&cast.waiting);
         let mut by_tries: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         let mut over = Vec::new();
         for member in parked.iter() {

@@ -9,6 +9,8 @@
 //!
 //! `bench/order` compares the result with `dask.order` on graphs of real collections.
 
+use alloc::vec::Vec;
+
 mod survey;
 mod walk;
 

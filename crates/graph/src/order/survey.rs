@@ -1,6 +1,8 @@
 //! One pass over the graph: what is needed, who reads what, and how demanding each task is.
 
 use crate::{Graph, GraphError, TaskId};
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// How far the survey has come with a task.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 use super::{STRATEGIES, Survey, Walk, order};
 use crate::{Graph, GraphError, TaskId};
+use alloc::vec;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
 /// A graph from the dependencies of each task.

@@ -2,6 +2,8 @@
 
 use super::survey::Survey;
 use crate::{Dependents, Graph, TaskId};
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// What to aim at next when nothing has to be run at once.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use aws_lc_rs::digest;
 use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
@@ -55,6 +56,7 @@ impl KeySchedule {
 }
 
 pub(super) struct Session {
+    binding: [u8; 32],
     schedule: KeySchedule,
     sealer: Sealer,
     opener: Opener,
@@ -74,6 +76,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(secrets: ExtractedSecrets, schedule: KeySchedule) -> Result<Self, Error> {
         Ok(Session {
+            binding: binding(&secrets, matches!(schedule, KeySchedule::Client(_))),
             schedule,
             sealer: Sealer::new(secrets.tx)?,
             opener: Opener::new(secrets.rx)?,
@@ -85,6 +88,11 @@ impl Session {
             closing: false,
             idle: 0,
         })
+    }
+
+    /// See [`Tls::binding`](super::Tls::binding).
+    pub(super) fn binding(&self) -> [u8; 32] {
+        self.binding
     }
 
     #[cfg(test)]
@@ -286,6 +294,27 @@ impl Session {
         // It is given up in any case.
         let _ = self.append(ALERT, &[FATAL, alert.into()], outbound);
     }
+}
+
+/// A digest of the first keys of both directions, the client's before the server's. Nobody can make
+/// two connections have the same ones, and it tells nothing of them.
+fn binding(secrets: &ExtractedSecrets, is_client: bool) -> [u8; 32] {
+    let (client, server) = if is_client {
+        (&secrets.tx, &secrets.rx)
+    } else {
+        (&secrets.rx, &secrets.tx)
+    };
+    let mut digest = digest::Context::new(&digest::SHA256);
+    digest.update(b"treadle channel\0");
+    for (_, secret) in [client, server] {
+        // There is no other cipher suite: the session refuses its keys.
+        if let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secret {
+            digest.update(key.as_ref());
+            digest.update(iv.as_ref());
+        }
+    }
+    let digest = digest.finish();
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
 fn unscheduled(error: Error) -> Fault {

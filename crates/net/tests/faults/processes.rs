@@ -1,5 +1,6 @@
 //! Processes that do not take what they are sent, or are killed; and what is left of them.
 
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use support::child::{self, Process};
-use support::proxy::{Fate, Proxy};
-use support::raw::end_of;
-use support::{LONG, body, eventually, listener, soon, with_secret, with_tls};
+use support::proxy::{Entry, Fate, Proxy};
+use support::raw::{Raw, end_of};
+use support::{LONG, body, eventually, listener, secret, soon, with_secret, with_tls};
 use treadle_memory::Segments;
 use treadle_net::{Address, Config, Listener, NetError, Options, PairEnd, Peer};
 
@@ -198,9 +199,10 @@ fn holdings() -> Holdings {
 #[test]
 #[ignore = "a child process of the next test"]
 fn cut_channel() {
-    let listener = listener(&Options::default());
+    let entry = Entry::new();
+    let listener = listener(&entry.known(&Options::default()));
     // Whoever comes through a proxy has a Unix socket for descriptors only.
-    let proxy = Proxy::new(listener.address(), |_, _| Fate::default());
+    let proxy = Proxy::new(entry, listener.address(), |_, _| Fate::default());
     let options = with_secret(&Options::default());
     let client = Peer::connect(proxy.address(), &options, &mut soon()).unwrap();
     let server = listener.accept(&mut soon()).unwrap();
@@ -408,4 +410,64 @@ fn a_killed_client_is_an_error_by_name_and_others_go_on() {
         transfer(&other_client, &other_server, MIB);
         shared_transfer(&other_server, &other_client, MIB);
     }
+}
+
+/// In another process: sends back what it gets.
+#[test]
+#[ignore = "a child process of the next tests"]
+fn echo_of_client() {
+    let argument = child::argument();
+    let (seconds, address) = argument.split_once(' ').unwrap();
+    let options = Options {
+        patience: Duration::from_secs(seconds.parse().unwrap()),
+        connect_timeout: Duration::from_secs(4),
+        ..with_secret(&bytes_only())
+    };
+    let peer = Peer::connect(&address.parse().unwrap(), &options, &mut soon()).unwrap();
+    child::tell("connected");
+    while let Ok(bytes) = receive(&peer) {
+        peer.send(1, &[bytes]).unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_is_stopped_is_waited_for_as_long_as_it_said() {
+    let listener = listener(&Options {
+        pair: Config {
+            timeout: Duration::from_secs(1),
+            ..Config::default()
+        },
+        ..bytes_only()
+    });
+    let start = |patience| {
+        let argument = format!("{patience} {}", listener.address());
+        let process = Process::start("processes::echo_of_client", &argument);
+        let peer = listener.accept(&mut soon()).unwrap();
+        assert_eq!(process.line(), "connected");
+        (process, peer)
+    };
+    let (patient, kept) = start(60);
+    let (usual, lost) = start(0);
+    Process::pause(&[&patient, &usual], Duration::from_secs(4));
+    let end = end_of(&lost);
+    assert!(end.contains("silent for 1.0 s"), "{end}");
+    assert_eq!(kept.ended(), None);
+    let data = body(MIB);
+    kept.send(1, std::slice::from_ref(&data)).unwrap();
+    assert!(receive(&kept).unwrap() == data);
+    // That it has ended is no silence.
+    drop(patient);
+    let end = end_of(&kept);
+    assert!(end.contains("the connection to the peer broke"), "{end}");
+}
+
+#[test]
+fn who_is_stopped_while_it_connects_is_not_late() {
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let argument = format!("0 {}", door.local_addr().unwrap());
+    let process = Process::start("processes::echo_of_client", &argument);
+    let (stream, _) = door.accept().unwrap();
+    Process::pause(&[&process], Duration::from_secs(6));
+    let _raw = Raw::accept(stream, &secret());
+    assert_eq!(process.line(), "connected");
 }

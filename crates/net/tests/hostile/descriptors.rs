@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use support::raw::{Raw, hello, last_words, object, preamble};
+use support::raw::{Raw, hello_unix, last_words, object, preamble};
 use support::{LONG, soon};
 use treadle_net::wire::{self, Segment, proto};
 use treadle_net::{Options, Peer};
@@ -30,7 +30,7 @@ fn knock(name: &[u8]) -> UnixStream {
 fn open(raw: &Raw) -> Raw<UnixStream> {
     let hello = proto::Hello {
         session: raw.hello.session,
-        ..hello(proto::Role::Descriptors)
+        ..hello_unix(&raw.hello.descriptors, proto::Role::Descriptors)
     };
     let socket = knock(&raw.hello.descriptors);
     Raw::open(socket, &hello, &raw.session_secret).unwrap()
@@ -394,7 +394,7 @@ fn early_descriptors_are_limited() {
 fn answer(raw: &Raw, role: proto::Role) -> String {
     let hello = proto::Hello {
         session: raw.hello.session,
-        ..hello(role)
+        ..hello_unix(&raw.hello.descriptors, role)
     };
     let mut socket = knock(&raw.hello.descriptors);
     socket.write_all(&preamble(&hello)).unwrap();
@@ -425,7 +425,7 @@ fn other_users_are_sent_away() {
         // Of this thread alone.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
         let mut socket = knock(&name);
-        let _ = socket.write_all(&preamble(&hello(proto::Role::Descriptors)));
+        let _ = socket.write_all(&preamble(&hello_unix(&name, proto::Role::Descriptors)));
         last_words(&mut socket)
     });
     assert_eq!(words.join().unwrap(), b"");

@@ -3,6 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::LONG;
 
@@ -57,6 +60,18 @@ impl Process {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Has processes stop for so long, as Ctrl-Z and `fg` do.
+    pub fn pause(processes: &[&Self], time: Duration) {
+        let signal = |signal| {
+            for process in processes {
+                kill_process(Pid::from_child(&process.child), signal).unwrap();
+            }
+        };
+        signal(Signal::STOP);
+        std::thread::sleep(time);
+        signal(Signal::CONT);
     }
 
     /// The most memory that it ever had, in bytes.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use treadle_net::Address;
+use treadle_net::{Address, Options};
 
 /// The direction in which bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +51,19 @@ struct Shared {
     sockets: Mutex<Vec<(TcpStream, TcpStream)>>,
 }
 
-pub struct Proxy {
-    shared: Arc<Shared>,
-    address: Address,
+/// The port of a proxy. A listener that is to be reached through it must know its address.
+pub struct Entry {
+    socket: TcpListener,
+    total: Option<u64>,
 }
 
-impl Proxy {
-    pub fn new(
-        listener: &Address,
-        plan: impl Fn(usize, Way) -> Fate + Send + Sync + 'static,
-    ) -> Self {
-        Self::limited(listener, None, plan)
+impl Entry {
+    pub fn new() -> Self {
+        Self::limited(None)
     }
 
     /// With so many bytes a second in total.
-    pub fn limited(
-        listener: &Address,
-        total: Option<u64>,
-        plan: impl Fn(usize, Way) -> Fate + Send + Sync + 'static,
-    ) -> Self {
+    pub fn limited(total: Option<u64>) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         if total.is_some() {
             // What buffers take at once is not the rate of the line.
@@ -78,7 +72,40 @@ impl Proxy {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         socket.bind(&any.into()).unwrap();
         socket.listen(128).unwrap();
-        let socket = TcpListener::from(socket);
+        Self {
+            socket: socket.into(),
+            total,
+        }
+    }
+
+    /// With the options of the listener behind it.
+    pub fn known(&self, options: &Options) -> Options {
+        Options {
+            contact: vec![
+                self.socket
+                    .local_addr()
+                    .unwrap()
+                    .to_string()
+                    .parse()
+                    .unwrap(),
+            ],
+            ..options.clone()
+        }
+    }
+}
+
+pub struct Proxy {
+    shared: Arc<Shared>,
+    address: Address,
+}
+
+impl Proxy {
+    pub fn new(
+        entry: Entry,
+        listener: &Address,
+        plan: impl Fn(usize, Way) -> Fate + Send + Sync + 'static,
+    ) -> Self {
+        let Entry { socket, total } = entry;
         let address = Address {
             port: socket.local_addr().unwrap().port(),
             ..listener.clone()

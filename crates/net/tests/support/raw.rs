@@ -42,6 +42,33 @@ pub fn hello(role: proto::Role) -> proto::Hello {
     }
 }
 
+/// The same from a client that dialled this address.
+pub fn hello_to(address: &Address, role: proto::Role) -> proto::Hello {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap();
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap();
+    let socket = proto::Socket {
+        address: format!("{}:{}", address.host, address.port),
+        written: address.to_string(),
+        loopback: [boot, namespace.into_os_string().into_encoded_bytes()].concat(),
+    };
+    dialled(Some(socket), b"", role)
+}
+
+/// The same from a client that dialled a Unix socket.
+pub fn hello_unix(name: &[u8], role: proto::Role) -> proto::Hello {
+    dialled(None, name, role)
+}
+
+fn dialled(socket: Option<proto::Socket>, unix: &[u8], role: proto::Role) -> proto::Hello {
+    proto::Hello {
+        dialled: Some(proto::Dialled {
+            socket,
+            unix: unix.to_vec(),
+        }),
+        ..hello(role)
+    }
+}
+
 /// A preamble, and what it announces.
 pub fn preamble(hello: &proto::Hello) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -67,18 +94,29 @@ fn exactly(stream: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
 
 impl<S: Read + Write> Raw<S> {
     /// Goes through the handshake. The error is the listener's reason, if it gave one.
-    pub fn open(mut stream: S, hello: &proto::Hello, key: &Secret) -> Result<Self, String> {
+    pub fn open(stream: S, hello: &proto::Hello, key: &Secret) -> Result<Self, String> {
+        Self::open_with(stream, hello, hello, key, Role::Client)
+    }
+
+    /// The same with a proof by this side of other first words.
+    pub fn open_with(
+        mut stream: S,
+        hello: &proto::Hello,
+        proved: &proto::Hello,
+        key: &Secret,
+        side: Role,
+    ) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
-        let mut transcript = preamble(hello);
-        stream.write_all(&transcript).map_err(told)?;
-        let mut recorded = transcript.clone();
+        let mut transcript = preamble(proved);
+        let mut recorded = preamble(hello);
+        stream.write_all(&recorded).map_err(told)?;
         let first = exactly(&mut stream, PREAMBLE).map_err(told)?;
         let length = wire::decode_preamble(&first).unwrap().unwrap();
         let second = exactly(&mut stream, length).map_err(told)?;
         let theirs = proto::Hello::decode(second.as_slice()).unwrap();
         transcript.extend(first);
         transcript.extend(second);
-        let own = proof(&key.prove(Role::Client, &transcript));
+        let own = proof(&key.prove(side, &transcript));
         // A listener that has refused already closes.
         let _ = stream.write_all(&own);
         recorded.extend(own);
@@ -181,7 +219,7 @@ impl Raw {
     /// The control connection of a new pair.
     pub fn control(address: &Address) -> Self {
         let stream = dial(address);
-        Self::open(stream, &hello(proto::Role::Control), &secret()).unwrap()
+        Self::open(stream, &hello_to(address, proto::Role::Control), &secret()).unwrap()
     }
 
     /// A further connection of this pair.
@@ -194,7 +232,7 @@ impl Raw {
         let hello = proto::Hello {
             session: self.hello.session,
             stripe,
-            ..hello(role)
+            ..hello_to(address, role)
         };
         Self::open(dial(address), &hello, &self.session_secret)
     }

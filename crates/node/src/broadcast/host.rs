@@ -8,7 +8,7 @@ use bytes::Bytes;
 use treadle_broadcast::{
     CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
 };
-use treadle_net::{Frame, Peer, Poller};
+use treadle_net::{Frame, Peer, Poller, awake};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::attached::{Attached, frames, taken};
@@ -56,7 +56,8 @@ pub(super) struct Host {
     links: Links,
     engine: Arc<Engine>,
     effects: Effects,
-    epoch: Instant,
+    /// Since when it is there, in the time that [`awake::now`] tells.
+    epoch: Duration,
     /// What the client's casts are for that are not complete.
     purposes: HashMap<u64, Purpose>,
     /// For the client.
@@ -78,7 +79,7 @@ impl Host {
             links: Links::default(),
             engine,
             effects: Effects::default(),
-            epoch: Instant::now(),
+            epoch: awake::now(),
             purposes: HashMap::new(),
             arrivals: VecDeque::new(),
             over: false,
@@ -112,11 +113,11 @@ impl Host {
 
     /// When [`Host::tick`] is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.epoch.checked_add(self.relay.next_deadline()?)
+        awake::moment(self.epoch.saturating_add(self.relay.next_deadline()?))
     }
 
     fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        awake::now().saturating_sub(self.epoch)
     }
 
     /// Hands the machine an event, and does what follows.

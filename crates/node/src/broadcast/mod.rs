@@ -42,7 +42,7 @@ use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
 use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use crate::lock;
+use crate::{caught, lock, thread};
 use duty::Duty;
 use engine::Engine;
 use host::{Deeds, Host, Own};
@@ -129,6 +129,8 @@ pub(crate) trait Surroundings: Send + Sync {
     fn call(&self, _cast: CastId, _payload: Bytes) {}
     /// Interrupt what the engine runs.
     fn interrupt(&self, _client: ClientId, _number: u64) {}
+    /// A thread of the node has panicked, which ends the node; what to say.
+    fn panicked(&self, reason: String);
     /// A line for the log.
     fn log(&self, line: fmt::Arguments<'_>);
 }
@@ -510,9 +512,13 @@ impl Inner {
             let signal = poller.signal(SIGNAL);
             let duty = Arc::new(Duty::new().ok()?);
             let (weak, waits, stands) = (Arc::downgrade(self), poller.clone(), duty.clone());
-            let thread = std::thread::Builder::new().name("treadle-relay".into());
-            let serve = move || serving::stand_in(&weak, &waits, &stands);
-            thread.spawn(serve).ok()?;
+            thread::start("treadle-relay", move || {
+                let panicked = caught(|| serving::stand_in(&weak, &waits, &stands)).err();
+                if let (Some(reason), Some(inner)) = (panicked, weak.upgrade()) {
+                    inner.surroundings.panicked(reason);
+                }
+            })
+            .ok()?;
             Some(Wires {
                 lane,
                 poller,
@@ -538,10 +544,9 @@ impl Inner {
             ..self.options.clone()
         };
         let (weak, worker) = (Arc::downgrade(self), member.worker);
-        let thread = std::thread::Builder::new().name("treadle-dial".into());
         let me = self.me;
-        let spawned = thread.spawn(move || {
-            let outcome = connect(&member, me, &options);
+        let spawned = thread::start("treadle-dial", move || {
+            let outcome = caught(|| connect(&member, me, &options)).and_then(|outcome| outcome);
             if let Some(inner) = weak.upgrade() {
                 inner.dialled(worker, outcome);
             }

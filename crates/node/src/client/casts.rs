@@ -18,8 +18,8 @@ use super::{Client, Event};
 use crate::broadcast::{
     Arrival, CastError, Plane, Purpose, Surroundings, Traffic, host_name, host_number,
 };
-use crate::lock;
 use crate::message::{FromClient, Member};
+use crate::{lock, log};
 
 /// The client's end of the plane; nothing, before it is first used.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Casts {
 #[derive(Clone, Debug)]
 pub(super) struct Waker {
     arrived: Arc<AtomicBool>,
+    /// Why a thread of it has ended, if it has panicked.
+    panicked: Arc<OnceLock<String>>,
     role: Arc<Role>,
     signal: Signal,
     notifier: Arc<OwnedFd>,
@@ -56,8 +58,13 @@ impl Surroundings for Waker {
         }
     }
 
+    fn panicked(&self, reason: String) {
+        let _ = self.panicked.set(reason);
+        self.arrived();
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
-        eprintln!("treadle client: {line}");
+        log::line(format_args!("treadle client: {line}"));
     }
 }
 
@@ -81,6 +88,7 @@ impl Casts {
             spreading: Spreading::default(),
             waker: Waker {
                 arrived: Arc::default(),
+                panicked: Arc::default(),
                 role,
                 signal,
                 notifier,
@@ -174,6 +182,9 @@ impl<T> Client<T> {
     pub(super) fn arrivals<R>(&self) -> Option<Event<R>> {
         if !self.casts.has_arrived() {
             return None;
+        }
+        if let Some(reason) = self.casts.waker.panicked.get() {
+            self.fail(reason);
         }
         let (arrivals, spreads) = self.casts.take();
         if !spreads.is_empty() {

@@ -9,9 +9,9 @@ use super::kept::Kept;
 use super::put::Puts;
 use super::workers::{News, Workers};
 use super::{CONTROL, Change, Client, Item};
-use crate::lock;
 use crate::message::{FromClient, Standing, ToClient};
 use crate::wire::{Link, WireError};
+use crate::{caught, lock};
 
 /// Packets taken from the scheduler at a time.
 const PACKETS: usize = 16;
@@ -44,8 +44,31 @@ impl Engine {
 }
 
 impl<T> Client<T> {
-    /// Takes what a turn of the poller stands for.
+    /// Takes what a turn of the poller stands for. A panic is the end of the connection: nobody would
+    /// hear of what it lost.
     pub(super) fn serve(&self, turn: Turn) {
+        if let Err(reason) = caught(|| self.serve_turn(turn)) {
+            self.fail(&reason);
+        }
+    }
+
+    /// Does what is due by now.
+    pub(super) fn on_time(&self) {
+        if let Err(reason) = caught(|| self.do_what_is_due()) {
+            self.fail(&reason);
+        }
+    }
+
+    /// The connection is over, since something here has failed.
+    pub fn fail(&self, reason: &str) {
+        self.peer.start_close();
+        // What is not told then is told by the reason itself, which comes first.
+        let _ = caught(|| self.end(&mut lock(&self.engine), reason));
+        self.bell.ring();
+        self.signal.set();
+    }
+
+    fn serve_turn(&self, turn: Turn) {
         let engine = &mut *lock(&self.engine);
         match turn.key() {
             CONTROL => {
@@ -70,8 +93,7 @@ impl<T> Client<T> {
         }
     }
 
-    /// Does what is due by now.
-    pub(super) fn on_time(&self) {
+    fn do_what_is_due(&self) {
         let engine = &mut *lock(&self.engine);
         let now = Instant::now();
         self.resume_paused(engine, now);

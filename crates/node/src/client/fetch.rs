@@ -54,6 +54,8 @@ pub enum Fetched {
     Unreachable(String),
     /// It cannot be serialised: the error, as that of a task.
     Unserialisable(Bytes),
+    /// It was asked for again ([`Client::fetch_again`]), and is told of then.
+    Again,
 }
 
 /// What is being fetched.
@@ -116,9 +118,29 @@ impl<T> Client<T> {
                 ids.push(id);
             }
         }
+        self.begin(ticket, ids.into_iter().enumerate());
+        Ok(())
+    }
+
+    /// Starts to get one value of a fetch once more, because what came of it was lost. `false`: there
+    /// is no future of the key any more.
+    pub fn fetch_again(&self, ticket: u64, index: usize, key: &[u8]) -> bool {
+        let id = {
+            let mut known = lock(&self.keys);
+            let Some(id) = known.find(key) else {
+                return false;
+            };
+            known.hold(id);
+            id
+        };
+        self.begin(ticket, std::iter::once((index, id)));
+        true
+    }
+
+    fn begin(&self, ticket: u64, ids: impl Iterator<Item = (usize, u32)>) {
         let engine = &mut *lock(&self.engine);
         let mut workers = BTreeSet::new();
-        for (index, id) in ids.into_iter().enumerate() {
+        for (index, id) in ids {
             let item = Item {
                 ticket,
                 index,
@@ -133,7 +155,6 @@ impl<T> Client<T> {
         if !lock(&self.inbox).is_empty() {
             self.bell.ring();
         }
-        Ok(())
     }
 
     /// Goes on with an item as its key stands.

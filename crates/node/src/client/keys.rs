@@ -73,6 +73,15 @@ impl<T> Keys<T> {
         }
     }
 
+    /// As after so many keys.
+    #[cfg(test)]
+    pub(super) fn after(next: u32) -> Self {
+        Self {
+            next,
+            ..Self::new()
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -94,6 +103,13 @@ impl<T> Keys<T> {
     /// The id of the key that is named next.
     pub(super) fn next_id(&self) -> u32 {
         self.next
+    }
+
+    /// Whether so many keys can be named still. Who names several asks before the first: those that
+    /// were named would wait for what is never sent.
+    pub(super) fn check_room(&self, count: usize) -> Result<(), ClientError> {
+        let room = (u32::MAX - self.next) as usize;
+        (count <= room).then_some(()).ok_or(ClientError::Exhausted)
     }
 
     /// Names a key that is not kept.

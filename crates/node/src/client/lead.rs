@@ -50,6 +50,11 @@ impl<T> Client<T> {
         }))
     }
 
+    /// Whether there is something to process, but for what came of casts.
+    fn has_events(&self) -> bool {
+        !lock(&self.inbox).is_empty() || !lock(&self.returned).is_empty()
+    }
+
     /// Waits a moment for room, while another thread leads.
     pub(super) fn wait_briefly(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
         let mut brief = wait.until(Some(Instant::now() + SLICE));
@@ -69,7 +74,7 @@ impl<T> Lead<'_, T> {
     /// When the connection is over and everything was processed, or the wait ends.
     pub fn receive(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
         loop {
-            if !lock(&self.client.inbox).is_empty() || self.client.casts.has_arrived() {
+            if self.client.has_events() || self.client.casts.has_arrived() {
                 return Ok(());
             }
             self.client.check()?;
@@ -136,9 +141,17 @@ impl<T> Lead<'_, T> {
         client.bell.ring();
     }
 
-    /// The next thing to process. `read` gets what the application keeps of the key that it is
+    /// Something could not be processed to its end: it is the next thing again.
+    pub fn put_back(&self, event: Event<T>) {
+        lock(&self.client.returned).push_front(event);
+    }
+
+    /// The next thing to process. `read` copies what the application keeps of the key that it is
     /// about, under a lock: it must not call out.
-    pub fn next<R>(&self, mut read: impl FnMut(&T) -> R) -> Option<Event<R>> {
+    pub fn next(&self, mut read: impl FnMut(&T) -> T) -> Option<Event<T>> {
+        if let Some(returned) = lock(&self.client.returned).pop_front() {
+            return Some(returned);
+        }
         if let Some(arrived) = self.client.arrivals() {
             return Some(arrived);
         }
@@ -182,7 +195,7 @@ impl<T> Drop for Lead<'_, T> {
         let client = self.client;
         if self.outermost {
             let mut engine = lock(&client.engine);
-            let mut left = !lock(&client.inbox).is_empty();
+            let mut left = client.has_events();
             if engine.workers.mute(false) {
                 client.peer.set_notifier(Some(client.bell.notifier()));
                 // What came before the notifier was back.

@@ -18,7 +18,7 @@
 //! descriptor becomes readable.
 //!
 //! Locks are taken in the order engine, sender, keys, inbox; each for short, none while the
-//! application is called.
+//! application is called. What the application could not process to its end it puts back.
 
 mod bell;
 mod casts;
@@ -51,7 +51,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use treadle_net::{Address, Lane, NetError, Options, Peer, Poller, Signal, Wait};
+use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::ClientId;
 
 use self::bell::Bell;
@@ -65,16 +65,15 @@ use self::role::Role;
 use self::sender::{RELEASES, Sender};
 use self::workers::Workers;
 use crate::error::NodeError;
-use crate::lock;
+use crate::error::{answer_fits, call_fits, fits};
 use crate::message::{Answer, Call, Failed, FromClient, Hello};
-use crate::wire::{Link, introduce};
+use crate::wire::{LARGEST_MESSAGE, Link, introduce};
+use crate::{SCHEDULER_TIMEOUT, lock, to_scheduler};
 
 /// The control connection in the poller.
 const CONTROL: usize = 0;
 /// Connections that were made, in the poller.
 const SIGNAL: usize = usize::MAX;
-/// The largest message that is taken from the scheduler, in bytes.
-const MOST: u64 = 1 << 30;
 /// Constants are kept up to this part of the memory that this process may use.
 const KEPT: u64 = 4;
 /// Bytes of messages that wait to be sent, above which submitters wait.
@@ -173,6 +172,8 @@ pub struct Client<T> {
     sender: Mutex<Sender>,
     keys: Mutex<Keys<T>>,
     inbox: Mutex<VecDeque<Item>>,
+    /// Events that were taken, and not processed to their end; they come before the inbox.
+    returned: Mutex<VecDeque<Event<T>>>,
     ended: OnceLock<String>,
     woken: AtomicBool,
     numbers: AtomicU64,
@@ -193,13 +194,19 @@ impl<T> Client<T> {
         let lane = Lane::new()?;
         let options = Options {
             lane: Some(lane.clone()),
+            patience: SCHEDULER_TIMEOUT,
             ..options.clone()
         };
         let control = Options {
             shared_memory: false,
-            ..options.clone()
+            ..to_scheduler(&options, SCHEDULER_TIMEOUT)
         };
         let peer = Peer::connect(address, &control, wait)?;
+        // The workers are of the same cluster.
+        let options = Options {
+            cluster: peer.cluster(),
+            ..options
+        };
         let (id, info) = introduce(&peer, hello, wait)?;
         let bell = Bell::new().map_err(|source| NodeError::System {
             what: "making a descriptor for event loops",
@@ -228,7 +235,7 @@ impl<T> Client<T> {
             id,
             info,
             engine: Mutex::new(Engine {
-                control: Link::new(peer.clone(), MOST),
+                control: Link::new(peer.clone(), LARGEST_MESSAGE),
                 workers,
                 fetches: Fetches::default(),
                 puts: Puts::default(),
@@ -246,6 +253,7 @@ impl<T> Client<T> {
             casts,
             keys: Mutex::new(Keys::new()),
             inbox: Mutex::default(),
+            returned: Mutex::new(VecDeque::new()),
             ended: OnceLock::new(),
             woken: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
@@ -256,6 +264,11 @@ impl<T> Client<T> {
     /// The scheduler's address.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The id of the scheduler's cluster.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.peer.cluster()
     }
 
     /// The number that the scheduler gave this client.
@@ -401,7 +414,20 @@ impl<T> Client<T> {
     /// The application has no futures of a key any more. Returns what it kept. The scheduler is told
     /// with the next message, or by [`Client::flush_now`].
     pub fn release(&self, key: &[u8]) -> Option<T> {
-        let released = lock(&self.keys).disown(key)?;
+        self.release_if(key, |_| true)
+    }
+
+    /// As [`Client::release`], if this is what the application keeps of the key. `is_it` is called
+    /// under a lock, and must not call out.
+    pub fn release_if(&self, key: &[u8], is_it: impl FnOnce(&T) -> bool) -> Option<T> {
+        let released = {
+            let mut keys = lock(&self.keys);
+            keys.by_key(key)?
+                .owner
+                .as_ref()
+                .filter(|owner| is_it(owner))?;
+            keys.disown(key)?
+        };
         if let Some(id) = released.id {
             self.unwanted(id);
         }
@@ -450,6 +476,7 @@ impl<T> Client<T> {
         reason: Bytes,
     ) -> Result<(), ClientError> {
         self.check()?;
+        fits(reason.len(), || "the reason of a cancellation".to_owned())?;
         let ids = {
             let mut known = lock(&self.keys);
             let ids: Vec<u32> = keys.filter_map(|key| known.find(key)).collect();
@@ -485,6 +512,7 @@ impl<T> Client<T> {
     /// When the connection is over.
     pub fn call(&self, call: Call) -> Result<(), ClientError> {
         self.check()?;
+        call_fits(&call)?;
         self.post([FromClient::Call(call)]);
         Ok(())
     }
@@ -495,6 +523,7 @@ impl<T> Client<T> {
     /// When the connection is over.
     pub fn answer(&self, answer: Answer) -> Result<(), ClientError> {
         self.check()?;
+        answer_fits(&answer)?;
         self.post([FromClient::Answer(answer)]);
         Ok(())
     }

@@ -236,6 +236,7 @@ impl<T> Client<T> {
         let (id, named) = match keys.find(key) {
             // Known, and without a value.
             Some(id) => {
+                keys.check_room(1)?;
                 if let Some(owner) = owner {
                     before = keys.own(id, owner);
                 } else {

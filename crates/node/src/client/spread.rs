@@ -10,7 +10,7 @@ use treadle_net::Wait;
 use super::casts::Waker;
 use crate::broadcast::values::{self, Packed};
 use crate::broadcast::{Arrival, Plane, Purpose, Surroundings as _, What};
-use crate::lock;
+use crate::{caught, lock, thread};
 
 /// Values of together at most so many bytes share a cast. A larger one has its own: what came to a
 /// worker in one piece is freed in one.
@@ -81,8 +81,10 @@ impl Spreading {
             let (sender, receiver) = channel();
             let (plane, waker) = (plane.clone(), waker.clone());
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("treadle-cast".into());
-            let spawned = thread.spawn(move || cast_all(&plane, &receiver, &shared, &waker));
+            let spawned = thread::start("treadle-cast", move || {
+                let all = || cast_all(&plane, &receiver, &shared, &waker);
+                caught(all).unwrap_or_else(|reason| waker.panicked(reason));
+            });
             *queue = spawned.is_ok().then_some(sender);
         }
         let left = match &*queue {

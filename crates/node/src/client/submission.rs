@@ -84,6 +84,28 @@ pub struct Submission<T> {
 }
 
 impl<T> Submission<T> {
+    fn new(number: u32) -> Self {
+        Self {
+            number,
+            ids: Vec::new(),
+            first: 0,
+            option_sets: Vec::new(),
+            held: Vec::new(),
+            keys: Vec::new(),
+            key_ends: Vec::new(),
+            recipes: Vec::new(),
+            recipe_ends: Vec::new(),
+            offsets: Vec::new(),
+            inputs: Vec::new(),
+            definition_offsets: Vec::new(),
+            definitions: Vec::new(),
+            readers: Vec::new(),
+            options: Vec::new(),
+            wanted: Vec::new(),
+            sent_any: false,
+        }
+    }
+
     /// Options that tasks have; the index to say so with.
     pub fn options(&mut self, options: TaskOptions) -> u32 {
         self.option_sets.push(options);
@@ -134,6 +156,7 @@ impl<T> Submission<T> {
         garbage: &mut Vec<T>,
     ) -> Result<Batch, ClientError> {
         let count = self.key_ends.len();
+        keys.check_room(count)?;
         let encoded = Bytes::from(std::mem::take(&mut self.keys));
         let recipes = Bytes::from(std::mem::take(&mut self.recipes));
         let first = keys.next_id();
@@ -243,25 +266,7 @@ fn ranges(ends: &[usize]) -> impl Iterator<Item = Range<usize>> + '_ {
 impl<T> Client<T> {
     /// Begins a submission.
     pub fn submission(&self) -> Submission<T> {
-        Submission {
-            number: self.next_submission(),
-            ids: Vec::new(),
-            first: 0,
-            option_sets: Vec::new(),
-            held: Vec::new(),
-            keys: Vec::new(),
-            key_ends: Vec::new(),
-            recipes: Vec::new(),
-            recipe_ends: Vec::new(),
-            offsets: Vec::new(),
-            inputs: Vec::new(),
-            definition_offsets: Vec::new(),
-            definitions: Vec::new(),
-            readers: Vec::new(),
-            options: Vec::new(),
-            wanted: Vec::new(),
-            sent_any: false,
-        }
+        Submission::new(self.next_submission())
     }
 
     /// A key that the tasks that follow read, and that is needed until the submission is over; nothing
@@ -403,5 +408,42 @@ impl<T> Client<T> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::Keys;
+    use super::*;
+
+    fn of(count: u32) -> Submission<()> {
+        let mut submission = Submission::new(0);
+        for number in 0..count {
+            let task = NewTask {
+                key: &number.to_le_bytes(),
+                recipe: b"",
+                inputs: &[],
+                definitions: &[],
+                readers: 0,
+                options: 0,
+            };
+            submission.add(&task, Some(()));
+        }
+        submission.options(TaskOptions::default());
+        submission
+    }
+
+    #[test]
+    fn a_batch_for_which_there_are_no_names_left_leaves_nothing_behind() {
+        let mut keys = Keys::after(u32::MAX - 5);
+        let mut garbage = Vec::new();
+        let refused = of(6).seal(true, &mut keys, &mut garbage);
+        assert!(matches!(refused, Err(ClientError::Exhausted)));
+        // A key of it would be taken for one that is under way.
+        assert_eq!((keys.len(), keys.next_id()), (0, u32::MAX - 5));
+        let last = of(5).seal(true, &mut keys, &mut garbage).unwrap();
+        assert_eq!(last.tasks.last(), Some(&(u32::MAX - 1)));
+        let refused = of(6).seal(true, &mut keys, &mut garbage);
+        assert!(matches!(refused, Err(ClientError::Exhausted)));
     }
 }

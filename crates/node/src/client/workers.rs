@@ -12,9 +12,9 @@ use treadle_types::WorkerId;
 
 use super::fetch::Item;
 use super::link::Link;
-use crate::lock;
 use crate::message::Data;
 use crate::wire::encode_data;
+use crate::{caught, lock, thread};
 
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -359,9 +359,8 @@ impl Workers {
             };
             let options = self.options.clone();
             let dialled = Arc::clone(&self.dialled);
-            let thread = std::thread::Builder::new().name("treadle-dial".into());
-            let spawned = thread.spawn(move || {
-                let outcome = connect(&address, &options);
+            let spawned = thread::start("treadle-dial", move || {
+                let outcome = caught(|| connect(&address, &options)).and_then(|outcome| outcome);
                 lock(&dialled.outcomes).push((worker, outcome));
                 dialled.signal.set();
                 let _ = rustix::io::write(&*dialled.notifier, &1u64.to_ne_bytes());

@@ -99,6 +99,7 @@ impl Hub {
                     knows: Bits::default(),
                     defined: Bits::default(),
                     heard: self.now,
+                    arrived: 0,
                     dirty: false,
                     only_releases: false,
                     broken: None,
@@ -206,7 +207,10 @@ impl Hub {
             (Value::str("version"), Value::str(env!("CARGO_PKG_VERSION"))),
             (
                 Value::str("http"),
-                self.settings.http.clone().map_or(Value::None, Value::Str),
+                match &self.settings.http {
+                    Some((link, _)) => Value::Str(link.clone()),
+                    None => Value::None,
+                },
             ),
         ])
     }

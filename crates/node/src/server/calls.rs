@@ -7,10 +7,14 @@ use treadle_types::Value;
 
 use super::hub::Hub;
 use super::nodes::Node;
+use crate::error::fits;
 use crate::message::{Answer, Call, ToClient, ToWorker};
 
 /// Questions of one node that may be open at a time.
 const MOST: u32 = 1 << 16;
+/// As many times the largest message may wait for a node; then no questions and answers are added: the
+/// node itself stays.
+const MOST_WAITING: usize = 2;
 
 /// A question that was passed on.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +55,28 @@ pub(super) fn error(text: impl Into<String>) -> Bytes {
     Value::Str(text.into()).to_bytes().into()
 }
 
+fn crowded(node: &str, bytes: usize) -> String {
+    format!(
+        "{bytes} bytes for {node:?} were dropped, since it has not read those before: ask for less \
+         at a time, or scatter large values and pass their futures"
+    )
+}
+
 impl Hub {
     /// A node asks something.
     pub(super) fn call(&mut self, asker: Node, call: Call) {
         self.counters.calls += 1;
         if call.node.is_empty() {
             match self.operate(asker, &call) {
-                Ok(Some(answer)) => self.answer(asker, call.id, Ok(answer.to_bytes().into())),
+                Ok(Some(answer)) => {
+                    let answer = Bytes::from(answer.to_bytes());
+                    let what = || format!("the answer to {:?}", call.operation);
+                    let answer = match fits(answer.len(), what) {
+                        Ok(()) => Ok(answer),
+                        Err(too_long) => Err(error(too_long.to_string())),
+                    };
+                    self.answer(asker, call.id, answer);
+                }
                 Ok(None) => {}
                 Err(text) => self.answer(asker, call.id, Err(error(text))),
             }
@@ -70,6 +89,10 @@ impl Hub {
             };
             return self.answer(asker, call.id, Err(error(text)));
         };
+        if !self.has_room(target, call.argument.len()) {
+            let text = crowded(&call.node, call.argument.len());
+            return self.answer(asker, call.id, Err(error(text)));
+        }
         let count = self.calls.by_asker.entry(asker).or_default();
         if *count >= MOST {
             let text = format!("{MOST} questions of this node are not answered yet");
@@ -121,8 +144,24 @@ impl Hub {
             return;
         }
         if let Some(open) = self.calls.take(answer.id) {
-            self.answer(open.asker, open.id, answer.result);
+            let bytes = answer.result.as_ref().map_or(0, Bytes::len);
+            let result = if self.has_room(open.asker, bytes) {
+                answer.result
+            } else {
+                Err(error(crowded(&self.called(open.asker), bytes)))
+            };
+            self.answer(open.asker, open.id, result);
         }
+    }
+
+    /// Whether a node has been sent so much less than it reads that this can wait for it, too.
+    fn has_room(&self, node: Node, bytes: usize) -> bool {
+        let waiting = match node {
+            Node::Worker(worker) => self.workers.get(worker).map(|node| node.link.kept()),
+            Node::Client(client) => self.clients.get(client).map(|node| node.link.kept()),
+        };
+        let most = MOST_WAITING * self.settings.largest_message as usize;
+        bytes == 0 || waiting.is_none_or(|waiting| waiting + bytes <= most)
     }
 
     /// Answers a node.

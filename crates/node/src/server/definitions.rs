@@ -113,6 +113,8 @@ pub(super) struct Definitions {
     /// By client.
     owners: Vec<Option<Box<Owner>>>,
     contents: HashMap<Bytes, usize>,
+    /// Bytes of all contents.
+    bytes: usize,
 }
 
 /// The definitions that one task uses.
@@ -147,7 +149,10 @@ impl Definitions {
         self.vacant.pop();
         let pickle = match self.contents.get_key_value(&defined.pickle) {
             Some((known, _)) => known.clone(),
-            None => defined.pickle,
+            None => {
+                self.bytes += defined.pickle.len();
+                defined.pickle
+            }
         };
         *self.contents.entry(pickle.clone()).or_default() += 1;
         let defined = Some(Entry {
@@ -369,6 +374,7 @@ impl Definitions {
             *uses -= 1;
             if *uses == 0 {
                 self.contents.remove(&defined.pickle);
+                self.bytes -= defined.pickle.len();
             }
         }
         Some(defined)
@@ -402,7 +408,7 @@ impl Definitions {
     /// How many definitions there are, and bytes of their contents.
     pub(super) fn totals(&self) -> (usize, usize) {
         let count = self.all.len() - self.vacant.len() - self.gone.len();
-        (count, self.contents.keys().map(Bytes::len).sum())
+        (count, self.bytes)
     }
 }
 

@@ -393,7 +393,8 @@ impl Hub {
     }
 
     fn dismissed(&mut self, worker: WorkerId, reason: &str) {
-        self.tell_worker(worker, &ToWorker::Leave(reason.to_owned()));
+        let leave = ToWorker::Leave(format!("it is dismissed: {reason}"));
+        self.tell_worker(worker, &leave);
         self.log(format_args!("worker {worker:?} is dismissed: {reason}"));
         let cause = Cause::Misbehaved(reason.to_owned());
         self.losing.push((worker, cause, String::new()));

@@ -1,24 +1,31 @@
-//! Pages for those who watch the cluster.
+//! Pages for those who watch the cluster: who has the token.
 //!
 //! One request a connection, read only, few at a time: what a browser, `curl` or Prometheus need.
+//! A connection has a limit in time for each thing that it does, however slowly it does it.
+
+mod request;
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use treadle_net::secret;
+
+use self::request::{Gate, LONGEST, Wanted};
+use super::Pages;
 use super::mailbox::{Letter, Mailbox};
-use crate::NodeError;
+use crate::{NodeError, caught, thread};
 
 /// Connections at a time; more are turned away.
 const MOST: usize = 16;
-/// How long a connection may take.
+/// How long a connection may take until its answer is there, and then to read it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest request.
-const LONGEST: usize = 8 * 1024;
+/// How long what a connection still says is read.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A page that the scheduler's thread writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,26 +38,37 @@ pub(super) enum Page {
 #[derive(Debug)]
 pub(super) struct Http {
     address: SocketAddr,
+    link: String,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Http {
-    pub(super) fn start(address: SocketAddr, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
+    pub(super) fn start(pages: Pages, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
         let failed = |error: io::Error| NodeError::Http {
-            address: address.to_string(),
+            address: pages.address.to_string(),
             reason: error.to_string(),
         };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let listener = TcpListener::bind(pages.address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        let token = pages
+            .token
+            .unwrap_or_else(|| secret::hex(&secret::random::<16>()));
+        let link = format!("http://{address}/?token={token}");
+        let mut names = pages.names;
+        names.extend(own_name());
         let is_over = Arc::new(AtomicBool::new(false));
-        let (over, mailbox) = (Arc::clone(&is_over), Arc::clone(mailbox));
-        let thread = std::thread::Builder::new()
-            .name("treadle-http".into())
-            .spawn(move || serve(&listener, &over, &mailbox))
-            .map_err(failed)?;
+        let door = Door {
+            gate: Gate::new(token, names, address.ip()),
+            mailbox: Arc::clone(mailbox),
+            open: AtomicUsize::new(0),
+        };
+        let over = Arc::clone(&is_over);
+        let body = move || serve(&listener, &over, &Arc::new(door));
+        let thread = thread::start("treadle-http", body).map_err(failed)?;
         Ok(Self {
             address,
+            link,
             is_over,
             thread: Some(thread),
         })
@@ -59,6 +77,17 @@ impl Http {
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// Where the pages are, with what lets in.
+    pub(super) fn link(&self) -> &str {
+        &self.link
+    }
+}
+
+/// The name of this machine.
+fn own_name() -> Option<String> {
+    let system = rustix::system::uname();
+    Some(system.nodename().to_str().ok()?.to_owned())
 }
 
 impl Drop for Http {
@@ -79,8 +108,15 @@ impl Drop for Http {
     }
 }
 
-fn serve(listener: &TcpListener, is_over: &AtomicBool, mailbox: &Arc<Mailbox>) {
-    let open = Arc::new(AtomicUsize::new(0));
+/// What connections share.
+struct Door {
+    gate: Gate,
+    mailbox: Arc<Mailbox>,
+    /// How many there are.
+    open: AtomicUsize,
+}
+
+fn serve(listener: &TcpListener, is_over: &AtomicBool, door: &Arc<Door>) {
     for stream in listener.incoming() {
         if is_over.load(Ordering::Relaxed) {
             return;
@@ -90,113 +126,142 @@ fn serve(listener: &TcpListener, is_over: &AtomicBool, mailbox: &Arc<Mailbox>) {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        if open.load(Ordering::Relaxed) >= MOST {
-            let _ = respond(&mut stream, 503, "text/plain", "too many connections\n");
+        if door.open.load(Ordering::Relaxed) >= MOST {
+            let busy = Answer::of(503, "too many connections\n");
+            // It fits into the socket's buffer: this does not wait.
+            let _ = busy.send(&mut stream, false, Instant::now() + FAREWELL);
             continue;
         }
-        open.fetch_add(1, Ordering::Relaxed);
-        let (mailbox, counted) = (Arc::clone(mailbox), Arc::clone(&open));
-        let spawned = std::thread::Builder::new()
-            .name("treadle-http-1".into())
-            .spawn(move || {
-                // A client that is gone, or says nothing that can be answered.
-                let _ = converse(&mut stream, &mailbox).and_then(|()| linger(&mut stream));
-                counted.fetch_sub(1, Ordering::Relaxed);
+        door.open.fetch_add(1, Ordering::Relaxed);
+        let through = Arc::clone(door);
+        let spawned = thread::start("treadle-http-1", move || {
+            // A client that is gone, or says nothing that can be answered; and a panic, which is the
+            // end of this connection only.
+            let _ = caught(|| {
+                through
+                    .converse(&mut stream)
+                    .and_then(|()| linger(&mut stream))
             });
+            through.open.fetch_sub(1, Ordering::Relaxed);
+        });
         if spawned.is_err() {
-            open.fetch_sub(1, Ordering::Relaxed);
+            door.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-fn converse(stream: &mut TcpStream, mailbox: &Mailbox) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut request = Vec::new();
-    let (method, path) = loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut part = [0; 1024];
-        let count = stream.read(&mut part)?;
-        if count == 0 {
-            return Ok(());
-        }
-        request.extend_from_slice(&part[..count]);
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut parsed = httparse::Request::new(&mut headers);
-        match parsed.parse(&request) {
-            Ok(httparse::Status::Complete(_)) => {
-                let method = parsed.method.unwrap_or_default().to_owned();
-                let path = parsed.path.unwrap_or_default();
-                let path = path.split('?').next().unwrap_or_default().to_owned();
-                break (method, path);
-            }
-            Ok(httparse::Status::Partial) if request.len() < LONGEST => {}
-            Ok(httparse::Status::Partial) => {
-                return respond(stream, 431, "text/plain", "the request is too long\n");
-            }
-            Err(error) => return respond(stream, 400, "text/plain", &format!("{error}\n")),
-        }
-    };
-    if method != "GET" && method != "HEAD" {
-        return respond(stream, 405, "text/plain", "pages are read with GET\n");
+/// How long there is until then.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(io::ErrorKind::TimedOut.into()),
+        false => Ok(left),
     }
-    let (page, kind) = match path.as_str() {
-        "/health" => return respond(stream, 200, "text/plain", "ok\n"),
-        // `/status` is where dashboards of Dask are, and what people are sent to.
-        "/" | "/status" => {
-            return respond(stream, 200, "text/plain", "/health /metrics /json/state\n");
+}
+
+impl Door {
+    fn converse(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let local: IpAddr = stream.local_addr()?.ip().to_canonical();
+        let mut said = Vec::new();
+        let parsed = loop {
+            stream.set_read_timeout(Some(left(until)?))?;
+            let mut part = [0; 1024];
+            let count = stream.read(&mut part)?;
+            if count == 0 {
+                return Ok(());
+            }
+            said.extend_from_slice(&part[..count]);
+            match self.gate.parse(&said, local) {
+                Ok(Some(request)) => break Ok(request),
+                Ok(None) => {}
+                Err(refusal) => break Err(refusal),
+            }
+        };
+        let (answer, is_head) = match parsed {
+            Ok(request) => (self.answer(request.wanted, until), request.is_head),
+            Err(refusal) => (Answer::of(refusal.status, refusal.text), false),
+        };
+        answer.send(stream, is_head, Instant::now() + PATIENCE)
+    }
+
+    fn answer(&self, wanted: Wanted, until: Instant) -> Answer {
+        let (page, kind) = match wanted {
+            Wanted::Health => return Answer::of(200, "ok\n"),
+            Wanted::Index => return Answer::of(200, "/health /metrics /json/state\n"),
+            Wanted::Page(Page::Metrics) => (Page::Metrics, "text/plain; version=0.0.4"),
+            Wanted::Page(Page::State) => (Page::State, "application/json"),
+        };
+        let (reply, answer) = sync_channel(1);
+        self.mailbox.post(Letter::Page(page, reply));
+        match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(text) => Answer {
+                status: 200,
+                kind,
+                text,
+            },
+            Err(_) => Answer::of(503, "the scheduler is busy, or gone\n"),
         }
-        "/metrics" => (Page::Metrics, "text/plain; version=0.0.4"),
-        "/json/state" => (Page::State, "application/json"),
-        _ => return respond(stream, 404, "text/plain", "there is no such page\n"),
-    };
-    let (reply, answer) = sync_channel(1);
-    mailbox.post(Letter::Page(page, reply));
-    match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        Ok(text) => respond(stream, 200, kind, &text),
-        Err(_) => respond(
-            stream,
-            503,
-            "text/plain",
-            "the scheduler is busy, or gone\n",
-        ),
     }
 }
 
 /// Reads what the client still says: closing with something unread would take the answer from it.
 fn linger(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    let mut left = 16 * LONGEST;
-    while left > 0 {
+    let until = Instant::now() + FAREWELL;
+    let mut room = 16 * LONGEST;
+    while room > 0 {
+        stream.set_read_timeout(Some(left(until)?))?;
         let count = stream.read(&mut [0; 4096])?;
         if count == 0 {
             break;
         }
-        left = left.saturating_sub(count);
+        room = room.saturating_sub(count);
     }
     Ok(())
 }
 
-fn respond(stream: &mut TcpStream, status: u16, kind: &str, text: &str) -> io::Result<()> {
-    let reason = match status {
-        200 => "OK",
-        400 => "Bad Request",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        431 => "Request Header Fields Too Large",
-        _ => "Service Unavailable",
-    };
-    let length = text.len();
-    let head = format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Cache-Control: no-store\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(text.as_bytes())?;
-    stream.flush()
+struct Answer {
+    status: u16,
+    kind: &'static str,
+    text: String,
+}
+
+impl Answer {
+    fn of(status: u16, text: impl Into<String>) -> Self {
+        let (kind, text) = ("text/plain; charset=utf-8", text.into());
+        Self { status, kind, text }
+    }
+
+    fn send(&self, stream: &mut TcpStream, is_head: bool, until: Instant) -> io::Result<()> {
+        let (status, kind) = (self.status, self.kind);
+        let (reason, more) = match status {
+            200 => ("OK", ""),
+            400 => ("Bad Request", ""),
+            401 => ("Unauthorized", "WWW-Authenticate: Bearer\r\n"),
+            403 => ("Forbidden", ""),
+            404 => ("Not Found", ""),
+            405 => ("Method Not Allowed", "Allow: GET, HEAD\r\n"),
+            431 => ("Request Header Fields Too Large", ""),
+            _ => ("Service Unavailable", "Retry-After: 1\r\n"),
+        };
+        // The address of a page holds the token: where links on it lead is not told.
+        let head = format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n\
+             X-Content-Type-Options: nosniff\r\n{more}Connection: close\r\n\r\n",
+            self.text.len()
+        );
+        let body = if is_head { "" } else { &self.text };
+        for mut part in [head.as_bytes(), body.as_bytes()] {
+            while !part.is_empty() {
+                stream.set_write_timeout(Some(left(until)?))?;
+                match stream.write(part)? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    count => part = &part[count..],
+                }
+            }
+        }
+        stream.flush()
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use treadle_net::{NetError, Peer};
+use treadle_net::{NetError, Peer, awake};
 use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
 use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
 
@@ -22,7 +22,7 @@ use super::tracing::Tracing;
 use super::waiting::Waiting;
 use crate::NodeError;
 use crate::message::{Definition, FromClient, FromWorker};
-use crate::wire::{HELLO, Link, Packet};
+use crate::wire::{HELLO, LARGEST_MESSAGE, LONGEST_HELLO, Link, Packet};
 
 /// Packets taken from one node in a turn, before the others have theirs.
 const TURN: usize = 16;
@@ -30,18 +30,16 @@ const TURN: usize = 16;
 /// caches.
 const TOGETHER: usize = 64;
 /// Bytes that may wait to be sent to one node.
-const MOST_WAITING: usize = 256 << 20;
+const MOST_WAITING: usize = 4 * LARGEST_MESSAGE as usize;
 /// How long a node may take for its first words.
 const GREETING: Duration = Duration::from_secs(10);
-/// The longest first words.
-const LONGEST_HELLO: u64 = 1 << 16;
 
 /// What the hub needs to know of its surroundings.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) id: String,
     pub(super) address: String,
-    pub(super) http: Option<String>,
+    pub(super) http: Option<(String, u16)>,
     /// `major.minor`; of the first node, if it was not given.
     pub(super) python: Option<String>,
     pub(super) worker_timeout: Duration,
@@ -97,7 +95,7 @@ pub(super) struct Hub {
     pub(super) forgotten: Vec<TaskId>,
     /// Events that follow from effects.
     pub(super) later: VecDeque<Event>,
-    epoch: Instant,
+    epoch: Duration,
     /// Since the server started.
     pub(super) now: Duration,
     pub(super) keys: Keys,
@@ -115,6 +113,8 @@ pub(super) struct Hub {
     pub(super) look_at: Duration,
     /// When the last tick was.
     pub(super) ticked: Duration,
+    /// Stops of this process that were taken into account.
+    pub(super) stops: u64,
     /// Workers that were found to be gone.
     pub(super) losing: Vec<(WorkerId, Cause, String)>,
     /// Connections that are being closed.
@@ -149,7 +149,7 @@ impl Hub {
             later: VecDeque::new(),
             reports: Vec::new(),
             spread: HashMap::new(),
-            epoch: Instant::now(),
+            epoch: awake::now(),
             now: Duration::ZERO,
             keys: Keys::default(),
             symbols: Symbols::new(),
@@ -162,6 +162,7 @@ impl Hub {
             dirty: Vec::new(),
             look_at: Duration::ZERO,
             ticked: Duration::ZERO,
+            stops: awake::stops(),
             losing: Vec::new(),
             graves: Vec::new(),
             reason: Bytes::new(),
@@ -183,7 +184,7 @@ impl Hub {
     }
 
     pub(super) fn look_at_clock(&mut self) {
-        self.now = self.epoch.elapsed();
+        self.now = awake::now().saturating_sub(self.epoch);
     }
 
     /// Whether a worker gets tasks.
@@ -194,7 +195,7 @@ impl Hub {
 
     /// Somebody connected.
     pub(super) fn accept(&mut self, key: usize, peer: Peer) {
-        let link = Box::new(Link::new(peer, LONGEST_HELLO));
+        let link = Box::new(Link::new(peer, LONGEST_HELLO as u64));
         self.connections
             .insert(key, Connection::Stranger(link, self.now));
     }
@@ -540,7 +541,7 @@ impl Hub {
                 Node::Client(client) => match self.clients.get_mut(client) {
                     Some(node) => {
                         node.dirty = false;
-                        (node.link.flush(), node.link.waiting())
+                        (node.link.flush(), node.link.kept())
                     }
                     None => continue,
                 },

@@ -58,6 +58,8 @@ pub(super) struct Keys {
     vacant: Vec<u32>,
     /// The block that is being filled.
     open: Option<u32>,
+    /// Bytes that all blocks have.
+    stored: usize,
     hasher: RandomState,
 }
 
@@ -178,7 +180,10 @@ impl Keys {
                 });
                 self.open = Some(open);
                 if let Some(before) = before {
-                    self.blocks[before as usize].bytes.shrink_to_fit();
+                    let bytes = &mut self.blocks[before as usize].bytes;
+                    self.stored -= bytes.capacity();
+                    bytes.shrink_to_fit();
+                    self.stored += bytes.capacity();
                     self.drop_if_empty(before);
                 }
                 open
@@ -192,6 +197,7 @@ impl Keys {
     }
 
     fn block(&mut self, block: Block) -> u32 {
+        self.stored += block.bytes.capacity();
         match self.vacant.pop() {
             Some(place) => {
                 self.blocks[place as usize] = block;
@@ -206,7 +212,8 @@ impl Keys {
 
     fn drop_if_empty(&mut self, place: u32) {
         if self.open != Some(place) && self.blocks[place as usize].live == 0 {
-            self.blocks[place as usize] = Block::default();
+            let block = std::mem::take(&mut self.blocks[place as usize]);
+            self.stored -= block.bytes.capacity();
             self.vacant.push(place);
         }
     }
@@ -327,11 +334,7 @@ impl Keys {
         self.entries.capacity() * size_of::<Entry>()
             + self.index.capacity() * (size_of::<Slot>() + 1)
             + self.blocks.capacity() * size_of::<Block>()
-            + self
-                .blocks
-                .iter()
-                .map(|block| block.bytes.capacity())
-                .sum::<usize>()
+            + self.stored
     }
 }
 
@@ -390,6 +393,7 @@ mod tests {
             keys.remove(TaskId(task));
         }
         let left: usize = keys.blocks.iter().map(|block| block.bytes.capacity()).sum();
+        assert_eq!(keys.stored, left);
         assert!(full > 250_000, "{full}");
         assert!(left <= BLOCK, "{left}");
     }

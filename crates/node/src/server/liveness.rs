@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_net::Peer;
+use treadle_net::{Peer, awake};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
@@ -10,14 +10,14 @@ use super::hub::Hub;
 use super::nodes::Node;
 use crate::message::{ToClient, ToWorker};
 
+/// A scheduler that has not ticked for so long was busy, and did not listen.
+const ABSENCE: Duration = Duration::from_secs(1);
+
 /// How long the one that started a worker has to say why its connection broke, if it promised to: a
 /// busy machine may keep it from that for a while.
 const GRACE: Duration = Duration::from_secs(3);
 /// The same, of one that only said that there is somebody.
 const SHORT_GRACE: Duration = Duration::from_millis(200);
-
-/// A scheduler that has not ticked for so long was itself stopped, by a signal or with its machine.
-const ABSENCE: Duration = Duration::from_secs(1);
 
 impl Hub {
     /// The connection of a worker broke.
@@ -74,8 +74,11 @@ impl Hub {
     /// Looks after those who say nothing.
     pub(super) fn look_after_workers(&mut self) {
         let (now, timeout) = (self.now, self.settings.worker_timeout);
-        if now > std::mem::replace(&mut self.ticked, now) + ABSENCE {
-            // What they said meanwhile is still to be read.
+        let stops = awake::stops();
+        let was_stopped = std::mem::replace(&mut self.stops, stops) != stops;
+        let was_busy = now > std::mem::replace(&mut self.ticked, now) + ABSENCE;
+        if was_stopped || was_busy {
+            // What they said meanwhile is still to be read, and they may have been stopped, too.
             for node in self.workers.iter_mut() {
                 node.heard = now;
             }
@@ -86,6 +89,11 @@ impl Hub {
         // One that comes later is not late before.
         let mut next = now + timeout;
         for node in self.workers.iter_mut() {
+            // A message that is long on its way is no silence.
+            let arrived = node.link.arriving();
+            if arrived > 0 && std::mem::replace(&mut node.arrived, arrived) != arrived {
+                node.heard = now;
+            }
             let late = node.broken;
             let silent = node.heard + timeout;
             let gone = late.map_or(silent, |late| late.min(silent));

@@ -11,7 +11,7 @@ use super::http::Page;
 use crate::lock;
 
 /// Letters that may lie there.
-const MOST: usize = 64;
+const MOST: usize = 8;
 
 /// A wish.
 #[derive(Debug)]
@@ -47,8 +47,11 @@ impl Mailbox {
         }
     }
 
-    pub(super) fn take(&self) -> Option<Letter> {
-        lock(&self.letters).pop_front()
+    /// The first letter, and whether it was the last.
+    pub(super) fn take(&self) -> Option<(Letter, bool)> {
+        let mut letters = lock(&self.letters);
+        let letter = letters.pop_front()?;
+        Some((letter, letters.is_empty()))
     }
 
     /// The scheduler shall end.
@@ -64,5 +67,35 @@ impl Mailbox {
     /// Somebody knocked.
     pub(super) fn knock(&self) {
         self.signal.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{TryRecvError, sync_channel};
+
+    use treadle_net::{Lane, Poller};
+
+    use super::*;
+
+    #[test]
+    fn who_comes_when_many_wait_is_turned_away() {
+        let mailbox = Mailbox::new(Poller::on(&Lane::new().unwrap()).signal(0));
+        let answers: Vec<_> = (0..MOST + 3)
+            .map(|_| {
+                let (reply, answer) = sync_channel(1);
+                mailbox.post(Letter::Page(Page::State, reply));
+                answer
+            })
+            .collect();
+        for (number, answer) in answers.iter().enumerate() {
+            let is_waiting = answer.try_recv() == Err(TryRecvError::Empty);
+            assert_eq!(is_waiting, number < MOST, "{number}");
+        }
+        for number in 1..=MOST {
+            let (_, is_last) = mailbox.take().unwrap();
+            assert_eq!(is_last, number == MOST);
+        }
+        assert!(mailbox.take().is_none());
     }
 }

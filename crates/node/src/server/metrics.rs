@@ -73,6 +73,9 @@ impl Page {
     }
 }
 
+/// How many functions a page lists at most.
+const FUNCTIONS: usize = 1000;
+
 impl Hub {
     /// In the text format of Prometheus.
     pub(super) fn metrics(&self) -> String {
@@ -208,7 +211,7 @@ impl Hub {
         page.one(
             "treadle_scheduler_bytes",
             "gauge",
-            "Bytes that tasks and keys take at the scheduler, recipes and small values not counted.",
+            "Bytes that tasks and keys take at the scheduler, about; recipes and small values not counted.",
             (self.core.memory() + self.keys.memory()) as f64,
         );
         let (count, bytes) = self.definitions.totals();
@@ -227,9 +230,9 @@ impl Hub {
         page.head(
             "treadle_function_seconds",
             "gauge",
-            "How long functions take, as the scheduler has learnt.",
+            "How long functions take, as the scheduler has learnt: the first thousand functions.",
         );
-        for (function, duration, _) in self.core.learnt() {
+        for (function, duration, _) in self.core.learnt().take(FUNCTIONS) {
             let name = self.symbols.text(function);
             page.labelled(
                 "treadle_function_seconds",

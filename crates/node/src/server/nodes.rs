@@ -38,6 +38,8 @@ pub(super) struct WorkerNode {
     /// Definitions that it was sent.
     pub(super) defined: Bits,
     pub(super) heard: Duration,
+    /// What had arrived of a large message when it was looked after.
+    pub(super) arrived: u64,
     /// Whether something was pushed since the last flush.
     pub(super) dirty: bool,
     /// Whether that was nothing but releases.

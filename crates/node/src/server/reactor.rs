@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use treadle_net::{Lane, Listener, Peer, Poller, Wait};
+use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_scheduler::{Scheduler, TICK};
 
 use super::http::{Http, Page};
@@ -13,7 +13,7 @@ use super::hub::{Hub, Settings};
 use super::mailbox::{Letter, Mailbox};
 use super::{End, Log, Options, Server};
 use crate::error::NodeError;
-use crate::lock;
+use crate::{caught, lock, log, thread};
 
 /// The poller's key of what other threads want.
 const MAIL: usize = 0;
@@ -30,27 +30,40 @@ fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> NodeError {
 }
 
 /// Starts the threads.
-pub(super) fn start(options: Options, log: Log) -> Result<Server, NodeError> {
+pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError> {
     let lane = Lane::new()?;
     let poller = Poller::on(&lane);
-    let net = treadle_net::Options {
+    let cluster = ClusterId::random();
+    let mut net = treadle_net::Options {
+        cluster: Some(cluster),
         lane: Some(lane),
         shared_memory: false,
         ..options.net.clone()
     };
+    // A worker that is waited for longer is not cut off before.
+    net.pair.timeout = net.pair.timeout.max(options.worker_timeout);
     let listener = Listener::bind(&options.address, &net)?;
     let address = listener.address().clone();
     let mailbox = Arc::new(Mailbox::new(poller.signal(MAIL)));
     let http = match options.http {
-        Some(address) => Some(Http::start(address, &mailbox)?),
+        Some(pages) => Some(Http::start(pages, &mailbox)?),
         None => None,
     };
+    if let Some(http) = &http
+        && !http.address().ip().is_loopback()
+    {
+        log(format_args!(
+            "the pages at http://{} can be reached from other machines, without encryption: who \
+             reads along on the way learns their token and what they show, and can change nothing",
+            http.address()
+        ));
+    }
     let settings = Settings {
-        id: format!("Scheduler-{:016x}", listener_id(&address.to_string())),
+        id: format!("Scheduler-{cluster}"),
         address: address.to_string(),
         http: http
             .as_ref()
-            .map(|http| format!("http://{}", http.address())),
+            .map(|http| (http.link().to_owned(), http.address().port())),
         python: options.python,
         worker_timeout: options.worker_timeout,
         largest_message: options.largest_message,
@@ -66,34 +79,30 @@ pub(super) fn start(options: Options, log: Log) -> Result<Server, NodeError> {
         listener,
         mailbox: Arc::clone(&mailbox),
         next: MAIL + 1,
+        has_mail: false,
     };
     let porter = Porter::start(knock, &mailbox)?;
     let over = Ended(Arc::clone(&end));
-    let thread = std::thread::Builder::new()
-        .name("treadle-scheduler".into())
-        .spawn(move || {
-            let _over = over;
-            let _porter = porter;
-            reactor.run();
-        })
-        .map_err(|source| NodeError::System {
-            what: "starting the scheduler's thread",
-            source,
-        })?;
+    let body = move || {
+        let _over = over;
+        let _porter = porter;
+        // Its connections close with it, so that everybody hears of the end.
+        if let Err(reason) = caught(|| reactor.run()) {
+            log::line(format_args!("treadle scheduler: {reason}: it ends"));
+        }
+    };
+    let thread = thread::start("treadle-scheduler", body).map_err(|source| NodeError::System {
+        what: "starting the scheduler's thread",
+        source,
+    })?;
     Ok(Server {
         address,
+        cluster,
         http,
         mailbox,
         end,
         thread: Mutex::new(Some(thread)),
     })
-}
-
-/// A number for the scheduler that differs from that of others.
-fn listener_id(address: &str) -> u64 {
-    use std::hash::BuildHasher;
-    // Seeded at random for each process and use.
-    std::hash::RandomState::new().hash_one(address)
 }
 
 /// Says that the thread has ended.
@@ -130,13 +139,10 @@ impl Porter {
                 }
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("treadle-porter".into())
-            .spawn(wait)
-            .map_err(|source| NodeError::System {
-                what: "starting a thread for connections",
-                source,
-            })?;
+        let thread = thread::start("treadle-porter", wait).map_err(|source| NodeError::System {
+            what: "starting a thread for connections",
+            source,
+        })?;
         Ok(Self {
             knock,
             is_over,
@@ -163,6 +169,8 @@ struct Reactor {
     mailbox: Arc<Mailbox>,
     /// The next key in the poller.
     next: usize,
+    /// Whether there may be letters.
+    has_mail: bool,
 }
 
 impl Reactor {
@@ -179,6 +187,7 @@ impl Reactor {
                 self.hub.counters.tick(now);
             }
             self.hub.flush();
+            self.read_letter();
         }
         self.say_farewell();
     }
@@ -205,7 +214,7 @@ impl Reactor {
                 MAIL => {
                     drop(turn);
                     self.accept();
-                    self.read_mail();
+                    self.has_mail = true;
                 }
                 key => {
                     if self.hub.turn(key) {
@@ -227,18 +236,29 @@ impl Reactor {
         }
     }
 
-    fn read_mail(&mut self) {
-        while let Some(letter) = self.mailbox.take() {
-            match letter {
-                Letter::Page(page, reply) => {
-                    let text = match page {
-                        Page::Metrics => self.hub.metrics(),
-                        Page::State => self.hub.state_page(),
-                    };
-                    // Whoever asked may be gone.
-                    let _ = reply.try_send(text);
-                }
+    /// Answers one letter, after all who take part in the cluster: the next one waits for the next
+    /// turn.
+    fn read_letter(&mut self) {
+        if !self.has_mail {
+            return;
+        }
+        let Some((letter, is_last)) = self.mailbox.take() else {
+            self.has_mail = false;
+            return;
+        };
+        match letter {
+            Letter::Page(page, reply) => {
+                let text = match page {
+                    Page::Metrics => self.hub.metrics(),
+                    Page::State => self.hub.state_page(),
+                };
+                // Whoever asked may be gone.
+                let _ = reply.try_send(text);
             }
+        }
+        self.has_mail = !is_last;
+        if self.has_mail {
+            self.mailbox.knock();
         }
     }
 

@@ -314,6 +314,7 @@ pub(super) fn put_stuck(keys: &[Bytes], reason: Stuck) -> Section {
         Stuck::Resources => Reason::Resources,
         Stuck::Memory => Reason::Memory,
         Stuck::Silence => Reason::Silence,
+        Stuck::Slots => Reason::Slots,
     };
     Section::Stuck(proto::Stuck {
         reason: reason.into(),
@@ -333,6 +334,7 @@ pub(super) fn get_stuck(section: proto::Stuck, keeper: Keeper) -> Result<ToClien
             Reason::Resources => Stuck::Resources,
             Reason::Memory => Stuck::Memory,
             Reason::Silence => Stuck::Silence,
+            Reason::Slots => Stuck::Slots,
         },
     })
 }

@@ -1,11 +1,15 @@
 //! Packets over a connection.
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use treadle_net::{Incoming, Peer, Received, SMALL, Wait};
+use treadle_net::{Incoming, Peer, Received, SMALL, Sending, Wait};
 
-use super::{Decoder, Encoder, HELLO, MESSAGES, Message, WELCOME, decode_welcome, encode_hello};
+use super::{
+    Decoder, Encoder, HELLO, LONGEST_HELLO, MESSAGES, Message, WELCOME, decode_welcome,
+    encode_hello,
+};
 use crate::error::NodeError;
 use crate::message::{Hello, Welcome};
 
@@ -17,6 +21,8 @@ const BATCH: usize = 4;
 pub struct Link<In: Message, Out: Message> {
     peer: Peer,
     out: Encoder<Out>,
+    /// Large packets that the other side may not have yet, with their lengths.
+    leaving: VecDeque<(usize, Sending)>,
     /// A large packet that is on its way in; what follows it waits for it.
     arriving: Option<Incoming>,
     received: Vec<Received>,
@@ -40,6 +46,7 @@ impl<In: Message, Out: Message> Link<In, Out> {
         Self {
             peer,
             out: Encoder::default(),
+            leaving: VecDeque::new(),
             arriving: None,
             received: Vec::new(),
             most,
@@ -67,6 +74,16 @@ impl<In: Message, Out: Message> Link<In, Out> {
     /// Bytes that were pushed and not sent, about.
     pub fn waiting(&self) -> usize {
         self.out.waiting()
+    }
+
+    /// Bytes that are kept for the other side, about: those that wait, and large packets that it does
+    /// not have yet. The connection has room for a few MiB besides.
+    pub fn kept(&self) -> usize {
+        let leaving = self
+            .leaving
+            .iter()
+            .filter(|(_, sending)| !sending.is_done());
+        self.out.waiting() + leaving.map(|(bytes, _)| bytes).sum::<usize>()
     }
 
     /// Sends what was pushed, as far as the connection has room; returns whether that was all.
@@ -97,7 +114,12 @@ impl<In: Message, Out: Message> Link<In, Out> {
                 self.peer.send_batch(&mut small);
             }
             if let Some(packet) = large {
-                self.peer.send(MESSAGES, &[packet.into()])?;
+                while self.leaving.front().is_some_and(|(_, sent)| sent.is_done()) {
+                    self.leaving.pop_front();
+                }
+                let bytes = packet.len();
+                let sending = self.peer.send(MESSAGES, &[packet.into()])?;
+                self.leaving.push_back((bytes, sending));
             }
         }
         Ok(true)
@@ -157,6 +179,13 @@ impl<In: Message, Out: Message> Link<In, Out> {
         self.arriving.as_ref().is_some_and(Incoming::is_done)
     }
 
+    /// Bytes that are here of a large packet that is on its way in.
+    pub fn arriving(&self) -> u64 {
+        self.arriving
+            .as_ref()
+            .map_or(0, |packet| packet.progress().0)
+    }
+
     /// The messages of a packet.
     ///
     /// # Errors
@@ -191,7 +220,15 @@ pub fn introduce(
     hello: &Hello,
     wait: &mut Wait<'_>,
 ) -> Result<(u32, Bytes), NodeError> {
-    peer.send(HELLO, &[encode_hello(hello).into()])?;
+    let encoded = encode_hello(hello);
+    if encoded.len() > LONGEST_HELLO {
+        return Err(NodeError::Introduction {
+            name: hello.name.clone(),
+            bytes: encoded.len(),
+            most: LONGEST_HELLO,
+        });
+    }
+    peer.send(HELLO, &[encoded.into()])?;
     let incoming = peer.next(wait)?;
     incoming.accept(Vec::new())?;
     incoming.wait(wait)?;

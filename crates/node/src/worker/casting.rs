@@ -11,8 +11,8 @@ use treadle_types::ObjectId;
 
 use super::Inner;
 use crate::broadcast::{unpack, values};
-use crate::lock;
 use crate::message::{Answer, Call};
+use crate::{caught, lock, thread};
 
 /// How long a value may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
@@ -36,12 +36,12 @@ impl Inner {
     /// A client has brought values: keeps them, in a thread of its own, since they may wait for room.
     pub(super) fn keep_cast(self: Arc<Self>, cast: CastId, payload: Bytes) {
         let keep = Arc::new(move || {
-            let answer = self.keep_values(&payload);
+            let kept = caught(|| self.keep_values(&payload));
+            let answer = kept.unwrap_or_else(|reason| vec![values::failure(0, &reason)]);
             self.plane.finished(cast.session, cast.number, answer);
         });
-        let thread = std::thread::Builder::new().name("treadle-keep".into());
         let body = Arc::clone(&keep);
-        if thread.spawn(move || body()).is_err() {
+        if thread::start("treadle-keep", move || body()).is_err() {
             keep();
         }
     }

@@ -26,9 +26,9 @@ use super::values::Values;
 use super::{Host, Log, Options, health};
 use crate::broadcast::{Plane, Surroundings};
 use crate::error::NodeError;
-use crate::lock;
 use crate::message::{Definition, FromWorker, ToWorker};
 use crate::wire::{self, Packet};
+use crate::{caught, lock};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
 /// task is about to run.
@@ -39,6 +39,8 @@ const LOOK_BUSY: Duration = Duration::from_millis(1);
 const LOOK_IDLE: Duration = health::LOOK;
 /// A thread that is one too many ends when it has waited so long.
 const SURPLUS: Duration = Duration::from_secs(5);
+/// A worker that gets no thread at all ends after so long: elsewhere its tasks may find one.
+const NO_THREADS: Duration = Duration::from_secs(10);
 /// Packets taken in at a time.
 const PACKETS: usize = 64;
 
@@ -72,6 +74,8 @@ pub(super) struct Inner {
     pub(super) tracing: Arc<Tracing>,
     pub(super) host: OnceLock<Arc<dyn Host>>,
     pub(super) over: AtomicBool,
+    /// Why it is about to say goodbye: the end of the connection is its own doing then.
+    pub(super) leaving: OnceLock<String>,
     pub(super) end: Mutex<Option<String>>,
     pub(super) ended: Condvar,
     pub(super) log: Mutex<Log>,
@@ -105,6 +109,7 @@ impl Inner {
     }
 
     pub(super) fn end(&self, reason: &str) {
+        let reason = self.leaving.get().map_or(reason, String::as_str);
         lock(&self.end).get_or_insert_with(|| reason.to_owned());
         self.over.store(true, Ordering::Release);
         self.plane.end();
@@ -116,6 +121,45 @@ impl Inner {
         self.control_lane.notify();
         self.requests.wake();
         self.leave();
+    }
+
+    /// Ends, after telling the scheduler why.
+    pub(super) fn close(&self, reason: &str, cause: Cause, log: String) {
+        if !self.is_over() {
+            let _ = self.leaving.set(reason.to_owned());
+            self.say(FromWorker::Goodbye { cause, log });
+            self.scheduler.start_close();
+            let deadline = Instant::now() + super::FAREWELL;
+            let mut closed = || self.scheduler.is_closed();
+            let _ = self.control_lane.wait(
+                &mut closed,
+                &mut Wait {
+                    deadline: Some(deadline),
+                    interrupted: None,
+                },
+            );
+        }
+        self.end(reason);
+    }
+
+    /// Ends, since something here has failed: another process in its place may do better.
+    pub(super) fn fail(&self, reason: &str) {
+        if self.is_over() {
+            return;
+        }
+        self.log(format_args!("{reason}: it ends"));
+        // The scheduler hears of it from the system at the latest.
+        let _ = caught(|| self.close(reason, Cause::Exited(1), reason.to_owned()));
+        self.end(reason);
+    }
+
+    /// The life of a thread: the worker ends with it if it panics.
+    pub(super) fn guard(worker: &Weak<Self>, body: impl FnOnce()) {
+        if let Err(reason) = caught(body)
+            && let Some(inner) = worker.upgrade()
+        {
+            inner.fail(&reason);
+        }
     }
 
     /// The threads that serve others have nothing left to do.
@@ -131,6 +175,7 @@ impl Inner {
         if first {
             runs.coming = runs.coming.saturating_sub(1);
             runs.threads += 1;
+            runs.alone = None;
             // The control thread hears the scheduler until there is one.
             self.control_lane.notify();
         }
@@ -366,8 +411,16 @@ impl Inner {
             self.control_lane.notify();
         }
         if let Some(host) = self.host.get() {
-            for _ in 0..missing {
-                host.spawn();
+            let failed = (0..missing).filter(|_| !host.spawn()).count();
+            if failed == 0 {
+                return;
+            }
+            let since = lock(&self.runs).not_coming(failed);
+            if since.is_some_and(|since| since.elapsed() > NO_THREADS) {
+                let limit = NO_THREADS.as_secs();
+                self.fail(&format!(
+                    "a thread of the engine is missing: for {limit} s there was none to run a task"
+                ));
             }
         }
     }
@@ -394,6 +447,9 @@ impl Inner {
         let mut runs = lock(&self.runs);
         if !runs.interrupted.is_empty() {
             runs.interrupted.remove(&task.object);
+        }
+        if !runs.seceded.is_empty() {
+            runs.seceded.remove(&task.object);
         }
         let last = runs.queue.is_empty();
         drop(runs);
@@ -423,7 +479,10 @@ impl Inner {
         let sent = sender.link.flush();
         sender.left = Instant::now();
         drop(sender);
-        if let Err(error) = sent {
+        // Of a connection that has ended, the last words are taken in first.
+        if let Err(error) = sent
+            && self.scheduler.ended().is_none()
+        {
             self.end(&format!("the connection to the scheduler ended: {error}"));
         }
     }
@@ -476,6 +535,12 @@ impl Surroundings for Around {
         self.with_host(|host| host.interrupt_cast(client, number));
     }
 
+    fn panicked(&self, reason: String) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.fail(&reason);
+        }
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
         if let Some(inner) = self.0.upgrade() {
             inner.log(line);
@@ -512,6 +577,8 @@ pub(super) fn control(worker: &Weak<Inner>, nap: &Nap) {
         let look = if busy { health::LOOK_BUSY } else { calm };
         if looked.elapsed() > look {
             looked = Instant::now();
+            // Those for whom there was no thread when they came.
+            inner.recruit(0);
             calm = health::look(&inner, &mut reclaim);
         }
         inner.flush();

@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_net::{Address, Incoming, Lane, Peer, Poller, Received, Signal, Wait};
+use treadle_net::{
+    Address, Failure, Incoming, Lane, NetError, Peer, Poller, Received, Signal, Wait,
+};
 use treadle_store::Frames;
 use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
 use super::{Inner, tracing};
 use crate::clock;
-use crate::lock;
 use crate::message::Data;
 use crate::wire;
+use crate::{caught, lock, thread};
 
 /// A connection that nothing was asked on for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -22,6 +24,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a value may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
+/// The pause after there was no memory to receive something.
+const BREATH: Duration = Duration::from_secs(1);
 /// The key of the signal in the poller.
 const SIGNAL: usize = usize::MAX;
 
@@ -154,7 +158,7 @@ impl Fetching {
             connections.map(|(key, _)| *key).collect()
         };
         for key in lost {
-            self.give_up(inner, key);
+            self.give_up(inner, key, Fault::Theirs);
         }
         let connected = std::mem::take(&mut *lock(&inner.requests.connected));
         for (worker, outcome) in connected {
@@ -259,26 +263,29 @@ impl Fetching {
                     Ok(_) => connection.coming.push_back(incoming),
                     Err(error) => {
                         inner.log(format_args!("a value could not be received: {error}"));
-                        self.give_up(inner, key);
+                        self.give_up(inner, key, Fault::of(&error));
                         return;
                     }
                 },
                 Ok(None) => break,
                 Err(_) => {
-                    self.give_up(inner, key);
+                    self.give_up(inner, key, Fault::Theirs);
                     return;
                 }
             }
         }
         while connection.coming.front().is_some_and(Incoming::is_done) {
             let incoming = connection.coming.pop_front().expect("just looked");
-            let taken = incoming.take().map_err(|error| error.to_string());
-            let Some((Asked { object, began }, arrived)) = taken
-                .ok()
-                .and_then(|received| arrived(received, &mut connection.asked))
-            else {
-                self.give_up(inner, key);
-                return;
+            let taken = match incoming.take() {
+                Ok(received) => arrived(received, &mut connection.asked).ok_or(Fault::Theirs),
+                Err(error) => Err(Fault::of(&error)),
+            };
+            let (Asked { object, began }, arrived) = match taken {
+                Ok(taken) => taken,
+                Err(fault) => {
+                    self.give_up(inner, key, fault);
+                    return;
+                }
             };
             let from = connection.worker;
             let nbytes = match arrived {
@@ -288,7 +295,8 @@ impl Fetching {
                         Ok(()) => Some(nbytes),
                         Err(error) => {
                             inner.log(format_args!("no room for {object:?}: {}", error.error));
-                            None
+                            inner.handle(Event::NoRoom { object, from });
+                            continue;
                         }
                     }
                 }
@@ -326,7 +334,7 @@ impl Fetching {
     }
 
     /// The connection is of no use any more: what was asked for does not come.
-    fn give_up(&mut self, inner: &Inner, key: usize) {
+    fn give_up(&mut self, inner: &Inner, key: usize, fault: Fault) {
         let Some(connection) = self.connections.remove(&key) else {
             return;
         };
@@ -338,11 +346,18 @@ impl Fetching {
             .map(|asked| asked.object)
             .collect();
         objects.sort_unstable();
+        if fault == Fault::Ours {
+            // The next attempt would fare no better before something is released.
+            std::thread::sleep(BREATH);
+        }
         for object in objects {
-            inner.handle(Event::Fetched {
-                object,
-                from,
-                nbytes: None,
+            inner.handle(match fault {
+                Fault::Ours => Event::NoRoom { object, from },
+                Fault::Theirs => Event::Fetched {
+                    object,
+                    from,
+                    nbytes: None,
+                },
             });
         }
     }
@@ -386,18 +401,35 @@ fn connect(inner: &Inner, worker: WorkerId) -> Result<(), String> {
         ..inner.options.net.clone()
     };
     let requests = Arc::clone(&inner.requests);
-    let thread = std::thread::Builder::new().name("treadle-dial".into());
-    let spawned = thread.spawn(move || {
+    let spawned = thread::start("treadle-dial", move || {
         let mut wait = Wait {
             deadline: None,
             interrupted: None,
         };
-        let outcome = Peer::connect(&address, &options, &mut wait);
-        let outcome = outcome.map_err(|error| error.to_string());
+        let outcome = caught(|| Peer::connect(&address, &options, &mut wait));
+        let outcome = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string()));
         lock(&requests.connected).push((worker, outcome));
         requests.signal.set();
     });
     spawned.map(drop).map_err(|error| error.to_string())
+}
+
+/// At which end a connection went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// There is no memory for what comes.
+    Ours,
+    Theirs,
+}
+
+impl Fault {
+    fn of(error: &NetError) -> Self {
+        match error {
+            // What comes in is refused here alone.
+            NetError::Memory(_) | NetError::Failed(Failure::Refused(_)) => Self::Ours,
+            _ => Self::Theirs,
+        }
+    }
 }
 
 /// What came of a request.

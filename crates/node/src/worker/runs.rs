@@ -1,6 +1,7 @@
 //! Tasks that are to run now, and the threads that wait for them.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
 
 use bytes::Bytes;
 use treadle_types::{ClientId, ObjectId};
@@ -51,6 +52,10 @@ pub(super) struct Runs {
     pub(super) coming: usize,
     /// All threads that run tasks or wait for some.
     pub(super) threads: usize,
+    /// Since when none has been free to run a task, though some were asked for.
+    pub(super) alone: Option<Instant>,
+    /// Tasks that gave their slots away: their threads may wait for others, which need threads, too.
+    pub(super) seceded: HashSet<ObjectId>,
     /// Tasks that got back their slots.
     pub(super) resumed: HashSet<ObjectId>,
     /// Running tasks that were cancelled.
@@ -65,11 +70,25 @@ impl Runs {
         missing
     }
 
+    /// So many threads that were expected will not come. Returns since when none has been free
+    /// to run a task, if so.
+    pub(super) fn not_coming(&mut self, count: usize) -> Option<Instant> {
+        self.coming = self.coming.saturating_sub(count);
+        let runs = self.threads + self.coming > self.seceded.len();
+        if count > 0 && !runs {
+            self.alone.get_or_insert_with(Instant::now);
+        }
+        self.alone
+    }
+
     /// How many threads to ask for beyond one that takes `taking` tasks; they are then expected.
     pub(super) fn recruit(&mut self, taking: usize) -> usize {
         let staff = self.idle + self.coming + taking;
         let missing = self.queue.len().saturating_sub(staff);
         self.coming += missing;
+        if missing == 0 {
+            self.alone = None;
+        }
         missing
     }
 }

@@ -17,8 +17,8 @@ use treadle_types::{ObjectId, Value, WorkerId};
 use super::Inner;
 use super::health::Health;
 use crate::clock;
-use crate::lock;
 use crate::message::{Answer, Call, FromWorker};
+use crate::{lock, thread};
 
 /// The scheduler's call that switches it on and off.
 pub(crate) const TOLD: &str = "trace";
@@ -278,8 +278,10 @@ pub(super) fn start(inner: &Inner) {
         return;
     }
     let weak = inner.this.clone();
-    let thread = std::thread::Builder::new().name("treadle-trace".into());
-    if let Err(error) = thread.spawn(move || send_batches(&weak)) {
+    let started = thread::start("treadle-trace", move || {
+        Inner::guard(&weak, || send_batches(&weak));
+    });
+    if let Err(error) = started {
         inner.tracing.state().has_thread = false;
         inner.log(format_args!("this worker is not traced: {error}"));
     }

@@ -82,7 +82,9 @@ impl Host for Notes {
         self.interrupted.lock().unwrap().push((client, number));
     }
 
-    fn spawn(&self) {}
+    fn spawn(&self) -> bool {
+        false
+    }
     fn call(&self, _call: Call) {}
     fn answer(&self, _answer: Answer) {}
     fn undefine(&self, _client: ClientId) {}
@@ -110,6 +112,7 @@ pub(crate) fn worker(
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
+        scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
     };
     let label = name.to_owned();

@@ -289,6 +289,18 @@ fn a_constant_that_was_written_to_is_not_brought_again() {
 }
 
 #[test]
+fn a_panic_is_the_end_of_the_connection() {
+    let (mut scheduler, client) = start();
+    let id = constant(&mut scheduler, &client, |_, _, _| panic!("it was told to"));
+    scheduler.say([notice(id, finished(1, 77)), ToClient::Bring(vec![id])]);
+    let reason = "a thread of the engine panicked: it was told to";
+    attend(&client, "it ends", || client.ended_reason() == Some(reason));
+    eventually("the scheduler hears of it", || {
+        scheduler.peer.ended().is_some()
+    });
+}
+
+#[test]
 fn a_constant_that_no_worker_takes_again_is_left_to_others() {
     let (mut scheduler, client) = start();
     let mut worker = Worker::new(1);

@@ -72,6 +72,16 @@ impl Cluster {
         self.server.http_address().unwrap()
     }
 
+    /// The token of the pages.
+    pub(crate) fn token(&self) -> &str {
+        self.server
+            .http_link()
+            .unwrap()
+            .split_once("token=")
+            .unwrap()
+            .1
+    }
+
     /// Looks until the log says something.
     pub(crate) fn wait_for_log(&self, part: &str) {
         let until = Instant::now() + LONG;

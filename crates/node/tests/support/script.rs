@@ -99,12 +99,14 @@ impl Script {
                 return message;
             }
             let mut packets = Vec::new();
-            self.link.receive(16, &mut packets).unwrap();
+            let received = self.link.receive(16, &mut packets);
             for packet in packets {
                 for message in Link::<FromWorker, ToWorker>::decode(packet).unwrap() {
                     self.heard.push_back(message.unwrap());
                 }
             }
+            // What was said before the end comes first.
+            assert!(!self.heard.is_empty() || received.is_ok(), "{received:?}");
             assert!(Instant::now() < deadline, "the worker says nothing");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -170,11 +172,18 @@ pub struct Functions {
     pub worker: OnceLock<Worker>,
     pub functions: HashMap<&'static str, Function>,
     pub calls: Mutex<Vec<Call>>,
+    /// How many threads cannot be had before there are some.
+    pub no_threads: std::sync::atomic::AtomicUsize,
     pub weak: OnceLock<std::sync::Weak<Functions>>,
 }
 
 impl Host for Functions {
-    fn spawn(&self) {
+    fn spawn(&self) -> bool {
+        let refuse = |left: usize| left.checked_sub(1);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        if self.no_threads.fetch_update(order, order, refuse).is_ok() {
+            return false;
+        }
         let this = self.weak.get().unwrap().upgrade().unwrap();
         std::thread::spawn(move || {
             let worker = this.worker.get().unwrap().clone();
@@ -188,9 +197,11 @@ impl Host for Functions {
                 next = worker.next(false);
             }
         });
+        true
     }
 
     fn call(&self, call: Call) {
+        assert!(call.operation != "panic", "it was told to");
         self.calls.lock().unwrap().push(call);
     }
 
@@ -256,6 +267,7 @@ pub fn worker(
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
+        scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(directory.path(), 1 << 30),
     };
     let connecting = std::thread::spawn(move || {
@@ -267,6 +279,7 @@ pub fn worker(
         worker: OnceLock::new(),
         functions: functions.into_iter().collect(),
         calls: Mutex::default(),
+        no_threads: std::sync::atomic::AtomicUsize::new(0),
         weak: OnceLock::new(),
     });
     host.worker.set(worker.clone()).unwrap();

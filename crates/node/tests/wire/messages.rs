@@ -290,6 +290,7 @@ fn stuck() -> impl Strategy<Value = Stuck> {
         Just(Stuck::Resources),
         Just(Stuck::Memory),
         Just(Stuck::Silence),
+        Just(Stuck::Slots),
     ]
 }
 

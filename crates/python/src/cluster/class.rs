@@ -4,6 +4,9 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+/// A pickle of more bytes is not worth to be sent with each value.
+const LONGEST: usize = 1 << 20;
+
 /// The pickle of a class, by value where nobody can import it; its name as a string's bytes where
 /// it cannot be pickled.
 pub(super) fn class_bytes(class: &Bound<'_, PyType>) -> Bytes {
@@ -12,5 +15,8 @@ pub(super) fn class_bytes(class: &Bound<'_, PyType>) -> Bytes {
         module.call_method1("dumps", (class, 5))?.extract()
     };
     let pickled = dumps("pickle").or_else(|_| dumps("cloudpickle"));
-    pickled.map_or_else(|_| class.to_string().into_bytes().into(), Bytes::from)
+    match pickled {
+        Ok(pickled) if pickled.len() <= LONGEST => pickled.into(),
+        _ => class.to_string().into_bytes().into(),
+    }
 }

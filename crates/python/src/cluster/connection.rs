@@ -1,6 +1,7 @@
 //! `treadle._core.Connection`: the native end of a client.
 
 mod casts;
+mod counting;
 mod deliver;
 mod graph;
 mod options;
@@ -19,7 +20,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use states::States;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use values::Fetch;
 
 use casts::Asked;
 pub(super) use casts::{buffer, encode_times};
+pub(super) use counting::{count, finaliser};
 
 /// A client whose states are Python's.
 type Client = treadle_node::client::Client<Py<PyAny>>;
@@ -60,6 +62,8 @@ struct Held {
     fetches: HashMap<u64, Fetch>,
     /// Who wants to know what came of casts.
     casts: Option<Py<PyAny>>,
+    /// What came of casts and was not told, or not to its end.
+    came: VecDeque<Py<PyList>>,
     /// By number, calls that many were asked at once.
     asked: HashMap<u64, Asked>,
 }
@@ -156,7 +160,7 @@ impl Connection {
     /// Connects to the scheduler at `address` as `name`.
     #[new]
     #[pyo3(signature = (address, name, handlers, *, role="client", secret=None, certificates=None,
-                        insecure=false, timeout=10.0, info=None))]
+                        insecure=false, cluster=None, timeout=10.0, info=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -167,6 +171,7 @@ impl Connection {
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
         insecure: bool,
+        cluster: Option<&str>,
         timeout: f64,
         info: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -193,6 +198,8 @@ impl Connection {
             secret,
             certificates,
             insecure,
+            contact: Vec::new(),
+            cluster,
         };
         let in_time = Duration::try_from_secs_f64(timeout)
             .map_err(|_| PyValueError::new_err(format!("timeout={timeout}: give seconds")))?;
@@ -220,6 +227,12 @@ impl Connection {
     #[getter]
     fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The id of the cluster.
+    #[getter]
+    fn cluster(&self) -> PyResult<Option<String>> {
+        Ok(self.client()?.cluster().map(|id| id.to_string()))
     }
 
     /// The number that the scheduler gave this client.
@@ -336,6 +349,38 @@ impl Connection {
             drop(client.release(key));
         }
         Ok(())
+    }
+
+    /// Takes the states of `released`: futures that are no more, under the client's lock. Those that
+    /// have none left leave `futures`, the client's states by key, and are released as by `release`.
+    /// Each is put into `ended` with `why`, unless nobody can be waiting for it.
+    ///
+    /// No signal handler's exception comes in between.
+    fn collect(
+        &self,
+        released: &Bound<'_, PyAny>,
+        futures: &Bound<'_, PyDict>,
+        ended: &Bound<'_, PyAny>,
+        why: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.collect_released(released, futures, ended, why)
+    }
+
+    /// The same for the states of keys, however many futures they have.
+    fn forget(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        futures: &Bound<'_, PyDict>,
+        ended: &Bound<'_, PyAny>,
+        why: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.forget_keys(keys, futures, ended, why)
+    }
+
+    /// Lets go of a state that was submitted after the client had let go of it: another one of its key
+    /// among `futures` is told instead.
+    fn disown(&self, state: &Bound<'_, PyAny>, futures: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.disown_state(state, futures)
     }
 
     /// Sends what waits for the next message.
@@ -655,6 +700,9 @@ impl Connection {
         };
         visit.call(&held.handlers)?;
         visit.call(&held.casts)?;
+        for list in &held.came {
+            visit.call(list)?;
+        }
         for done in held.calls.values() {
             visit.call(done)?;
         }

@@ -1,7 +1,7 @@
 //! Errors of nodes as Python's exceptions.
 
 use crate::transfer::failed;
-use pyo3::exceptions::{PyConnectionError, PyConnectionRefusedError, PyOSError};
+use pyo3::exceptions::{PyConnectionError, PyConnectionRefusedError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use treadle_node::NodeError;
 
@@ -9,6 +9,9 @@ use treadle_node::NodeError;
 pub(crate) fn raised(error: NodeError, doing: &str) -> PyErr {
     match error {
         NodeError::Net(error) => failed(doing)(error),
+        NodeError::TooLong { .. } | NodeError::Introduction { .. } => {
+            PyValueError::new_err(error.to_string())
+        }
         NodeError::Refused(reason) => {
             PyConnectionRefusedError::new_err(format!("{doing}: {reason}"))
         }

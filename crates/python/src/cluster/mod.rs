@@ -2,6 +2,7 @@
 
 mod class;
 mod connection;
+mod directory;
 mod error;
 mod security;
 mod server;
@@ -37,7 +38,25 @@ fn run_recipe(
     };
     let parts = worker::split(&Bytes::copy_from_slice(recipe));
     let (_, body) = parts.ok_or_else(|| PyValueError::new_err("this is no recipe"))?;
-    recipe::execute(py, &body, &inputs, &definition)
+    // It runs once.
+    let own = |number: usize| match inputs.get(number) {
+        Some(value) => Ok(value.clone_ref(py)),
+        None => Err(PyKeyError::new_err(number)),
+    };
+    recipe::execute(py, &body, &inputs, &own, &definition)
+}
+
+/// How often this process was stopped for longer than a moment, or had no processor for so long: time
+/// in which others cannot be said to have been silent.
+#[pyfunction]
+fn stops() -> u64 {
+    treadle_net::awake::stops()
+}
+
+/// Waits a little until what native threads said is written to standard error.
+#[pyfunction]
+fn flush_log(py: Python<'_>) {
+    py.detach(treadle_node::log::flush);
 }
 
 /// Adds the classes of this folder to `_core`.
@@ -45,8 +64,22 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_value, module)?)?;
     module.add_function(wrap_pyfunction!(run_recipe, module)?)?;
     module.add_function(wrap_pyfunction!(supervised::end_with_input, module)?)?;
+    module.add_function(wrap_pyfunction!(
+        supervised::end_children_with_process,
+        module
+    )?)?;
     module.add_function(wrap_pyfunction!(security::user_secret_file, module)?)?;
+    module.add_function(wrap_pyfunction!(security::read_secret, module)?)?;
+    module.add_function(wrap_pyfunction!(stops, module)?)?;
+    let flush = wrap_pyfunction!(flush_log, module)?;
+    // The thread that writes does not outlive the interpreter.
+    let at_exit = module.py().import("atexit")?;
+    at_exit.call_method1("register", (flush.clone(),))?;
+    module.add_function(flush)?;
+    module.add_function(wrap_pyfunction!(connection::count, module)?)?;
+    module.add("give_up", connection::finaliser(module.py())?)?;
     module.add_class::<connection::Connection>()?;
+    module.add_class::<directory::Directory>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<worker::Worker>()
 }

@@ -9,7 +9,9 @@ use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use treadle_node::server::{Options, Server as Native};
+use treadle_net::secret::Secret;
+use treadle_node::log;
+use treadle_node::server::{Options, Pages, Server as Native};
 
 /// How long a handshake of the scheduler's may take.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -20,17 +22,23 @@ pub(crate) struct Server(Native);
 
 #[pymethods]
 impl Server {
-    /// Starts one at `address`; port 0 takes a free one. `http`: where to serve state and metrics.
+    /// Starts one at `address`; port 0 takes a free one. `http`: where to serve state and metrics,
+    /// for who knows `http_token` (a random one by default), and asks by one of `http_names`.
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
-                        http=None, settings=None))]
+                        contact=Vec::new(), http=None, http_token=None, http_names=Vec::new(),
+                        settings=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
         address: &str,
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
         insecure: bool,
+        contact: Vec<String>,
         http: Option<&str>,
+        http_token: Option<String>,
+        http_names: Vec<String>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         enter()?;
@@ -46,12 +54,16 @@ impl Server {
             secret,
             certificates,
             insecure,
+            contact,
+            cluster: None,
         };
         let version = py.version_info();
         let mut options = Options {
             address,
             net: credentials.options(CONNECT)?,
-            http: http.map(socket).transpose()?,
+            http: http
+                .map(|http| pages(http, http_token, http_names))
+                .transpose()?,
             python: Some(format!("{}.{}", version.major, version.minor)),
             ..Options::default()
         };
@@ -60,7 +72,7 @@ impl Server {
         }
         let doing = format!("starting the scheduler at {}", options.address);
         let log = Box::new(|line: std::fmt::Arguments<'_>| {
-            eprintln!("treadle scheduler: {line}");
+            log::line(format_args!("treadle scheduler: {line}"));
         });
         py.detach(|| Native::start(options, log))
             .map(Self)
@@ -72,11 +84,16 @@ impl Server {
         self.0.address().to_string()
     }
 
-    /// `http://…`, where it serves state and metrics.
+    /// The id of the cluster, which begins with it.
     #[getter]
-    fn http(&self) -> Option<String> {
-        let address = self.0.http_address();
-        address.map(|address| format!("http://{address}"))
+    fn cluster(&self) -> String {
+        self.0.cluster().to_string()
+    }
+
+    /// `http://…/?token=…`, where it serves state and metrics.
+    #[getter]
+    fn http(&self) -> Option<&str> {
+        self.0.http_link()
     }
 
     /// Waits until it has ended; `False`: it has not within `timeout` seconds.
@@ -108,6 +125,26 @@ impl Server {
     fn __repr__(&self) -> String {
         format!("<Server at {}>", self.0.address())
     }
+}
+
+fn pages(address: &str, token: Option<String>, names: Vec<String>) -> PyResult<Pages> {
+    if let Some(token) = &token {
+        // As hard to guess as a secret of the cluster.
+        Secret::new(token).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        if !token.bytes().all(is_plain) {
+            return Err(PyValueError::new_err(
+                "the token of the pages is a part of their link: give letters, digits, and -._~ \
+                 only, as `openssl rand -hex 32` does",
+            ));
+        }
+    }
+    let address = socket(address)?;
+    Ok(Pages {
+        address,
+        token,
+        names,
+    })
 }
 
 fn socket(address: &str) -> PyResult<SocketAddr> {

@@ -14,23 +14,27 @@ pub(crate) use service::plain;
 use super::class::class_bytes;
 use super::error::raised;
 use super::security::Credentials;
+use crate::fork;
 use crate::recipe::{self, Definition};
 use crate::transfer::{Limit, blocking, enter, parse};
 use bytes::Bytes;
 use embedder::Embedder;
 use executor::{Current, Definitions};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
-use service::{Desk, Job};
+use service::{Desk, Job, Service};
 use stages::Lanes;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use treadle_net::thread::{self, caught};
 use treadle_node::message::{Answer, Call};
 use treadle_node::worker::{Options, Worker as Node};
+use treadle_node::{SCHEDULER_TIMEOUT, log};
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// How long the end of a worker waits for the tasks that run.
@@ -42,8 +46,10 @@ const CLASSES: usize = 4096;
 
 /// What the threads of a worker share.
 pub(super) struct Shared {
+    /// The fork generation of the process whose worker it is.
+    generation: u64,
     node: Node,
-    service: Py<PyAny>,
+    service: Arc<Service>,
     keeper: Arc<Keeper>,
     desk: OnceLock<Arc<Desk>>,
     definitions: Mutex<Definitions>,
@@ -57,6 +63,8 @@ pub(super) struct Shared {
     /// Threads that were asked for before the Python side had started.
     early: Mutex<Option<usize>>,
     threads: AtomicUsize,
+    /// Threads that could not be started since the last one that could.
+    failures: AtomicUsize,
     lanes: Mutex<Lanes>,
     /// Whether the service wants to hear of each task.
     observed: AtomicBool,
@@ -68,6 +76,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// Whether this process was forked from the worker's. Nothing here is its own then: the locks may
+    /// be held for ever, and the sockets are the parent's.
+    fn is_parents(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
     fn keys(&self) -> MutexGuard<'_, HashMap<ObjectId, Bytes>> {
         lock(&self.keys)
     }
@@ -91,7 +105,7 @@ impl Shared {
         }
         let told = recipe::decode_key(py, key).and_then(|key| {
             self.service
-                .call_method1(py, "transition", (key, start, finish))
+                .call(py, intern!(py, "transition"), (key, start, finish))
         });
         if let Err(error) = told {
             error.write_unraisable(py, None);
@@ -99,7 +113,8 @@ impl Shared {
     }
 
     fn log(&self, line: &str) {
-        eprintln!("treadle worker {}: {line}", self.node.options().name);
+        let name = &self.node.options().name;
+        log::line(format_args!("treadle worker {name}: {line}"));
     }
 
     fn definition(&self, py: Python<'_>, client: ClientId, number: u32) -> PyResult<Py<PyAny>> {
@@ -140,25 +155,32 @@ impl Shared {
         bytes
     }
 
-    /// Starts an executor thread.
-    fn spawn(self: &Arc<Self>) {
+    /// Starts an executor thread, now or with [`Worker::start`]; whether there is one.
+    fn spawn(self: &Arc<Self>) -> bool {
         if let Some(early) = &mut *lock(&self.early) {
             *early += 1;
-            return;
+            return true;
         }
         let shared = Arc::clone(self);
         self.threads.fetch_add(1, Ordering::SeqCst);
-        let thread = std::thread::Builder::new().name("treadle-executor".into());
-        let spawned = thread.spawn(move || {
+        let spawned = thread::start("treadle-executor", move || {
             lock(&shared.lanes).enter();
-            executor::serve(&shared);
+            if let Err(reason) = caught(|| executor::serve(&shared)) {
+                shared.node.fail(&reason);
+            }
             lock(&shared.lanes).leave();
             shared.left();
         });
-        if let Err(error) = spawned {
-            self.left();
-            self.log(&format!("no thread for a task: {error}"));
+        let Err(error) = spawned else {
+            self.failures.store(0, Ordering::Relaxed);
+            return true;
+        };
+        self.left();
+        // It is tried again and again: once is enough to say so.
+        if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.log(&format!("no thread for a task: {error}; it is tried again"));
         }
+        false
     }
 
     fn left(&self) {
@@ -168,18 +190,19 @@ impl Shared {
         }
     }
 
-    /// Waits until no executor is left, or for a while.
-    fn finish(&self) {
+    /// Waits until no executor is left, or for a while; whether none is.
+    fn finish(&self) -> bool {
         let deadline = Instant::now() + LAST_TASKS;
         let mut guard = lock(&self.none.0);
         while self.threads.load(Ordering::SeqCst) > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return;
+                return false;
             }
             let waited = self.none.1.wait_timeout(guard, left);
             guard = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        true
     }
 }
 
@@ -198,8 +221,9 @@ impl Worker {
     /// Registers at the scheduler. `service` is its Python side, a `treadle.worker.Service`.
     #[new]
     #[pyo3(signature = (scheduler, *, name, nthreads, memory_limit, directory, resources, service,
-                        listen=None, secret=None, certificates=None, insecure=false, timeout=30.0,
-                        info=None, terminate=0.0))]
+                        listen=None, secret=None, certificates=None, insecure=false, contact=None,
+                        cluster=None, timeout=30.0, info=None, terminate=0.0,
+                        scheduler_timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -214,9 +238,12 @@ impl Worker {
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
         insecure: bool,
+        contact: Option<String>,
+        cluster: Option<&str>,
         timeout: f64,
         info: Option<&Bound<'_, PyAny>>,
         terminate: f64,
+        scheduler_timeout: Option<f64>,
     ) -> PyResult<Self> {
         enter()?;
         if nthreads == 0 {
@@ -239,10 +266,16 @@ impl Worker {
             secret,
             certificates,
             insecure,
+            contact: contact.into_iter().collect(),
+            cluster,
         };
         let version = py.version_info();
+        let scheduler_timeout = scheduler_timeout.map_or(SCHEDULER_TIMEOUT, |seconds| {
+            Duration::from_secs_f64(seconds.clamp(0.001, 1e9))
+        });
         let options = Options {
             scheduler: parse(scheduler)?,
+            scheduler_timeout,
             listen: parse(listen)?,
             net: credentials.options(Duration::from_secs_f64(timeout.clamp(0.001, 1e6)))?,
             name,
@@ -264,12 +297,14 @@ impl Worker {
         let refused = |error| raised(error, &doing);
         let node = blocking(py, limit_of_wait, None, refused, move |wait| {
             let log = Box::new(move |line: std::fmt::Arguments<'_>| {
-                eprintln!("treadle worker {label}: {line}");
+                log::line(format_args!("treadle worker {label}: {line}"));
             });
             Node::connect(options, log, wait)
         })?;
-        let keeper = Keeper::new(service.clone_ref(py));
+        let service = Service::new(service);
+        let keeper = Keeper::new(Arc::clone(&service));
         Ok(Self(Arc::new(Shared {
+            generation: fork::generation(),
             node,
             service,
             keeper,
@@ -281,6 +316,7 @@ impl Worker {
             classes: Mutex::default(),
             early: Mutex::new(Some(0)),
             threads: AtomicUsize::new(0),
+            failures: AtomicUsize::new(0),
             lanes: Mutex::default(),
             observed: AtomicBool::new(false),
             none: (Mutex::new(()), Condvar::new()),
@@ -290,14 +326,26 @@ impl Worker {
     /// Starts the Python side, then the tasks.
     fn start(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, shared) = (slf.py(), &slf.get().0);
-        let desk = Desk::open(shared.service.clone_ref(py))?;
+        let weak = Arc::downgrade(shared);
+        let failed = move |reason: &str| {
+            if let Some(shared) = weak.upgrade() {
+                shared.node.fail(reason);
+            }
+        };
+        let desk = Desk::open(Arc::clone(&shared.service), failed)?;
         let _ = shared.desk.set(desk);
-        let host = Arc::new(Embedder(Arc::clone(shared)));
+        let host = Arc::new(Embedder(Arc::downgrade(shared)));
         py.detach(|| shared.node.start(host));
-        shared.service.call_method1(py, "start", (slf,))?;
+        shared.service.call(py, intern!(py, "start"), (slf,))?;
         let early = lock(&shared.early).take();
-        for _ in 0..early.unwrap_or(0) + shared.node.staff() {
-            shared.spawn();
+        let wanted = early.unwrap_or(0) + shared.node.staff();
+        let failed = (0..wanted).filter(|_| !shared.spawn()).count();
+        shared.node.not_coming(failed);
+        if wanted > 0 && failed == wanted {
+            return Err(PyRuntimeError::new_err(
+                "the system has no thread for this worker's tasks: raise the limit of processes \
+                 (`ulimit -u`, `pids.max` of the container), or start fewer workers",
+            ));
         }
         Ok(())
     }
@@ -306,6 +354,7 @@ impl Worker {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
         const LOOK: Duration = Duration::from_millis(100);
+        self.own()?;
         let limit = Limit::new(timeout)?;
         loop {
             let left = limit.deadline.map_or(LOOK, |deadline| {
@@ -325,22 +374,28 @@ impl Worker {
 
     /// Why it ended, if it has.
     #[getter]
-    fn ended(&self) -> Option<String> {
-        self.0.node.ended()
+    fn ended(&self) -> PyResult<Option<String>> {
+        Ok(self.own()?.node.ended())
     }
 
-    /// Ends it: tells the scheduler why, and waits for the tasks that run, for a few seconds.
-    #[pyo3(signature = (reason="it was closed"))]
-    fn close(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let log: String = self.0.service.call_method0(py, "log")?.extract(py)?;
-        py.detach(|| {
-            self.0.node.close(reason, Cause::Exited(0), log);
-            self.0.finish();
+    /// Ends it: tells the scheduler why, and with which status its process ends, and waits for the
+    /// tasks that run, for a few seconds.
+    #[pyo3(signature = (reason="it was closed", status=0))]
+    fn close(&self, py: Python<'_>, reason: &str, status: i32) -> PyResult<()> {
+        let service = &self.own()?.service;
+        let log = service.call(py, intern!(py, "log"), ());
+        let log = log.and_then(|log| log.extract(py)).unwrap_or_default();
+        let is_idle = py.detach(|| {
+            self.0.node.close(reason, Cause::Exited(status), log);
+            self.0.finish()
         });
         if let Some(desk) = self.0.desk.get() {
             desk.close(py, reason);
         }
         self.0.keeper.collect(py);
+        if is_idle {
+            self.0.service.let_go();
+        }
         Ok(())
     }
 
@@ -380,6 +435,14 @@ impl Worker {
         directory.display().to_string()
     }
 
+    /// Removes its directory: the process is about to end, whatever else runs here.
+    fn remove_directory(&self, py: Python<'_>) {
+        if !self.0.is_parents() {
+            let directory = &self.0.node.options().store.directory;
+            py.detach(|| treadle_store::remove_directory(directory));
+        }
+    }
+
     #[getter]
     fn resources(&self) -> HashMap<String, f64> {
         self.0.node.options().resources.iter().cloned().collect()
@@ -393,7 +456,8 @@ impl Worker {
 
     /// Bytes of memory: `managed` by the store, `process`, `spilled` to disk.
     fn health<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let health = py.detach(|| self.0.node.health());
+        let shared = self.own()?;
+        let health = py.detach(|| shared.node.health());
         let dict = PyDict::new(py);
         dict.set_item("managed", health.managed)?;
         dict.set_item("process", health.process)?;
@@ -413,25 +477,28 @@ impl Worker {
     }
 
     /// Gives the slot of the calling thread's task away; whether it had one.
-    fn secede(&self, py: Python<'_>) -> bool {
+    fn secede(&self, py: Python<'_>) -> PyResult<bool> {
+        let shared = self.own()?;
         let Some(current) = executor::current() else {
-            return false;
+            return Ok(false);
         };
         let changed = executor::set_seceded(true);
         if changed {
-            py.detach(|| self.0.node.secede(current.object));
+            py.detach(|| shared.node.secede(current.object));
         }
-        changed
+        Ok(changed)
     }
 
     /// Takes a slot again, if the calling thread's task has none.
-    fn rejoin(&self, py: Python<'_>) {
+    fn rejoin(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.own()?;
         let Some(current) = executor::current() else {
-            return;
+            return Ok(());
         };
         if executor::set_seceded(false) {
-            py.detach(|| self.0.node.rejoin(current.object));
+            py.detach(|| shared.node.rejoin(current.object));
         }
+        Ok(())
     }
 
     /// Whether the service wants to hear of each task.
@@ -442,7 +509,7 @@ impl Worker {
     /// `threading.get_ident()` and key of each task that runs.
     fn running<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let running: Vec<_> = {
-            let running = lock(&self.0.running);
+            let running = lock(&self.own()?.running);
             running
                 .iter()
                 .map(|(thread, current)| (*thread, current.key.clone()))
@@ -457,7 +524,7 @@ impl Worker {
 
     /// The keys of the values that are here.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let keys: Vec<Bytes> = self.0.keys().values().cloned().collect();
+        let keys: Vec<Bytes> = self.own()?.keys().values().cloned().collect();
         let list = PyList::empty(py);
         for key in keys {
             list.append(recipe::decode_key(py, &key)?)?;
@@ -473,7 +540,8 @@ impl Worker {
     fn get(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let missing = || PyKeyError::new_err(key.clone().unbind());
         let object = self.find(key)?.ok_or_else(missing)?;
-        let value = py.detach(|| self.0.node.value(object));
+        let shared = self.own()?;
+        let value = py.detach(|| shared.node.value(object));
         read(py, value.map_err(|_| missing())?, &self.0.keeper)
     }
 
@@ -486,12 +554,15 @@ impl Worker {
         result: &Bound<'_, PyAny>,
         error: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        if self.0.is_parents() {
+            fork::end_returned(py, "a call", None);
+        }
         let result = match error {
             None => Ok(plain(result)?),
             Some(error) => Err(plain(error)?),
         };
-        py.detach(|| self.0.node.answer(Answer { id, result }));
-        Ok(())
+        py.detach(|| self.0.node.answer(Answer { id, result }))
+            .map_err(|error| raised(error, "answering"))
     }
 
     /// Asks another node; `done(result, error)` is called in a native thread.
@@ -504,7 +575,7 @@ impl Worker {
         done: Py<PyAny>,
     ) -> PyResult<()> {
         let argument = plain(argument)?;
-        let desk = self.0.desk.get();
+        let desk = self.own()?.desk.get();
         let desk = desk.ok_or_else(|| PyRuntimeError::new_err("the worker has not started"))?;
         let id = desk.ask(done);
         let call = Call {
@@ -513,7 +584,10 @@ impl Worker {
             operation,
             argument,
         };
-        py.detach(|| self.0.node.call(call));
+        if let Err(error) = py.detach(|| self.0.node.call(call)) {
+            desk.unask(id);
+            return Err(raised(error, "asking"));
+        }
         // It may have ended before the question was noted.
         if let Some(reason) = self.0.node.ended() {
             desk.close(py, &reason);
@@ -529,13 +603,15 @@ impl Worker {
     }
 
     /// Has `next_cast` return nothing, now or the next time.
-    fn nudge_engine(&self) {
-        self.0.node.nudge_engine();
+    fn nudge_engine(&self) -> PyResult<()> {
+        self.own()?.node.nudge_engine();
+        Ok(())
     }
 
     /// How many casts the engine has not begun.
-    fn casts_waiting(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.0.node.casts_waiting())
+    fn casts_waiting(&self, py: Python<'_>) -> PyResult<usize> {
+        let shared = self.own()?;
+        Ok(py.detach(|| shared.node.casts_waiting()))
     }
 
     /// Sends what the engine has put out while it runs a cast.
@@ -546,8 +622,9 @@ impl Worker {
         number: u64,
         output: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        let shared = self.own()?;
         let output = super::connection::buffer(output)?;
-        py.detach(|| self.0.node.cast_output(ClientId(client), number, output));
+        py.detach(|| shared.node.cast_output(ClientId(client), number, output));
         Ok(())
     }
 
@@ -561,18 +638,24 @@ impl Worker {
         frames: Vec<Bound<'_, PyAny>>,
         times: Option<(f64, f64)>,
     ) -> PyResult<()> {
+        if self.0.is_parents() {
+            fork::end_returned(py, "a cast", None);
+        }
         self.end_cast(py, client, number, &frames, times)
     }
 
     /// What was sent to other engines and to clients so far: messages, bytes through sockets, bytes as
     /// shared memory; and what came from them: messages, and bytes.
-    fn cast_traffic(&self, py: Python<'_>) -> [u64; 5] {
-        py.detach(|| self.0.node.cast_traffic()).into()
+    fn cast_traffic(&self, py: Python<'_>) -> PyResult<[u64; 5]> {
+        let shared = self.own()?;
+        Ok(py.detach(|| shared.node.cast_traffic()).into())
     }
 
     /// Asks to be let go; its values move elsewhere first.
-    fn drain(&self, py: Python<'_>) {
-        py.detach(|| self.0.node.drain());
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.own()?;
+        py.detach(|| shared.node.drain());
+        Ok(())
     }
 
     fn __repr__(&self) -> String {
@@ -582,10 +665,25 @@ impl Worker {
 }
 
 impl Worker {
+    /// What its threads share, in the process whose worker it is.
+    ///
+    /// # Errors
+    /// In a forked child.
+    fn own(&self) -> PyResult<&Arc<Shared>> {
+        if self.0.is_parents() {
+            return Err(PyRuntimeError::new_err(
+                "this worker belongs to the parent process, from which this one was forked: a \
+                 forked child cannot use it. Return what the child has made to the task, which is \
+                 in the parent",
+            ));
+        }
+        Ok(&self.0)
+    }
+
     fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<ObjectId>> {
         let mut bytes = Vec::new();
         recipe::encode_key(key.as_borrowed(), &mut bytes)?;
-        let keys = self.0.keys();
+        let keys = self.own()?.keys();
         let found = keys.iter().find(|(_, key)| key[..] == bytes[..]);
         Ok(found.map(|(object, _)| *object))
     }

@@ -8,12 +8,34 @@ use treadle_types::Value;
 
 /// A large constant of a submission.
 pub(crate) struct Constant {
-    /// Its key: `treadle-constant-<hash of the content>`.
+    /// Its key: `treadle-constant-<hash of the content>`, and that of its owner if it has one.
     pub(crate) key: String,
     /// The object itself.
     pub(crate) object: Py<PyAny>,
     /// What is sent; most of it views the object's memory.
     pub(crate) encoded: Encoded,
+    pub(super) hash: u128,
+    /// Nobody can write to the object: tasks may share it.
+    pub(super) is_frozen: bool,
+}
+
+impl Constant {
+    /// A constant whose readers share one object. It has a key of its own beside that of its content:
+    /// what they write to it is seen by nobody else.
+    pub(super) fn shared_by(&self, py: Python<'_>, owner: u128) -> Self {
+        Self {
+            key: format!("{}-{owner:032x}", key(self.hash)),
+            object: self.object.clone_ref(py),
+            encoded: self.encoded.clone(),
+            hash: self.hash,
+            is_frozen: self.is_frozen,
+        }
+    }
+}
+
+/// Who shares a constant, by a name.
+pub(super) fn owner(name: &[u8]) -> u128 {
+    shorten(&blake3::hash(name))
 }
 
 /// The frames of an object and their hash.
@@ -39,7 +61,7 @@ fn hash(kind: u32, frames: &[Bytes]) -> u128 {
 /// Whether frames are still those that an encoded key names: somebody may have written to the object
 /// whose memory they view.
 pub(crate) fn is_intact(encoded_key: &[u8], kind: u32, frames: &[Bytes]) -> bool {
-    let is_named = |name: &String| *name == key(hash(kind, frames));
+    let is_named = |name: &String| name.starts_with(&key(hash(kind, frames)));
     matches!(Value::from_bytes(encoded_key), Ok(Value::Str(name)) if is_named(&name))
 }
 

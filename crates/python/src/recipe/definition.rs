@@ -91,11 +91,15 @@ impl Definition {
                 object
             }
             Kind::Names => names(py, bytes)?,
-            Kind::SharedValue | Kind::FreshValue => run::execute(py, bytes, &[], &|number| {
-                Err(PyRuntimeError::new_err(format!(
-                    "A definition refers to definition {number}."
-                )))
-            })?,
+            Kind::SharedValue | Kind::FreshValue => {
+                let none = |what: String| {
+                    let error = format!("A definition refers to {what}.");
+                    Err(PyRuntimeError::new_err(error))
+                };
+                let own = |number| none(format!("input {number}"));
+                let definition = |number| none(format!("definition {number}"));
+                run::execute(py, bytes, &[], &own, &definition)?
+            }
         };
         if matches!(kind, Kind::Fresh | Kind::FreshValue) {
             return Ok(object);

@@ -5,10 +5,12 @@
 //! the globals and closures that it mentions with it: somebody who works in a notebook changes
 //! them and submits the same function again. So these are compared, by identity, each time.
 
+use super::class::Class;
 use super::encoder::class_name;
 use super::pickle;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyBytes, PyCFunction, PyComplex, PyDict, PyFloat, PyFunction, PyInt, PyModule,
     PyString, PyTuple, PyType,
@@ -19,6 +21,9 @@ use std::collections::HashSet;
 #[derive(Default)]
 pub(super) struct Guard {
     checks: Vec<Check>,
+    /// The function, or one that it calls and that is pickled with it, writes to what is pickled with
+    /// them: a global, a closure, an attribute of a function.
+    writes: bool,
 }
 
 enum Check {
@@ -91,6 +96,11 @@ impl Guard {
         Ok(is_guarded.then_some(search.guard))
     }
 
+    /// Whether calls leave everything as it is.
+    pub(super) fn stays(&self) -> bool {
+        !self.writes
+    }
+
     /// Whether everything is as it was. `itself` is what the guard was made for.
     ///
     /// # Errors
@@ -151,7 +161,7 @@ impl<'py> Search<'_, 'py> {
                 None => false,
             });
         }
-        if is_named(value)? {
+        if is_named(value)? || is_constant(value)? {
             return Ok(true);
         }
         if !value.is_exact_instance_of::<PyFunction>() || !has_no_attributes(value)? {
@@ -186,13 +196,18 @@ impl<'py> Search<'_, 'py> {
             .getattr(intern!(py, "__globals__"))?
             .cast_into::<PyDict>()?;
         let mut names = Vec::new();
-        collect_names(&function.getattr(intern!(py, "__code__"))?, &mut names)?;
+        let code = function.getattr(intern!(py, "__code__"))?;
+        collect_names(&code, &mut names)?;
+        let mut stores = Stores::default();
+        stores.collect(&code)?;
+        self.guard.writes |= stores.outside;
         for name in names {
             let value = globals.get_item(&name)?;
-            if let Some(value) = &value
-                && !self.add(value)?
-            {
-                return Ok(false);
+            if let Some(value) = &value {
+                if !self.add(value)? {
+                    return Ok(false);
+                }
+                self.guard.writes |= stores.attributes && is_pickled_function(value)?;
             }
             self.guard.checks.push(Check::Global {
                 globals: globals.clone().unbind(),
@@ -212,6 +227,7 @@ impl<'py> Search<'_, 'py> {
                 if !self.add(&content)? {
                     return Ok(false);
                 }
+                self.guard.writes |= stores.attributes && is_pickled_function(&content)?;
                 self.guard.checks.push(Check::Attribute {
                     owner: Expected::of(&cell, itself),
                     name: "cell_contents",
@@ -242,12 +258,74 @@ fn collect_names<'py>(
     Ok(())
 }
 
+/// What code stores to, with the functions inside it.
+#[derive(Default)]
+struct Stores {
+    /// Globals, or variables of functions around one of them.
+    outside: bool,
+    attributes: bool,
+}
+
+impl Stores {
+    fn collect(&mut self, code: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = code.py();
+        let free = code.getattr(intern!(py, "co_freevars"))?.len()?;
+        let numbers = opcodes(py)?;
+        let bytes = code.getattr(intern!(py, "co_code"))?;
+        // Two bytes each: what to do, and with what.
+        for operation in bytes.cast::<PyBytes>()?.as_bytes().iter().step_by(2) {
+            let is = |names: &[u8]| names.contains(operation);
+            self.outside |= is(&numbers.globals) || (free > 0 && is(&numbers.cells));
+            self.attributes |= is(&numbers.attributes);
+        }
+        for constant in code.getattr(intern!(py, "co_consts"))?.try_iter()? {
+            let constant = constant?;
+            if constant.get_type().is(code.get_type()) {
+                self.collect(&constant)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of operations of this version of Python.
+struct Opcodes {
+    globals: Vec<u8>,
+    cells: Vec<u8>,
+    attributes: Vec<u8>,
+}
+
+fn opcodes(py: Python<'_>) -> PyResult<&'static Opcodes> {
+    static OPCODES: PyOnceLock<Opcodes> = PyOnceLock::new();
+    OPCODES.get_or_try_init(py, || {
+        let map = py.import("opcode")?.getattr("opmap")?;
+        let numbers = |names: [&str; 2]| names.map(|name| map.get_item(name)?.extract());
+        let both = |names| numbers(names).into_iter().collect::<PyResult<_>>();
+        Ok(Opcodes {
+            globals: both(["STORE_GLOBAL", "DELETE_GLOBAL"])?,
+            cells: both(["STORE_DEREF", "DELETE_DEREF"])?,
+            attributes: both(["STORE_ATTR", "DELETE_ATTR"])?,
+        })
+    })
+}
+
+/// Whether it is a function that is pickled with its code.
+fn is_pickled_function(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(value.is_exact_instance_of::<PyFunction>() && !is_named(value)?)
+}
+
+/// Whether nobody can write to an object of this class: a dtype, a number of NumPy, a date.
+pub(super) fn is_constant(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let class = Class::of(&value.get_type())?;
+    Ok(matches!(class, Class::Value | Class::Number))
+}
+
 fn has_no_attributes(function: &Bound<'_, PyAny>) -> PyResult<bool> {
     let attributes = function.getattr(intern!(function.py(), "__dict__"))?;
     Ok(attributes.len()? == 0)
 }
 
-fn is_atom(value: &Bound<'_, PyAny>) -> bool {
+pub(super) fn is_atom(value: &Bound<'_, PyAny>) -> bool {
     value.is_none()
         || value.is_exact_instance_of::<PyInt>()
         || value.is_exact_instance_of::<PyFloat>()

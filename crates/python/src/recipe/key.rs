@@ -8,6 +8,7 @@
 use super::pickle;
 use super::plain;
 use super::run;
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,13 +17,23 @@ use treadle_types::value::{MAX_DEPTH, Reader, put_float, put_head, put_int, tag}
 
 type Object<'a, 'py> = Borrowed<'a, 'py, PyAny>;
 
+/// The longest encoding of a key. A message has each key of its tasks up to twice.
+const LONGEST: usize = 16 << 20;
+
 /// Appends the encoding of a key.
 ///
 /// # Errors
-/// What pickling a key of an unusual type raises.
+/// For one that is longer than 16 MiB, and what pickling a key of an unusual type raises.
 #[inline]
 pub(crate) fn encode_key(key: Object<'_, '_>, into: &mut Vec<u8>) -> PyResult<()> {
-    encode_at(key, into, 0)
+    let before = into.len();
+    encode_at(key, into, 0)?;
+    match into.len() - before {
+        ..=LONGEST => Ok(()),
+        bytes => Err(PyValueError::new_err(format!(
+            "a key takes {bytes} bytes, and may take {LONGEST} at most: give the task a shorter name"
+        ))),
+    }
 }
 
 /// The key.

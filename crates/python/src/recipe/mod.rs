@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `key`, `value` | keys and small results as bytes |
 //! | `tag` | what recipes consist of |
-//! | `encoder`, `definition`, `guard` | objects that recipes share: numbering, loading, noticing changes |
+//! | `encoder`, `definition`, `guard`, `stateless` | objects that recipes share: numbering, loading, noticing changes, which those are |
 //! | `submission`, `inputs`, `class`, `constant` | the tasks of one submission, what they read, where their objects go |
 //! | `write`, `fused`, `objects` | from Dask's nodes and calls, and the objects in them, to recipes |
 //! | `run` | running them |
@@ -25,6 +25,7 @@ mod pickle;
 mod plain;
 mod run;
 mod scalar;
+mod stateless;
 mod submission;
 mod tag;
 mod testing;
@@ -37,7 +38,7 @@ pub(crate) use definition::Definition;
 pub(crate) use encoder::{Encoder, NewDefinition};
 pub(crate) use inputs::Input;
 pub(crate) use key::{decode_key, encode_key};
-pub(crate) use run::{alias, decode_value, execute};
+pub(crate) use run::{alias, decode_value, execute, owned};
 pub(crate) use submission::{Recipe, Submission};
 pub(crate) use testing::register;
 pub(crate) use token::{Calls, FunctionToken, FunctionTokens, map_keys};

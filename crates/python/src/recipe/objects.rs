@@ -55,8 +55,7 @@ impl<'py> Submission<'_, 'py> {
     /// Writes a value that is an argument as a whole.
     pub(super) fn value(&mut self, value: Object<'_, 'py>, held: isize) -> Written {
         if let Some(place) = self.large(value) {
-            self.put_place(&place);
-            return Ok(());
+            return self.put_large(value, held, &place);
         }
         let task = &mut self.task;
         let start = task.bytes.len();
@@ -140,12 +139,17 @@ impl<'py> Submission<'_, 'py> {
             self.task.references += 1;
         }
         let references = self.task.references;
+        let mutable = self.task.mutable;
         self.nested(|this| this.parts(value, depth))?;
+        let is_once = matches!(entered, Entered::Once);
+        if is_once && is_hashable && self.task.mutable > mutable {
+            self.meet(value, held);
+        }
         let is_large = self.task.splits && self.task.bytes.len() - start > LARGE;
         if is_large && self.task.references == references {
             self.replace_by_constant(value, start + usize::from(keep))?;
         }
-        if !matches!(entered, Entered::Once) {
+        if !is_once {
             self.leave(value, keep);
         }
         Ok(())
@@ -200,7 +204,22 @@ impl<'py> Submission<'_, 'py> {
     fn replace_by_constant(&mut self, value: Object<'_, 'py>, start: usize) -> Written {
         let number = self.large_constant(&value)?;
         self.task.bytes.truncate(start);
-        self.task.put_constant(number);
+        self.put_place(&Place::Constant(number))
+    }
+
+    /// Writes an object of the built-in types that is a constant: once, if it occurs several times.
+    fn put_large(&mut self, value: Object<'_, 'py>, held: isize, place: &Place) -> Written {
+        let keep = match self.enter(value, held)? {
+            Entered::Written => return Ok(()),
+            Entered::ToWrite { keep } => keep,
+            Entered::Once | Entered::Pickled => return self.put_place(place),
+        };
+        if keep {
+            self.task.bytes.push(tag::KEEP);
+            self.task.references += 1;
+        }
+        self.put_place(place)?;
+        self.leave(value, keep);
         Ok(())
     }
 
@@ -256,8 +275,7 @@ impl<'py> Submission<'_, 'py> {
         }
         if matches!(class, Class::Named | Class::Value | Class::Number) {
             let place = self.place(&object, Role::Argument, class, can_recur)?;
-            self.put_place(&place);
-            return Ok(());
+            return self.put_place(&place);
         }
         let entered = self.enter(object, held)?;
         let keep = match entered {
@@ -270,7 +288,8 @@ impl<'py> Submission<'_, 'py> {
             self.task.references += 1;
         }
         let place = self.place(&object, Role::Argument, class, can_recur)?;
-        self.put_place(&place);
+        self.put_place(&place)?;
+        self.task.mutable += 1;
         if !matches!(entered, Entered::Once) {
             self.leave(object, keep);
         }
@@ -304,8 +323,7 @@ impl<'py> Submission<'_, 'py> {
         self.task.references += 1;
         self.nested(|this| {
             let place = this.place(&value, Role::Argument, Class::Other, true)?;
-            this.put_place(&place);
-            Ok(())
+            this.put_place(&place)
         })?;
         let local = self.task.new_local();
         let address = value.as_ptr() as usize;
@@ -353,6 +371,19 @@ impl<'py> Submission<'_, 'py> {
                 self.task.again = true;
                 Ok(Entered::ToWrite { keep: true })
             }
+        }
+    }
+
+    /// Remembers a container that cannot be written to, with parts that can: they are the same ones
+    /// where it occurs again.
+    fn meet(&mut self, object: Object<'_, 'py>, held: isize) {
+        if references(object) - held <= 1 {
+            return;
+        }
+        let address = object.as_ptr() as usize;
+        if self.task.seen.insert(address, Seen::Done).is_some() {
+            self.task.shared.insert(address, Shared::Kept(None));
+            self.task.again = true;
         }
     }
 

@@ -17,24 +17,33 @@ pub(super) const DEEPEST: u32 = 400;
 /// # Errors
 /// What the task raises, with its own traceback; a `RuntimeError` where the bytes are no recipe, or
 /// refer to inputs that are not there.
-pub(crate) fn execute<D>(
+///
+/// `own` makes the object of an input anew, by its number, for those that [`owned`] says; what is in
+/// their places in `inputs` is not looked at.
+pub(crate) fn execute<O, D>(
     py: Python<'_>,
     recipe: &[u8],
     inputs: &[Py<PyAny>],
+    own: &O,
     definitions: &D,
 ) -> PyResult<Py<PyAny>>
 where
+    O: Fn(usize) -> PyResult<Py<PyAny>>,
     D: Fn(u32) -> PyResult<Py<PyAny>>,
 {
     let mut run = Run {
         py,
         reader: Reader::new(recipe),
         inputs,
+        own,
         definitions,
         locals: SmallVec::new(),
         depth: 0,
         is_plain: false,
     };
+    if recipe.first() == Some(&tag::OWNED) {
+        read_owned(&mut run.reader).map_err(malformed)?;
+    }
     let value = run.expression()?;
     run.finish(value)
 }
@@ -47,6 +56,21 @@ pub(crate) fn alias(recipe: &[u8]) -> Option<usize> {
     }
     let number = reader.varint().ok()?;
     (reader.remaining() == 0).then_some(number as usize)
+}
+
+/// The inputs that a recipe reads as objects of its own, by number; none where it cannot be read.
+pub(crate) fn owned(recipe: &[u8]) -> SmallVec<[usize; 4]> {
+    match recipe.first() {
+        Some(&tag::OWNED) => read_owned(&mut Reader::new(recipe)).unwrap_or_default(),
+        _ => SmallVec::new(),
+    }
+}
+
+#[cold]
+fn read_owned(reader: &mut Reader<'_>) -> Result<SmallVec<[usize; 4]>, DecodeError> {
+    reader.byte()?;
+    let count = reader.count()?;
+    (0..count).map(|_| Ok(reader.varint()? as usize)).collect()
 }
 
 /// The object of a plain value.
@@ -68,6 +92,7 @@ pub(super) fn read_value(py: Python<'_>, reader: &mut Reader<'_>) -> PyResult<Py
         py,
         reader: reader.clone(),
         inputs: &[],
+        own: &|_| Err(malformed(DecodeError::Malformed(0))),
         definitions: &|_| Err(malformed(DecodeError::Malformed(0))),
         locals: SmallVec::new(),
         depth: 0,
@@ -85,10 +110,11 @@ fn malformed(error: DecodeError) -> PyErr {
     ))
 }
 
-struct Run<'a, 'py, D> {
+struct Run<'a, 'py, O, D> {
     py: Python<'py>,
     reader: Reader<'a>,
     inputs: &'a [Py<PyAny>],
+    own: &'a O,
     definitions: &'a D,
     locals: SmallVec<[Option<Py<PyAny>>; 8]>,
     depth: u32,
@@ -96,8 +122,9 @@ struct Run<'a, 'py, D> {
     is_plain: bool,
 }
 
-impl<D> Run<'_, '_, D>
+impl<O, D> Run<'_, '_, O, D>
 where
+    O: Fn(usize) -> PyResult<Py<PyAny>>,
     D: Fn(u32) -> PyResult<Py<PyAny>>,
 {
     fn finish(self, value: Py<PyAny>) -> PyResult<Py<PyAny>> {
@@ -124,6 +151,15 @@ where
         let number = self.reader.varint().map_err(malformed)?;
         let number = u32::try_from(number).map_err(|_| malformed(DecodeError::Malformed(at)))?;
         (self.definitions)(number)
+    }
+
+    #[cold]
+    fn own(&mut self, at: usize) -> PyResult<Py<PyAny>> {
+        let number = self.number()?;
+        if number >= self.inputs.len() {
+            return Err(malformed(DecodeError::Malformed(at)));
+        }
+        (self.own)(number)
     }
 
     /// Reads and evaluates one expression.
@@ -180,6 +216,7 @@ where
                 };
                 value.ok_or_else(|| malformed(DecodeError::Malformed(at)))
             }
+            tag::OWN => self.own(at),
             tag::DEFINITION => self.definition(),
             tag::ELLIPSIS => Ok(py.Ellipsis()),
             tag::CALL..=tag::APPLY => self.nested(|run| run.call(tag)),

@@ -7,8 +7,10 @@ use super::encoder::{Encoder, When, class_name, function_name};
 use super::fused::Scope;
 use super::guard::Guard;
 use super::inputs::{Input, Inputs};
+use super::key::encode_key;
 use super::objects::{Seen, Shared};
 use super::run::too_deep;
+use super::stateless;
 use super::write::{Stop, Written};
 use super::{pickle, tag};
 use crate::dask::Spec;
@@ -18,12 +20,15 @@ use bytes::Bytes;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyString};
 use std::collections::HashMap;
 use treadle_types::value::{put_head, put_varint, tag as plain};
 
 /// Constants of more bytes than this are not put into recipes.
 pub(super) const LARGE: usize = 64 << 10;
+/// Keyword arguments of `map` of more bytes than this, as Dask estimates them, are one object for all
+/// calls on a worker. So they are in distributed.
+const SHARED_ABOVE: usize = 100_000;
 /// Pickles of at most so many bytes may well be in every recipe, and are not looked up.
 const SMALL: usize = 128;
 
@@ -46,7 +51,8 @@ pub(crate) struct Submission<'e, 'py> {
     constants: Vec<Constant>,
     /// Whether some were text, bytes or plain containers.
     has_large_plain: bool,
-    by_hash: HashMap<u128, u32>,
+    /// By content, and by owner where there is one.
+    by_hash: HashMap<(u128, Option<u128>), u32>,
     pub(super) task: Task<'py>,
 }
 
@@ -85,6 +91,12 @@ pub(super) struct Task<'py> {
     pub(super) root: usize,
     key: Option<Bound<'py, PyAny>>,
     pub(super) argument: Argument<'py>,
+    /// The inputs that are made anew for the task.
+    owned: Vec<u32>,
+    /// Where a keyword argument begins that tasks share if it is a large constant.
+    pub(super) shared_named: Option<usize>,
+    /// Whether large keyword arguments are such values.
+    pub(super) shares_named: bool,
 }
 
 /// What a task's error is about.
@@ -174,6 +186,24 @@ impl<'e, 'py> Submission<'e, 'py> {
         })
     }
 
+    /// As [`Submission::encode_call`], for one of the calls of a `map`: they share large keyword
+    /// arguments.
+    ///
+    /// # Errors
+    /// As for [`Submission::encode_task`].
+    pub(crate) fn encode_mapped(
+        &mut self,
+        key: &Bound<'py, PyAny>,
+        function: &Bound<'py, PyAny>,
+        arguments: &[Bound<'py, PyAny>],
+        named: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Recipe<'_, 'py>> {
+        self.encode(key, true, |submission| {
+            submission.task.shares_named = true;
+            submission.call(function.as_borrowed(), arguments, named)
+        })
+    }
+
     /// The large constants so far. Each content is there once.
     pub(crate) fn constants(&self) -> &[Constant] {
         &self.constants
@@ -255,18 +285,21 @@ impl<'e, 'py> Submission<'e, 'py> {
             return Ok(Place::Definition(number));
         }
         if self.is_large(object, class)? {
-            return self.constant(object).map(Place::Constant);
+            return self.constant(object, role, class).map(Place::Constant);
         }
         let pickled = match pickle::dumps(object, LARGE) {
             Ok(Some(pickled)) => pickled,
-            Ok(None) => return self.constant(object).map(Place::Constant),
+            Ok(None) => return self.constant(object, role, class).map(Place::Constant),
             Err(error) => return Err(self.unpicklable(object, error)),
         };
         let bytes = pickled.as_bytes();
         let is_shared = match class {
             Class::Table => object.len()? == 0,
-            Class::Named | Class::Value | Class::Number => true,
-            Class::Array | Class::Other => role == Role::Function,
+            Class::Value | Class::Number => true,
+            Class::Named => stateless::is_stateless(object, bytes)?,
+            Class::Array | Class::Other => {
+                role == Role::Function && stateless::is_stateless(object, bytes)?
+            }
         };
         let kind = if is_shared { Kind::Shared } else { Kind::Fresh };
         let inline = || Ok(Place::Inline(kind, Bytes::copy_from_slice(bytes)));
@@ -299,38 +332,50 @@ impl<'e, 'py> Submission<'e, 'py> {
                 let bytes: usize = object.getattr(intern!(py, "nbytes"))?.extract()?;
                 bytes > LARGE
             }
-            Class::Table if object.len()? > 0 => {
-                let size = py
-                    .import("dask.sizeof")?
-                    .call_method1("sizeof", (object,))?;
-                size.extract::<usize>()? > 2 * LARGE
-            }
+            Class::Table if object.len()? > 0 => size_of(object)? > 2 * LARGE,
             _ => false,
         })
     }
 
     /// The number of a large constant.
-    pub(super) fn constant(&mut self, object: &Bound<'py, PyAny>) -> Result<u32, Stop> {
+    pub(super) fn constant(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        role: Role,
+        class: Class,
+    ) -> Result<u32, Stop> {
         let (encoded, hash) = match constant::encode(object) {
             Ok(encoded) => encoded,
             Err(error) => return Err(self.unpicklable(object, error)),
         };
-        if let Some(&number) = self.by_hash.get(&hash) {
+        if let Some(&number) = self.by_hash.get(&(hash, None)) {
             return Ok(number);
         }
+        let is_frozen = match class {
+            Class::Value | Class::Number => true,
+            Class::Named => stateless::is_stateless(object, &[])?,
+            Class::Array => is_read_only(object)?,
+            Class::Other if role == Role::Function => stateless::is_stateless(object, &[])?,
+            Class::Table | Class::Other => {
+                object.is_exact_instance_of::<PyString>()
+                    || object.is_exact_instance_of::<PyBytes>()
+            }
+        };
         let number = self.constants.len() as u32;
-        self.by_hash.insert(hash, number);
+        self.by_hash.insert((hash, None), number);
         self.constants.push(Constant {
             key: constant::key(hash),
             object: object.clone().unbind(),
             encoded,
+            hash,
+            is_frozen,
         });
         Ok(number)
     }
 
     /// The number of a large constant of the built-in types.
     pub(super) fn large_constant(&mut self, object: &Bound<'py, PyAny>) -> Result<u32, Stop> {
-        let number = self.constant(object)?;
+        let number = self.constant(object, Role::Argument, Class::Other)?;
         self.remember(object, Place::Constant(number));
         self.has_large_plain = true;
         Ok(number)
@@ -349,16 +394,74 @@ impl<'e, 'py> Submission<'e, 'py> {
     }
 
     /// Writes what an object became.
-    pub(super) fn put_place(&mut self, place: &Place) {
+    ///
+    /// # Errors
+    /// When Dask cannot say how large a constant is.
+    pub(super) fn put_place(&mut self, place: &Place) -> Written {
         match place {
             Place::Definition(number) => self.task.put_definition(*number),
-            Place::Constant(number) => self.task.put_constant(*number),
+            Place::Constant(number) => self.put_constant(*number)?,
             Place::Inline(kind, bytes) => {
                 self.task.mutable += usize::from(*kind == Kind::Fresh);
                 put_head(plain::PICKLE, bytes.len(), &mut self.task.bytes);
                 self.task.bytes.extend_from_slice(bytes);
             }
         }
+        Ok(())
+    }
+
+    /// Writes a constant. Each task has an object of its own, as one that comes with the task would
+    /// be, unless nobody can write to it or tasks share the value.
+    fn put_constant(&mut self, number: u32) -> PyResult<()> {
+        if self.constants[number as usize].is_frozen {
+            self.task.put_constant(number);
+            return Ok(());
+        }
+        match self.owner_here(number)? {
+            Some(owner) => {
+                let number = self.shared_constant(number, owner);
+                self.task.put_constant(number);
+            }
+            None => self.task.put_own(number),
+        }
+        Ok(())
+    }
+
+    /// The owner of a constant that is written next, if tasks share it. Data of a graph has the owner
+    /// that its key names: it is all that there is of its task.
+    fn owner_here(&self, number: u32) -> PyResult<Option<u128>> {
+        let task = &self.task;
+        let here = task.bytes.len();
+        if here == 0 {
+            let mut name = Vec::with_capacity(64);
+            if let Some(key) = &task.key {
+                encode_key(key.as_borrowed(), &mut name)?;
+            }
+            return Ok(Some(constant::owner(&name)));
+        }
+        let Argument::Named(name) = &task.argument else {
+            return Ok(None);
+        };
+        if task.shared_named != Some(here) {
+            return Ok(None);
+        }
+        let owner = constant::owner(name.extract::<&str>()?.as_bytes());
+        let constant = &self.constants[number as usize];
+        let is_shared = self.by_hash.contains_key(&(constant.hash, Some(owner)))
+            || size_of(constant.object.bind(self.py))? > SHARED_ABOVE;
+        Ok(is_shared.then_some(owner))
+    }
+
+    /// The number of a constant whose readers share one object.
+    fn shared_constant(&mut self, number: u32, owner: u128) -> u32 {
+        let constant = &self.constants[number as usize];
+        let next = self.constants.len() as u32;
+        let known = self.by_hash.entry((constant.hash, Some(owner)));
+        let shared = *known.or_insert(next);
+        if shared == next {
+            self.constants.push(constant.shared_by(self.py, owner));
+        }
+        shared
     }
 
     /// The error for something that cannot be pickled; the message begins as distributed's does.
@@ -404,6 +507,9 @@ impl<'py> Task<'py> {
         self.calls = false;
         self.again = false;
         self.argument = Argument::Value;
+        self.owned.clear();
+        self.shared_named = None;
+        self.shares_named = false;
     }
 
     /// Objects that are shared have no locals yet.
@@ -418,6 +524,14 @@ impl<'py> Task<'py> {
     fn finish(&mut self) {
         for at in self.locals.iter().flatten() {
             self.bytes[*at] = tag::LAST;
+        }
+        if !self.owned.is_empty() {
+            let mut head = vec![tag::OWNED];
+            put_varint(self.owned.len() as u64, &mut head);
+            for input in &self.owned {
+                put_varint((*input).into(), &mut head);
+            }
+            self.bytes.splice(..0, head);
         }
     }
 
@@ -434,7 +548,17 @@ impl<'py> Task<'py> {
         }
     }
 
-    pub(super) fn put_constant(&mut self, number: u32) {
+    fn put_own(&mut self, number: u32) {
+        let input = self.inputs.constant(number);
+        if !self.owned.contains(&input) {
+            self.owned.push(input);
+        }
+        self.references += 1;
+        self.bytes.push(tag::OWN);
+        put_varint(input.into(), &mut self.bytes);
+    }
+
+    fn put_constant(&mut self, number: u32) {
         let input = self.inputs.constant(number);
         self.put_input(input);
     }
@@ -456,4 +580,18 @@ impl<'py> Task<'py> {
         self.locals.push(None);
         self.locals.len() as u32 - 1
     }
+}
+
+/// Bytes of memory that an object takes, as Dask estimates it.
+fn size_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let dask = object.py().import("dask.sizeof")?;
+    dask.call_method1("sizeof", (object,))?.extract()
+}
+
+/// Whether an array of NumPy cannot be written to. It arrives as such an array.
+fn is_read_only(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = array.py();
+    let flags = array.getattr(intern!(py, "flags"))?;
+    let is_writable: bool = flags.getattr(intern!(py, "writeable"))?.extract()?;
+    Ok(!is_writable && crate::transfer::is_array(array)?)
 }

@@ -40,6 +40,11 @@ pub(super) const ELLIPSIS: u8 = TAG_RECIPE + 12;
 /// of its own, called with a dictionary of values by key.
 pub(super) const CUSTOM: u8 = TAG_RECIPE + 13;
 
+/// `number`: the value of an input, made anew: an object that this task alone has.
+pub(super) const OWN: u8 = TAG_RECIPE + 16;
+/// `count, that many numbers, expression`: the inputs that only [`OWN`] reads. In front of a recipe.
+pub(super) const OWNED: u8 = TAG_RECIPE + 17;
+
 // What only tokens have; see `token`.
 
 /// `length, text`: `dask.base.tokenize` of an object.

@@ -162,7 +162,7 @@ impl<'py> Submission<'_, 'py> {
             }
         } else {
             self.task.bytes.push(tag::APPLY);
-            self.put_place(&place);
+            self.put_place(&place)?;
             let names = names.map_or(0, |names| u64::from(names) + 1);
             put_varint(names, &mut self.task.bytes);
         }
@@ -180,6 +180,9 @@ impl<'py> Submission<'_, 'py> {
         if let Some(kwargs) = kwargs {
             for (name, argument) in entries(kwargs) {
                 if is_outermost {
+                    if self.task.shares_named {
+                        self.task.shared_named = Some(self.task.bytes.len());
+                    }
                     self.task.argument = Argument::Named(name);
                 }
                 self.node(argument.as_borrowed(), 1)?;

@@ -65,17 +65,24 @@ pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.get_type_ptr() == loaded.ndarray.as_ptr().cast())
 }
 
+/// Flags of a header: the elements are in the order of Fortran.
+const FORTRAN: u8 = 1;
+/// The array cannot be written to.
+const READ_ONLY: u8 = 2;
+
 /// What the first frame says.
 struct Header {
     fortran: bool,
+    /// It cannot be written to.
+    read_only: bool,
     shape: Vec<usize>,
     dtype: Vec<u8>,
 }
 
 impl Header {
-    fn encode(fortran: bool, shape: &[ffi::Py_ssize_t], dtype: &[u8]) -> Vec<u8> {
+    fn encode(flags: u8, shape: &[ffi::Py_ssize_t], dtype: &[u8]) -> Vec<u8> {
         let mut header = Vec::with_capacity(2 + 8 * shape.len() + dtype.len());
-        header.push(u8::from(fortran));
+        header.push(flags);
         // NumPy allows 64 dimensions.
         header.push(shape.len() as u8);
         for length in shape {
@@ -93,7 +100,8 @@ impl Header {
             usize::try_from(u64::from_le_bytes(bytes)).ok()
         };
         Some(Self {
-            fortran: order == 1,
+            fortran: order & FORTRAN != 0,
+            read_only: order & READ_ONLY != 0,
             shape: lengths.chunks_exact(8).map(length).collect::<Option<_>>()?,
             dtype: rest[lengths.len()..].to_vec(),
         })
@@ -150,7 +158,14 @@ fn name_of<'py>(array: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes
 }
 
 fn encode_held(held: Held, name: &[u8], began: Instant) -> Encoded {
-    let header = Header::encode(!held.is_c_contiguous(), held.shape(), name);
+    let mut flags = 0;
+    if !held.is_c_contiguous() {
+        flags |= FORTRAN;
+    }
+    if held.is_readonly() {
+        flags |= READ_ONLY;
+    }
+    let header = Header::encode(flags, held.shape(), name);
     let length = padded(&header, held.len());
     let elements = if length > held.len() {
         let mut padded = held.as_ref().to_vec();
@@ -169,7 +184,9 @@ fn encode_copy(array: &Bound<'_, PyAny>, name: &[u8], began: Instant) -> PyResul
     let py = array.py();
     let shape: Vec<ffi::Py_ssize_t> = array.getattr(intern!(py, "shape"))?.extract()?;
     let nbytes: usize = array.getattr(intern!(py, "nbytes"))?.extract()?;
-    let header = Header::encode(false, &shape, name);
+    let flags = array.getattr(intern!(py, "flags"))?;
+    let is_writable: bool = flags.getattr(intern!(py, "writeable"))?.extract()?;
+    let header = Header::encode(if is_writable { 0 } else { READ_ONLY }, &shape, name);
     let mut buffer = Pool::global()
         .buffer(padded(&header, nbytes))
         .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
@@ -211,8 +228,13 @@ fn encoded(header: Vec<u8>, elements: Bytes, copied: bool, began: Instant) -> En
     }
 }
 
-/// An array of received frames, which views their memory.
-pub(crate) fn decode<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Bound<'py, PyAny>> {
+/// An array of received frames, which views their memory. Whether it can be written to, if `keeps`,
+/// as the one that it was made of.
+pub(crate) fn decode<'py>(
+    py: Python<'py>,
+    frames: Vec<Frame>,
+    keeps: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     let [header, elements] = <[Frame; 2]>::try_from(frames).map_err(|_| malformed())?;
     let header = Header::decode(header.as_slice()).ok_or_else(malformed)?;
     let dtype = header.dtype(py)?;
@@ -227,7 +249,11 @@ pub(crate) fn decode<'py>(py: Python<'py>, frames: Vec<Frame>) -> PyResult<Bound
         intern!(py, "C")
     };
     let arguments = (shape, dtype, memory, 0, py.None(), order);
-    numpy(py)?.ndarray.bind(py).call1(arguments)
+    let array = numpy(py)?.ndarray.bind(py).call1(arguments)?;
+    if keeps && header.read_only {
+        array.call_method1(intern!(py, "setflags"), (false,))?;
+    }
+    Ok(array)
 }
 
 /// An array to receive into.

@@ -524,9 +524,10 @@ impl Connection {
 
     /// Counts about the connection, in bytes and seconds.
     ///
-    /// ``bytes_sent`` and ``bytes_received`` went through sockets, ``bytes_shared`` were passed as
-    /// shared memory, in either direction. ``stripes``: data connections in use for sending.
-    /// ``control_rtt``: the last round trip on the control connection. ``replaced_stripes`` broke
+    /// ``bytes_sent`` counts data connections only, ``bytes_received`` the control connection, too.
+    /// ``bytes_shared`` were passed as shared memory, in either direction. ``stripes``: data connections in use for sending.
+    /// ``control_rtt``: a round trip on the control connection, measured at its beginning and after
+    /// silences; a busy connection keeps its first value. ``replaced_stripes`` broke
     /// and were replaced. ``corrupt_extents`` arrived damaged. ``pending`` objects are being sent.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let peer = self.peer()?;

@@ -4,25 +4,40 @@ use super::array;
 use super::encode::{ARRAY, BYTEARRAY, BYTES, PICKLE};
 use super::memory::Memory;
 use bytes::Bytes;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
+use treadle_memory::Pool;
 use treadle_net::{Frame, Received};
 
-/// The object. What it consists of views the received memory, but for `bytes` and `bytearray`,
-/// which are copies.
+/// The object. What it consists of views the received memory, but for `bytes` and `bytearray`, which
+/// are copies. An array can be written to, also where the one that it was made of could not.
 ///
 /// # Errors
 /// When it cannot be unpickled here.
 pub(crate) fn decode<'py>(py: Python<'py>, received: Received) -> PyResult<Bound<'py, PyAny>> {
-    decode_frames(py, received.kind, received.frames)
+    decode_frames(py, received.kind, received.frames, false)
 }
 
-/// The object that serialised parts make up, which stay in memory as long as it views them. They are
-/// a value of which others may have live objects too, or send it: whoever writes to one of them
-/// writes to all, as with any object that several tasks read.
+/// A value of a cluster, read-only where the one that it was made of was.
+///
+/// # Errors
+/// When it cannot be unpickled here.
+pub(crate) fn decode_value(
+    py: Python<'_>,
+    kind: u32,
+    frames: Vec<Frame>,
+) -> PyResult<Bound<'_, PyAny>> {
+    decode_frames(py, kind, frames, true)
+}
+
+/// The object that serialised parts make up, which stay in memory as long as it views them; read-only
+/// where the one that they were made of was. They are a value of which others may have live objects
+/// too, or send it: whoever writes to one of them writes to all, as with any object that several
+/// tasks read.
 ///
 /// # Errors
 /// When it cannot be unpickled here.
@@ -42,17 +57,60 @@ pub(crate) fn decode_parts<'py>(
             Frame::from(part.clone())
         }
     };
-    decode_frames(py, kind, parts.iter().map(frame).collect())
+    decode_frames(py, kind, parts.iter().map(frame).collect(), true)
 }
 
+/// As [`decode_parts`], in memory of its own: nobody else sees what is written to it.
+///
+/// # Errors
+/// When it cannot be unpickled here, or there is no memory.
+pub(crate) fn decode_own<'py>(
+    py: Python<'py>,
+    kind: u32,
+    parts: &[Bytes],
+) -> PyResult<Bound<'py, PyAny>> {
+    let frames = parts.iter().enumerate().map(|(number, part)| match kind {
+        // These are copied anyway.
+        BYTES | BYTEARRAY => Ok(Frame::from(part.clone())),
+        // SAFETY: a stream of pickle and the header of an array are only read.
+        PICKLE | ARRAY if number == 0 => Ok(unsafe { Frame::writable(part.clone()) }),
+        _ => own(py, part),
+    });
+    decode_frames(py, kind, frames.collect::<PyResult<_>>()?, true)
+}
+
+/// A frame with the same bytes. Of shared memory, pages are copied when they are written to.
+fn own(py: Python<'_>, part: &Bytes) -> PyResult<Frame> {
+    py.detach(|| {
+        #[cfg(target_os = "linux")]
+        if let Some(handover) = treadle_memory::Handover::of(part.as_ptr(), part.len())
+            && let Ok(mapping) = handover.map()
+        {
+            // SAFETY: a private mapping that nobody else knows.
+            return Ok(unsafe { Frame::writable(mapping.into_bytes()) });
+        }
+        let mut buffer = Pool::global()
+            .buffer(part.len())
+            .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        buffer.as_mut_slice().copy_from_slice(part);
+        // SAFETY: nobody else has it.
+        Ok(unsafe { Frame::writable(buffer.into_bytes()) })
+    })
+}
+
+/// As [`decode`], of the parts of what was received.
+///
+/// # Errors
+/// When it cannot be unpickled here.
 fn decode_frames<'py>(
     py: Python<'py>,
     kind: u32,
     frames: Vec<Frame>,
+    keeps: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     match kind {
         BYTES => bytes(py, frames.first()).map(Bound::into_any),
-        ARRAY => array::decode(py, frames),
+        ARRAY => array::decode(py, frames, keeps),
         BYTEARRAY => {
             let frame = frames.first().map_or(&[][..], Frame::as_slice);
             Ok(PyByteArray::new(py, frame).into_any())

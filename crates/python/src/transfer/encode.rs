@@ -19,6 +19,7 @@ pub(crate) const BYTEARRAY: u32 = 3;
 // 4, a `memoryview`, is known to `treadle.transfer._serialise` alone.
 
 /// An object as it is sent.
+#[derive(Clone)]
 pub(crate) struct Encoded {
     pub(crate) kind: u32,
     pub(crate) frames: Vec<Bytes>,

@@ -29,7 +29,8 @@ mod sending;
 mod timeline;
 mod wait;
 
-pub(crate) use decode::{decode, decode_parts, memories, memory};
+pub(crate) use array::is_array;
+pub(crate) use decode::{decode_own, decode_parts, decode_value, memories, memory};
 pub(crate) use encode::{Encoded, encode, encode_view};
 pub(crate) use held::{Held, release_all};
 pub(crate) use listener::parse;
@@ -49,6 +50,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<receiving::Receiving>()?;
     module.add_class::<memory::Memory>()?;
     module.add_function(wrap_pyfunction!(listener::transfer_listen, module)?)?;
+    module.add_function(wrap_pyfunction!(origin::refuse_forked, module)?)?;
     module.add_function(wrap_pyfunction!(connection::transfer_connect, module)?)?;
     module.add_function(wrap_pyfunction!(connection::transfer_close_all, module)?)?;
     module.add_function(wrap_pyfunction!(certs::create_certs, module)?)

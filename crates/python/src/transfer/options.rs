@@ -8,6 +8,8 @@ use treadle_net::secret::Secret;
 use treadle_net::tls::TlsOptions;
 use treadle_net::{Config, Options};
 
+use super::listener::parse;
+
 /// What `treadle.transfer._options` makes of keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -15,6 +17,7 @@ pub(crate) struct Settings {
     tls: Option<Tls>,
     secret: Option<Vec<u8>>,
     insecure: bool,
+    contact: Vec<String>,
     stripes: Option<usize>,
     max_stripes: usize,
     shared_memory: bool,
@@ -41,6 +44,7 @@ impl Settings {
             return Err(PyValueError::new_err("there is at least one stripe"));
         }
         let secret = self.secret.map(Secret::new).transpose();
+        let contact = self.contact.iter().map(|address| parse(address));
         Ok(Options {
             pair: Config {
                 stripes: self.stripes,
@@ -56,6 +60,7 @@ impl Settings {
                 Tls::Prefix(prefix) => TlsOptions::from_prefix(prefix),
             }),
             insecure: self.insecure,
+            contact: contact.collect::<PyResult<_>>()?,
             shared_memory: self.shared_memory,
             connect_timeout: seconds("connect_timeout", self.connect_timeout)?,
             ..Options::default()

@@ -62,8 +62,14 @@ pub(crate) fn enter() -> PyResult<()> {
         Ok(())
     } else {
         Err(PyRuntimeError::new_err(
-            "this process was forked from one that used treadle.transfer, which cannot be used \
-             here: start it with multiprocessing's \"spawn\" or \"forkserver\", or with subprocess",
+            "this process was forked from one that had connections of Treadle, and can have none: \
+             start it with multiprocessing's \"spawn\" or \"forkserver\", or with subprocess",
         ))
     }
+}
+
+/// For Python code that is about to make a connection, with a loop and processes around it.
+#[pyfunction]
+pub(crate) fn refuse_forked() -> PyResult<()> {
+    enter()
 }

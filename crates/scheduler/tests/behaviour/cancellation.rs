@@ -33,6 +33,30 @@ fn a_cancelled_task_keeps_its_slot_until_it_has_stopped() {
 }
 
 #[test]
+fn a_cancelled_task_that_was_sent_ahead_may_run_and_takes_a_slot() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.duration = std::time::Duration::from_secs(1);
+    let known = cluster.one(reads(&[]));
+    cluster.run();
+    cluster.unwant(&[known]);
+    let chain = cluster.chain(2);
+    cluster.start_all();
+    // It has begun when the command to stop it comes.
+    cluster.end(chain[0]);
+    cluster.start_all();
+    cluster.unwant(&chain[1..]);
+    let next = cluster.one(reads(&[]));
+    cluster.deliver();
+    assert_eq!(cluster.state(next), State::Ready, "the slot is taken");
+    cluster.end(chain[1]);
+    cluster.deliver();
+    assert_eq!(cluster.state(next), State::Assigned);
+    cluster.run();
+    cluster.unwant(&[next]);
+    cluster.assert_empty();
+}
+
+#[test]
 fn a_task_that_was_submitted_again_is_another_attempt() {
     let mut cluster = Cluster::new(1, 2);
     let task = cluster.one(reads(&[]));

@@ -192,3 +192,59 @@ fn many_constraints_come_and_go() {
         cluster.assert_empty();
     }
 }
+
+#[test]
+fn what_needs_resources_is_taken_back_for_a_worker_that_has_them() {
+    let mut cluster = Cluster::new(0, 0);
+    cluster.join(0, with_gpus(0, 1, 4.0));
+    let ids = cluster.submit(vec![reads(&[]).uses(GPU, 1.0); 3]);
+    cluster.start_all();
+    assert!(ids.iter().all(|&id| cluster.worker_of(id) == WorkerId(0)));
+    // It has two slots, and resources for one task.
+    cluster.join(1, with_gpus(1, 2, 1.5));
+    let retracting = ids
+        .iter()
+        .filter(|&&id| cluster.state(id) == State::Retracting);
+    assert_eq!(retracting.count(), 1);
+    cluster.deliver();
+    let there = ids
+        .iter()
+        .filter(|&&id| cluster.worker_of(id) == WorkerId(1));
+    assert_eq!(there.count(), 1);
+    cluster.tick_after(Duration::from_millis(100));
+    cluster.deliver();
+    let retracts = cluster.count(|c| matches!(c, treadle_types::Command::Retract(_)));
+    assert_eq!(retracts, 1);
+    cluster.run();
+    assert!(ids.iter().all(|&id| cluster.state(id) == State::Memory));
+}
+
+#[test]
+fn what_is_taken_back_comes_to_a_worker_whose_own_queue_waits_for_resources() {
+    let mut cluster = Cluster::new(0, 0);
+    cluster.join(0, profile(0, 1));
+    cluster.join(1, with_gpus(1, 2, 1.0));
+    let near = cluster.one(reads(&[]).on(&[0]));
+    let far = cluster.one(reads(&[]).on(&[1]));
+    cluster.size(near, 1000);
+    cluster.size(far, 1 << 30);
+    cluster.run();
+    let uses = reads(&[far]).uses(GPU, 1.0);
+    let first = cluster.one(uses.clone());
+    let queued = cluster.one(uses);
+    let blocker = cluster.one(reads(&[]).on(&[1]));
+    let endless = cluster.one(reads(&[]).on(&[0]));
+    let extra = cluster.one(reads(&[near]));
+    cluster.start_all();
+    assert_eq!(cluster.worker_of(first), WorkerId(1));
+    assert_eq!(cluster.state(queued), State::Ready);
+    assert_eq!(cluster.worker_of(endless), WorkerId(0));
+    assert_eq!(cluster.worker_of(extra), WorkerId(0));
+    cluster.end(blocker);
+    cluster.deliver();
+    cluster.tick_after(Duration::from_millis(100));
+    cluster.deliver();
+    assert_eq!(cluster.worker_of(extra), WorkerId(1));
+    assert_eq!(cluster.state(queued), State::Ready);
+    cluster.run();
+}

@@ -1,6 +1,6 @@
 //! What must always hold.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 use super::Worker;
 use crate::objects::{Activity, NOWHERE, State};

@@ -1,5 +1,7 @@
 //! Values: those that come from other workers, and those that are here.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use bytes::Bytes;
 use treadle_types::{Holders, ObjectId, Priority, Report, WorkerId};
 
@@ -126,11 +128,36 @@ impl Worker {
             }
             None => {
                 fetch.tried.push(from);
-                let tried = std::mem::take(&mut fetch.tried);
+                let tried = core::mem::take(&mut fetch.tried);
                 self.give_up(slot, tried, effects);
             }
         }
         Ok(())
+    }
+
+    /// There is no room for a value that has come: whoever else has it would not help, and who sent it
+    /// is not to be shunned. The tasks go back; the scheduler may have them tried again, here too.
+    pub(super) fn no_room(
+        &mut self,
+        object: ObjectId,
+        from: WorkerId,
+        effects: &mut Effects,
+    ) -> Result<(), WorkerError> {
+        if let Some(slot) = self.objects.find(object)
+            && let entry = self.objects.at_mut(slot)
+            && entry.is_wanted()
+            && let State::Fetching(fetch) = &mut entry.state
+            && fetch.from == Some(from)
+            && fetch.put.is_none()
+        {
+            fetch.from = None;
+            fetch.untried.clear();
+            let tried = core::mem::take(&mut fetch.tried);
+            self.fetches.end(from, fetch.nbytes);
+            self.give_up(slot, tried, effects);
+            return Ok(());
+        }
+        self.fetched(object, from, None, effects)
     }
 
     /// Who has a value cannot serialise it, and then nobody else has it.
@@ -155,10 +182,10 @@ impl Worker {
         fetch.from = None;
         fetch.untried.clear();
         self.fetches.end(from, fetch.nbytes);
-        if std::mem::take(&mut entry.copy) {
+        if core::mem::take(&mut entry.copy) {
             effects.report(Report::NotCopyable(object));
         }
-        for waiter in std::mem::take(&mut entry.waiters) {
+        for waiter in core::mem::take(&mut entry.waiters) {
             let reader = self.objects.at(waiter).object;
             // One that reads the value twice went at the first.
             if !matches!(self.objects.at(waiter).state, State::Pending(_)) {
@@ -184,10 +211,8 @@ impl Worker {
         effects: &mut Effects,
     ) {
         let slot = match self.objects.find(object) {
-            Some(slot) if matches!(self.objects.at(slot).state, State::Stored) => {
-                effects.report(Report::Stored { object, nbytes });
-                return;
-            }
+            // The report of it answers this: a second one could pass the command to release it.
+            Some(slot) if matches!(self.objects.at(slot).state, State::Stored) => return,
             Some(slot) if !self.is_cancelled(slot) => self.want(object, nbytes, holders, None),
             None if !holders.is_empty() => self.want(object, nbytes, holders, None),
             _ => {
@@ -266,7 +291,7 @@ impl Worker {
         entry.state = State::Stored;
         entry.readers = entry.waiters.len() as u32;
         self.stored += 1;
-        for waiter in std::mem::take(&mut self.objects.at_mut(slot).waiters) {
+        for waiter in core::mem::take(&mut self.objects.at_mut(slot).waiters) {
             let State::Pending(task) = &mut self.objects.at_mut(waiter).state else {
                 unreachable!("who waits has not started");
             };
@@ -303,7 +328,7 @@ impl Worker {
         self.answer_copy(slot, tried.clone(), effects);
         let entry = self.objects.at_mut(slot);
         let object = entry.object;
-        let waiters = std::mem::take(&mut entry.waiters);
+        let waiters = core::mem::take(&mut entry.waiters);
         self.disappoint(object, waiters, tried, effects);
         self.abandon_if_idle(slot);
     }
@@ -323,7 +348,7 @@ impl Worker {
     /// Says that there will be no copy, if one was asked for.
     pub(super) fn answer_copy(&mut self, slot: u32, tried: Holders, effects: &mut Effects) {
         let entry = self.objects.at_mut(slot);
-        if std::mem::take(&mut entry.copy) {
+        if core::mem::take(&mut entry.copy) {
             let object = entry.object;
             effects.report(Report::CopyFailed { object, tried });
         }

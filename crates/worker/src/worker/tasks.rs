@@ -1,6 +1,9 @@
 //! Tasks: from their assignment to their report.
 
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use smallvec::SmallVec;
 use treadle_types::{Assignment, Holders, Input, ObjectId, Place, Report};
@@ -109,7 +112,7 @@ impl Worker {
                 *cancelled = true;
                 effects.push(Effect::Interrupt(object));
                 self.answer_copy(slot, Holders::new(), effects);
-                std::mem::take(&mut self.objects.at_mut(slot).waiters)
+                core::mem::take(&mut self.objects.at_mut(slot).waiters)
             }
             _ => return,
         };
@@ -155,14 +158,14 @@ impl Worker {
                     value,
                     duration,
                 });
-                if std::mem::take(&mut self.objects.at_mut(slot).copy) {
+                if core::mem::take(&mut self.objects.at_mut(slot).copy) {
                     effects.report(Report::Stored { object, nbytes });
                 }
                 self.arrived(slot);
             }
             Outcome::Returned(value) => {
                 // The scheduler believed that those who read it here would find it.
-                for waiter in std::mem::take(&mut self.objects.at_mut(slot).waiters) {
+                for waiter in core::mem::take(&mut self.objects.at_mut(slot).waiters) {
                     if let State::Pending(task) = &mut self.objects.at_mut(waiter).state
                         && let Some(inline) = &value.inline
                     {
@@ -257,7 +260,7 @@ impl Worker {
         };
         let entry = self.objects.at_mut(slot);
         let is_read_here = !entry.waiters.is_empty() || entry.copy;
-        let State::Pending(task) = std::mem::replace(&mut entry.state, started) else {
+        let State::Pending(task) = core::mem::replace(&mut entry.state, started) else {
             unreachable!("the ready queue holds tasks that have not started");
         };
         for &source in &task.sources {
@@ -290,7 +293,7 @@ impl Worker {
         self.answer_copy(slot, Holders::new(), effects);
         let entry = self.objects.at_mut(slot);
         let object = entry.object;
-        let waiters = std::mem::take(&mut entry.waiters);
+        let waiters = core::mem::take(&mut entry.waiters);
         self.objects.remove(slot);
         self.disappoint(object, waiters, Holders::new(), effects);
     }
@@ -332,7 +335,7 @@ impl Worker {
     /// Forgets a task that has not started. Those that wait for its value are the caller's.
     pub(super) fn remove_pending(&mut self, slot: u32, effects: &mut Effects) -> Vec<u32> {
         self.answer_copy(slot, Holders::new(), effects);
-        let waiters = std::mem::take(&mut self.objects.at_mut(slot).waiters);
+        let waiters = core::mem::take(&mut self.objects.at_mut(slot).waiters);
         let State::Pending(task) = self.objects.remove(slot) else {
             unreachable!("the task has not started");
         };

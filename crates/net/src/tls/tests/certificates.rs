@@ -109,6 +109,19 @@ fn a_certificate_of_the_ca_for_something_else_is_refused_unless_any_will_do() {
 }
 
 #[test]
+fn both_ends_know_their_channel_and_no_two_are_the_same() {
+    let node = Ca::new().node(NODE_NAME, 1);
+    let mut one = pair(&node, &node);
+    assert_eq!(one.client.binding(), None);
+    one.shake_hands().unwrap();
+    assert!(one.client.binding().is_some());
+    assert_eq!(one.client.binding(), one.server.binding());
+    let mut other = pair(&node, &node);
+    other.shake_hands().unwrap();
+    assert_ne!(one.client.binding(), other.client.binding());
+}
+
+#[test]
 fn other_versions_and_cipher_suites_are_not_offered() {
     let node = Ca::new().node(NODE_NAME, 1);
     let suites = |provider: &Arc<rustls::crypto::CryptoProvider>| {

@@ -32,20 +32,19 @@ impl Hub {
             .map(|node| u64::from(node.threads))
             .sum();
         let memory: u64 = self.workers.iter().map(|node| node.memory).sum();
-        let http = self.settings.http.clone();
-        let services = match http.as_deref().and_then(|url| url.rsplit(':').next()) {
-            Some(port) => {
-                let port = port.trim_end_matches('/').parse().unwrap_or(0);
-                dict([("dashboard", Value::Int(port))])
-            }
-            None => Value::Dict(Vec::new()),
+        let (http, services) = match &self.settings.http {
+            Some((link, port)) => (
+                Value::Str(link.clone()),
+                dict([("dashboard", Value::Int(i64::from(*port)))]),
+            ),
+            None => (Value::None, Value::Dict(Vec::new())),
         };
         Ok(Some(dict([
             ("type", Value::str("Scheduler")),
             ("id", Value::Str(self.settings.id.clone())),
             ("address", Value::Str(self.settings.address.clone())),
             ("services", services),
-            ("http", http.map_or(Value::None, Value::Str)),
+            ("http", http),
             ("started", Value::Float(seconds(self.settings.started))),
             ("n_workers", int(self.workers.len())),
             ("total_threads", int(threads)),

@@ -1,5 +1,6 @@
 //! Casts to engines: what Python says, and what arrives.
 
+use super::deliver::{is_ordinary, reported};
 use super::{Connection, client_error};
 use crate::cluster::worker::plain;
 use crate::recipe;
@@ -70,28 +71,24 @@ impl Connection {
         })
     }
 
-    /// Calls who wants to know what arrived.
-    pub(super) fn arrived(&self, py: Python<'_>, arrivals: Vec<Arrival>) -> PyResult<()> {
-        let mut outcome = Ok(());
-        let mut casts = Vec::with_capacity(arrivals.len());
-        for arrival in arrivals {
-            match arrival.purpose {
-                Purpose::Call(number) => {
-                    outcome = outcome.and(self.answered(py, number, arrival));
-                }
-                Purpose::Run | Purpose::Keep(_) => casts.push(arrival),
-            }
-        }
-        let callback = self.held().casts.as_ref().map(|held| held.clone_ref(py));
-        let Some(callback) = callback.filter(|_| !casts.is_empty()) else {
-            return outcome;
-        };
+    /// Calls who wants to know what arrived. What is left of `arrivals`, or in the list that they
+    /// became, after an error that came in between is yet to be told.
+    pub(super) fn arrived(&self, py: Python<'_>, arrivals: &mut Vec<Arrival>) -> PyResult<()> {
         let list = PyList::empty(py);
-        let mut arrivals = casts.into_iter().peekable();
-        while let Some(mut arrival) = arrivals.next() {
+        let mut rest = std::mem::take(arrivals).into_iter().peekable();
+        let mut outcome = Ok(());
+        while let Some(mut arrival) = rest.next() {
+            if let Purpose::Call(number) = arrival.purpose {
+                outcome = self.answered(py, number, &mut arrival);
+                if outcome.is_err() {
+                    arrivals.push(arrival);
+                    break;
+                }
+                continue;
+            }
             let mut engines = engines_of(&arrival);
             let mut times = times_of(&mut arrival).repeat(engines.len());
-            while let Some(mut next) = arrivals.next_if(|next| is_same(&arrival, next)) {
+            while let Some(mut next) = rest.next_if(|next| is_same(&arrival, next)) {
                 let others = engines_of(&next);
                 times.extend(times_of(&mut next).repeat(others.len()));
                 engines.extend(others);
@@ -100,18 +97,51 @@ impl Connection {
             let times = PyBytes::new(py, &times);
             list.append((arrival.number, engines, kind, frames, times))?;
         }
-        callback.call1(py, (list,))?;
-        outcome
+        arrivals.extend(rest);
+        if !list.is_empty() {
+            self.held().came.push_back(list.unbind());
+        }
+        outcome?;
+        self.tell_casts(py)
+    }
+
+    /// Calls who wants to know, with lists that they have not got, or not to their end.
+    fn tell_casts(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            let (callback, list) = {
+                let held = self.held();
+                let Some(list) = held.came.front() else {
+                    return Ok(());
+                };
+                let callback = held.casts.as_ref().map(|held| held.clone_ref(py));
+                (callback, list.clone_ref(py))
+            };
+            let told = match callback {
+                Some(callback) => callback.call1(py, (&list,)).map(drop),
+                None => Ok(()),
+            };
+            if told
+                .as_ref()
+                .err()
+                .is_none_or(|error| is_ordinary(py, error))
+            {
+                let mut held = self.held();
+                let is_done = held.came.front().is_some_and(|front| front.is(&list));
+                let done = is_done.then(|| held.came.pop_front());
+                drop(held);
+                drop(done);
+            }
+            told?;
+        }
     }
 
     /// Workers have answered what many were asked.
-    fn answered(&self, py: Python<'_>, number: u64, arrival: Arrival) -> PyResult<()> {
+    ///
+    /// # Errors
+    /// What came in between.
+    fn answered(&self, py: Python<'_>, number: u64, arrival: &mut Arrival) -> PyResult<()> {
         if let What::Complete = arrival.what {
-            let asked = self.held().asked.remove(&number);
-            return match asked {
-                Some(asked) => asked.done.call1(py, (asked.answers,)).map(drop),
-                None => Ok(()),
-            };
+            return self.all_answered(py, number, None);
         }
         let answers = {
             let held = self.held();
@@ -122,19 +152,25 @@ impl Connection {
             return Ok(());
         };
         let text = |text: &str| PyString::new(py, text).into_any().unbind();
-        let (kind, value) = match arrival.what {
+        let (kind, value) = match &arrival.what {
             What::Finished(frames) => match &frames[..] {
                 [is_error, value] => {
                     let kind = match is_error.as_slice() {
                         [0] => "answer",
                         _ => "error",
                     };
-                    (kind, recipe::decode_value(py, value.as_slice())?)
+                    match recipe::decode_value(py, value.as_slice()) {
+                        Ok(value) => (kind, value),
+                        Err(error) => {
+                            reported(py, error)?;
+                            ("lost", text("its answer cannot be read here"))
+                        }
+                    }
                 }
                 _ => ("lost", text("it answered something else")),
             },
-            What::Refused(reason) => ("refused", text(&reason)),
-            What::Lost(reason) => ("lost", text(&reason)),
+            What::Refused(reason) => ("refused", text(reason)),
+            What::Lost(reason) => ("lost", text(reason)),
             What::Output(_) | What::Aborted | What::Complete => return Ok(()),
         };
         for worker in arrival.engines.iter() {
@@ -144,17 +180,38 @@ impl Connection {
         Ok(())
     }
 
+    /// Nobody is left to answer, or to wait for: `lost` says why.
+    fn all_answered(&self, py: Python<'_>, number: u64, lost: Option<&str>) -> PyResult<()> {
+        let asked = {
+            let held = self.held();
+            let asked = held.asked.get(&number);
+            asked.map(|asked| (asked.done.clone_ref(py), asked.answers.clone_ref(py)))
+        };
+        let Some((done, answers)) = asked else {
+            return Ok(());
+        };
+        let answers = answers.into_bound(py);
+        let told = match lost {
+            Some(reason) => answers.append((-1, "lost", reason)),
+            None => Ok(()),
+        };
+        let told = told.and_then(|()| done.call1(py, (answers,)));
+        told.map(drop).or_else(|error| reported(py, error))?;
+        drop(self.held().asked.remove(&number));
+        Ok(())
+    }
+
     /// The connection is over: who has not answered is lost.
-    pub(super) fn give_up_casts(&self, py: Python<'_>, reason: &str) {
-        let asked = std::mem::take(&mut self.held().asked);
-        for asked in asked.into_values() {
-            let lost = (-1, "lost", reason);
-            let answers = asked.answers.bind(py);
-            let told = answers.append(lost);
-            let told = told.and_then(|()| asked.done.call1(py, (answers,)));
-            if let Err(error) = told {
-                error.write_unraisable(py, None);
-            }
+    ///
+    /// # Errors
+    /// What came in between.
+    pub(super) fn give_up_casts(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        loop {
+            let first = self.held().asked.keys().next().copied();
+            let Some(number) = first else {
+                return Ok(());
+            };
+            self.all_answered(py, number, Some(reason))?;
         }
     }
 }

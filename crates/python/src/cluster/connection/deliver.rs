@@ -5,15 +5,24 @@ use crate::recipe;
 use bytes::Bytes;
 use pyo3::exceptions::PyException;
 use pyo3::intern;
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use treadle_net::thread::caught;
 use treadle_node::client::{Event, Lead, Stuck};
+
+/// Whether an error is that of what was called. What else is raised (`KeyboardInterrupt`, whatever a
+/// signal handler raises) came in between, and says nothing of it.
+pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py) || error.is_instance_of::<PanicException>(py)
+}
 
 impl Connection {
     /// Hands what has come to Python, at most so many things; how many they were.
     ///
     /// # Errors
-    /// What ends programs (`KeyboardInterrupt`); other exceptions are reported and do not stop it.
+    /// What came in between; other exceptions are reported and do not stop it. The thing that it met
+    /// is delivered again: whoever is told of something may be told twice, and never not at all.
     pub(super) fn deliver(
         &self,
         py: Python<'_>,
@@ -23,14 +32,21 @@ impl Connection {
         let client = self.client()?;
         let mut count = 0;
         while count < most
-            && let Some(event) = lead.next(|state| state.clone_ref(py))
+            && let Some(mut event) = lead.next(|state| state.clone_ref(py))
         {
             count += 1;
-            if let Err(error) = self.deliver_one(py, client, event) {
-                if !error.is_instance_of::<PyException>(py) {
+            // Who waits for what a panic lost would wait for ever: the connection ends.
+            let delivered = caught(|| self.deliver_one(py, client, &mut event));
+            match delivered.unwrap_or_else(|reason| {
+                client.fail(&reason);
+                Ok(())
+            }) {
+                Ok(()) => {}
+                Err(error) if is_ordinary(py, &error) => error.write_unraisable(py, None),
+                Err(error) => {
+                    lead.put_back(event);
                     return Err(error);
                 }
-                error.write_unraisable(py, None);
             }
         }
         Ok(count)
@@ -40,7 +56,7 @@ impl Connection {
         &self,
         py: Python<'_>,
         client: &Client,
-        event: Event<Py<PyAny>>,
+        event: &mut Event<Py<PyAny>>,
     ) -> PyResult<()> {
         match event {
             Event::Standing { owner, change } => self.states.tell(owner.bind(py), change),
@@ -48,23 +64,33 @@ impl Connection {
                 ticket,
                 index,
                 outcome,
-            } => self.fetched(py, client, ticket, index, outcome),
+            } => self.fetched(py, client, *ticket, *index, outcome),
             Event::Answer(answer) => {
-                let Some(done) = self.held().calls.remove(&answer.id) else {
+                let done = {
+                    let held = self.held();
+                    held.calls.get(&answer.id).map(|done| done.clone_ref(py))
+                };
+                let Some(done) = done else {
                     return Ok(());
                 };
-                match answer.result {
-                    Ok(value) => done.call1(py, (recipe::decode_value(py, &value)?, py.None()))?,
-                    Err(error) => {
-                        let error = recipe::decode_value(py, &error)?;
-                        done.call1(py, (py.None(), error))?
-                    }
+                let told = match &answer.result {
+                    Ok(value) => recipe::decode_value(py, value)
+                        .and_then(|value| done.call1(py, (value, py.None()))),
+                    Err(error) => recipe::decode_value(py, error)
+                        .and_then(|error| done.call1(py, (py.None(), error))),
                 };
-                Ok(())
+                if told
+                    .as_ref()
+                    .err()
+                    .is_none_or(|error| is_ordinary(py, error))
+                {
+                    drop(self.held().calls.remove(&answer.id));
+                }
+                told.map(drop)
             }
             Event::Call(call) => {
                 let argument = recipe::decode_value(py, &call.argument)?;
-                let arguments = (call.id, call.node, call.operation, argument);
+                let arguments = (call.id, &call.node, &call.operation, argument);
                 self.handle(py, |handlers| {
                     let name = intern!(py, "on_call");
                     handlers.call_method1(name, arguments).map(drop)
@@ -73,14 +99,14 @@ impl Connection {
             Event::Stuck { keys, reason } => {
                 let decode = |key: &Bytes| recipe::decode_key(py, key);
                 let keys = keys.iter().map(decode).collect::<PyResult<Vec<_>>>()?;
-                let arguments = (PyList::new(py, keys)?, why(reason));
+                let arguments = (PyList::new(py, keys)?, why(*reason));
                 self.handle(py, |handlers| {
                     let name = intern!(py, "on_stuck");
                     handlers.call_method1(name, arguments).map(drop)
                 })
             }
             Event::Unused(numbers) => {
-                let free = self.encoder.withdraw(numbers);
+                let free = self.encoder.withdraw(std::mem::take(numbers));
                 if !free.is_empty() {
                     client.undefine(free);
                 }
@@ -90,7 +116,7 @@ impl Connection {
             Event::Restarted => self.handle(py, |handlers| {
                 handlers.call_method0(intern!(py, "on_restarted")).map(drop)
             }),
-            Event::Closed(reason) => self.closed_now(py, &reason),
+            Event::Closed(reason) => self.closed_now(py, reason),
         }
     }
 
@@ -108,26 +134,40 @@ impl Connection {
 
     /// The connection is over: everybody who waits for an answer is told.
     fn closed_now(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let told = self.handle(py, |handlers| {
+        self.handle(py, |handlers| {
             let name = intern!(py, "on_closed");
             handlers.call_method1(name, (reason,)).map(drop)
-        });
-        let calls = std::mem::take(&mut self.held().calls);
+        })
+        .or_else(|error| reported(py, error))?;
         let text = format!(
             "the connection to the scheduler at {} is over: {reason}",
             self.address
         );
-        for done in calls.into_values() {
+        let first = || {
+            let held = self.held();
+            let call = held.calls.iter().next();
+            call.map(|(id, done)| (*id, done.clone_ref(py)))
+        };
+        while let Some((id, done)) = first() {
             let error = super::ended(text.clone()).into_value(py);
-            if let Err(error) = done.call1(py, (py.None(), error)) {
-                error.write_unraisable(py, None);
-            }
+            let told = done.call1(py, (py.None(), error));
+            told.map(drop).or_else(|error| reported(py, error))?;
+            drop(self.held().calls.remove(&id));
         }
-        self.give_up_casts(py, &text);
+        self.give_up_casts(py, &text)?;
         let handlers = self.held().handlers.take();
         drop(handlers);
-        told
+        Ok(())
     }
+}
+
+/// Reports the error of what was called; raises what came in between.
+pub(super) fn reported(py: Python<'_>, error: PyErr) -> PyResult<()> {
+    if !is_ordinary(py, &error) {
+        return Err(error);
+    }
+    error.write_unraisable(py, None);
+    Ok(())
 }
 
 /// Why nothing moves, in words.
@@ -136,7 +176,8 @@ fn why(reason: Stuck) -> &'static str {
         Stuck::NoWorkers => "there are no workers",
         Stuck::Restrictions => "no worker is among those that the tasks ask for",
         Stuck::Resources => "no worker has as much of a resource as the tasks ask for",
-        Stuck::Memory => "every worker has paused for lack of memory",
+        Stuck::Memory => "every worker that could run them has paused for lack of memory",
         Stuck::Silence => "they were sent to workers, which have said nothing of them since",
+        Stuck::Slots => "other tasks take every slot that they could have, and none of those ends",
     }
 }

@@ -31,6 +31,7 @@ struct Layout {
     status: Slot,
     type_: Slot,
     wakers: Slot,
+    over: Slot,
     finished: Py<PyString>,
 }
 
@@ -52,12 +53,13 @@ impl Layout {
             status: slot(&class, "status")?,
             type_: slot(&class, "type")?,
             wakers: slot(&class, "_wakers")?,
+            over: slot(&class, "over")?,
             finished: PyString::intern(py, "finished").unbind(),
             class: class.unbind(),
         }))
     }
 
-    /// `State.finish`, if that would call nobody.
+    /// `State.finish`, if that would call nobody and the client has not let go of it.
     fn finish(&self, state: &Bound<'_, PyAny>, class: Option<&Py<PyAny>>) -> bool {
         let py = state.py();
         if state.get_type_ptr() != self.class.as_ptr().cast() {
@@ -66,8 +68,15 @@ impl Layout {
         // SAFETY: an instance of exactly the class that the slots were found in; this thread has the
         // interpreter's lock, which others need to come near it.
         unsafe {
-            let none = |found: Borrowed<'_, '_, PyAny>| found.is_none();
-            if !self.wakers.get(state.as_borrowed()).is_ok_and(none) {
+            let none = |found: Borrowed<'_, '_, PyAny>| {
+                found.is_none() || found.len().is_ok_and(|n| n == 0)
+            };
+            if !self.wakers.get(state.as_borrowed()).is_ok_and(none)
+                || !self
+                    .over
+                    .get(state.as_borrowed())
+                    .is_ok_and(|over| over.is_none())
+            {
                 return false;
             }
             if let Some(class) = class {
@@ -82,11 +91,24 @@ impl Layout {
 }
 
 impl States {
-    /// Tells a state.
+    /// Tells a state. One that another thread lets go of meanwhile, to cancel it, ends: that comes
+    /// last, whichever of the two threads says it.
     ///
     /// # Errors
     /// What its methods raise.
-    pub(super) fn tell(&self, state: &Bound<'_, PyAny>, change: Change) -> PyResult<()> {
+    pub(super) fn tell(&self, state: &Bound<'_, PyAny>, change: &Change) -> PyResult<()> {
+        self.tell_change(state, change)?;
+        let py = state.py();
+        match state.getattr_opt(intern!(py, "over"))? {
+            Some(why) if !why.is_none() => {
+                state.call_method1(intern!(py, "end"), (why,))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell_change(&self, state: &Bound<'_, PyAny>, change: &Change) -> PyResult<()> {
         let py = state.py();
         match change {
             Change::Finished { class } => {
@@ -100,11 +122,11 @@ impl States {
                 state.call_method1(intern!(py, "finish"), (class,))?;
             }
             Change::Failed(failed) => {
-                let (kind, key, payload) = failure(py, &failed)?;
+                let (kind, key, payload) = failure(py, failed)?;
                 state.call_method1(intern!(py, "native_failed"), (kind, key, payload))?;
             }
             Change::Cancelled(reason) => {
-                let (reason, message) = cancelled(py, &reason);
+                let (reason, message) = cancelled(py, reason);
                 state.call_method1(intern!(py, "native_cancelled"), (reason, message))?;
             }
             Change::Pending => {
@@ -118,28 +140,28 @@ impl States {
     }
 
     /// The type that a worker named: itself, or its name where it is not known here.
-    fn type_of(&self, py: Python<'_>, class: Bytes) -> PyResult<Option<Py<PyAny>>> {
+    fn type_of(&self, py: Python<'_>, class: &Bytes) -> PyResult<Option<Py<PyAny>>> {
         if class.is_empty() {
             return Ok(None);
         }
-        if let Some(known) = super::lock(&self.types).get(&class) {
+        if let Some(known) = super::lock(&self.types).get(class) {
             return Ok(Some(known.clone_ref(py)));
         }
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let loads = LOADS.get_or_try_init(py, || {
             py.import("pickle")?.getattr("loads").map(Bound::unbind)
         })?;
-        let loaded = match loads.call1(py, (PyBytes::new(py, &class),)) {
+        let loaded = match loads.call1(py, (PyBytes::new(py, class),)) {
             Ok(found) if found.bind(py).is_instance_of::<PyType>() => found,
             // A name, or a module that this process does not have.
-            _ => match std::str::from_utf8(&class) {
+            _ => match std::str::from_utf8(class) {
                 Ok(name) => PyString::new(py, name).into_any().unbind(),
                 Err(_) => return Ok(None),
             },
         };
         let mut types = super::lock(&self.types);
         let forgotten = (types.len() >= TYPES).then(|| std::mem::take(&mut *types));
-        let replaced = types.insert(class, loaded.clone_ref(py));
+        let replaced = types.insert(class.clone(), loaded.clone_ref(py));
         drop(types);
         drop((forgotten, replaced));
         Ok(Some(loaded))

@@ -215,6 +215,13 @@ fn keep<'py>(
     recipe.inputs.iter().map(read).collect()
 }
 
+/// A function and its arguments.
+type Call<'a, 'py> = (
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    Option<&'a Bound<'py, PyDict>>,
+);
+
 /// The positional arguments of a call.
 fn arguments<'py>(args: &Bound<'py, PyAny>) -> PyResult<SmallVec<[Bound<'py, PyAny>; 8]>> {
     match args.cast::<PyTuple>() {
@@ -302,7 +309,8 @@ impl Connection {
     ) -> PyResult<()> {
         let mut sending = Sending::begin(py, self)?;
         let outcome = OptionSets::new(&mut sending.submission, options).and_then(|options| {
-            sending.call(key, state, function, args, kwargs, options.default())
+            let call = (function, args, kwargs);
+            sending.call(key, state, call, options.default(), false)
         });
         sending.end(outcome)
     }
@@ -327,7 +335,8 @@ impl Connection {
             for key in keys.try_iter()? {
                 let state = matching(&mut states, "states")?.unbind();
                 let args = matching(&mut arguments, "arguments")?;
-                sending.call(&key?, state, function, &args, kwargs, options.default())?;
+                let call = (function, &args, kwargs);
+                sending.call(&key?, state, call, options.default(), true)?;
             }
             Ok(())
         };
@@ -433,16 +442,18 @@ impl<'py> Sending<'_, 'py> {
         &mut self,
         key: &Bound<'py, PyAny>,
         state: Py<PyAny>,
-        function: &Bound<'py, PyAny>,
-        args: &Bound<'py, PyAny>,
-        kwargs: Option<&Bound<'py, PyDict>>,
+        (function, args, kwargs): Call<'_, 'py>,
         options: u32,
+        is_mapped: bool,
     ) -> PyResult<()> {
         let args = arguments(args)?;
+        let kwargs = non_empty(kwargs);
         let mut definitions = SmallVec::new();
-        let recipe = self
-            .recipes
-            .encode_call(key, function, &args, non_empty(kwargs))?;
+        let recipes = &mut self.recipes;
+        let recipe = match is_mapped {
+            true => recipes.encode_mapped(key, function, &args, kwargs)?,
+            false => recipes.encode_call(key, function, &args, kwargs)?,
+        };
         let reads = keep(&recipe, &mut self.recipe, &mut definitions);
         let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
         for read in reads {

@@ -1,5 +1,6 @@
 //! Values: small ones that came along, others from workers, and those that clients bring.
 
+use super::deliver::is_ordinary;
 use super::{Client, Connection, EncodedKeys};
 use crate::cluster::class::class_bytes;
 use crate::recipe;
@@ -10,7 +11,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use treadle_net::Received;
+use treadle_net::Frame;
 use treadle_node::client::{Contained, Content, Fetched, Whither};
 use treadle_node::message::Data;
 use treadle_types::INLINE;
@@ -20,6 +21,8 @@ pub(super) struct Fetch {
     keys: Py<PyList>,
     values: Py<PyDict>,
     errors: Py<PyDict>,
+    /// By index: whether it has come.
+    came: Vec<bool>,
     left: usize,
     done: Py<PyAny>,
 }
@@ -49,11 +52,11 @@ fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
     })
 }
 
-fn decode<'py>(py: Python<'py>, mut received: Received) -> PyResult<Bound<'py, PyAny>> {
-    if received.kind != Data::SMALL {
-        return transfer::decode(py, received);
+fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'_, PyAny>> {
+    if kind != Data::SMALL {
+        return transfer::decode_value(py, kind, frames);
     }
-    let value = received.frames.pop();
+    let value = frames.pop();
     let value = value.as_ref().map_or(&[][..], |frame| frame.as_slice());
     Ok(recipe::decode_value(py, value)?.into_bound(py))
 }
@@ -97,6 +100,7 @@ impl Connection {
         }
         let encoded = EncodedKeys::new(keys.as_any())?;
         let fetch = Fetch {
+            came: vec![false; keys.len()],
             left: keys.len(),
             keys: keys.clone().unbind(),
             values: PyDict::new(py).unbind(),
@@ -123,56 +127,104 @@ impl Connection {
         client: &Client,
         ticket: u64,
         index: usize,
-        outcome: Fetched,
+        outcome: &mut Fetched,
     ) -> PyResult<()> {
         let of_ticket = {
             let held = self.held();
             held.fetches.get(&ticket).map(|fetch| {
                 let (values, errors) = (fetch.values.clone_ref(py), fetch.errors.clone_ref(py));
-                (fetch.keys.clone_ref(py), values, errors)
+                (fetch.keys.clone_ref(py), fetch.came[index], values, errors)
             })
         };
-        let Some((keys, values, errors)) = of_ticket else {
+        let Some((keys, came, values, errors)) = of_ticket else {
             return Ok(());
         };
-        let key = keys.bind(py).get_item(index)?;
-        let has_value = !matches!(outcome, Fetched::Failed | Fetched::Unknown);
+        if !came {
+            let key = keys.bind(py).get_item(index)?;
+            match self.value_of(py, client, &key, outcome) {
+                Ok(Some(Ok(value))) => values.bind(py).set_item(&key, value)?,
+                Ok(Some(Err(error))) => {
+                    errors.bind(py).set_item(&key, error.into_value(py))?;
+                }
+                Ok(None) => return Ok(()),
+                Err(interrupted) => {
+                    // What its frames were is gone with what was made of them.
+                    if let Fetched::Frames(_) = outcome {
+                        let coming = client.fetch_again(ticket, index, &super::encoded(&key)?);
+                        *outcome = match coming {
+                            true => Fetched::Again,
+                            false => Fetched::Unknown,
+                        };
+                    }
+                    return Err(interrupted);
+                }
+            }
+        }
+        let over = {
+            let mut held = self.held();
+            let Some(fetch) = held.fetches.get_mut(&ticket) else {
+                return Ok(());
+            };
+            if !std::mem::replace(&mut fetch.came[index], true) {
+                fetch.left -= 1;
+            }
+            (fetch.left == 0).then(|| fetch.done.clone_ref(py))
+        };
+        let Some(done) = over else {
+            return Ok(());
+        };
+        let told = done.call1(py, (values, errors)).map(drop);
+        if told
+            .as_ref()
+            .err()
+            .is_none_or(|error| is_ordinary(py, error))
+        {
+            drop(self.held().fetches.remove(&ticket));
+        }
+        told
+    }
+
+    /// The value of a key, or why there is none; nothing: it is still to come.
+    ///
+    /// # Errors
+    /// What came in between.
+    fn value_of<'py>(
+        &self,
+        py: Python<'py>,
+        client: &Client,
+        key: &Bound<'py, PyAny>,
+        outcome: &mut Fetched,
+    ) -> PyResult<Option<PyResult<Bound<'py, PyAny>>>> {
         let value = match outcome {
-            Fetched::Inline(value) => recipe::decode_value(py, &value).map(|v| v.into_bound(py)),
-            Fetched::Frames(received) => decode(py, received),
-            Fetched::Failed => Err(self.why_failed(py, client, &key)?),
-            Fetched::Unknown => Err(PyKeyError::new_err(key.clone().unbind())),
+            Fetched::Inline(value) => recipe::decode_value(py, value).map(|v| v.into_bound(py)),
+            Fetched::Frames(received) => {
+                decode(py, received.kind, std::mem::take(&mut received.frames))
+            }
+            Fetched::Failed => return Ok(Some(Err(self.why_failed(py, client, key)?))),
+            Fetched::Unknown => {
+                return Ok(Some(Err(PyKeyError::new_err(key.clone().unbind()))));
+            }
             Fetched::Unserialisable(error) => {
                 let errors = py.import("treadle.worker.errors")?;
-                let loaded = errors.call_method1("load", (PyBytes::new(py, &error),))?;
-                Err(PyErr::from_value(loaded.get_item(0)?))
+                let loaded = errors.call_method1("load", (PyBytes::new(py, error),))?;
+                let error = PyErr::from_value(loaded.get_item(0)?);
+                name(py, &error, key);
+                return Ok(Some(Err(error)));
             }
             Fetched::Unreachable(reason) => Err(PyConnectionError::new_err(format!(
                 "the value of {} could not be got from the workers that have it: {reason}",
                 crate::error::repr(key.as_borrowed())
             ))),
+            Fetched::Again => return Ok(None),
         };
         match value {
-            Ok(value) => values.bind(py).set_item(key, value)?,
+            Err(error) if !is_ordinary(py, &error) => Err(error),
             Err(error) => {
-                if has_value {
-                    name(py, &error, &key);
-                }
-                errors.bind(py).set_item(key, error.into_value(py))?;
+                name(py, &error, key);
+                Ok(Some(Err(error)))
             }
+            value => Ok(Some(value)),
         }
-        let over = {
-            let mut held = self.held();
-            let left = held.fetches.get_mut(&ticket).map(|fetch| {
-                fetch.left -= 1;
-                fetch.left
-            });
-            (left == Some(0)).then(|| held.fetches.remove(&ticket))
-        };
-        if let Some(Some(fetch)) = over {
-            fetch.done.call1(py, (fetch.values, fetch.errors))?;
-        }
-        Ok(())
     }
 
     /// Why a key has no value: what its state knows.

@@ -34,7 +34,7 @@ impl Worker {
         py: Python<'py>,
         timeout: f64,
     ) -> PyResult<Option<Taken<'py>>> {
-        let node = &self.0.node;
+        let node = &self.own()?.node;
         let deadline = Instant::now() + Duration::from_secs_f64(timeout.clamp(0.0, 1e6));
         let mut look = LOOK;
         loop {

@@ -3,7 +3,8 @@
 use super::service::Job;
 use super::{Shared, lock};
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use treadle_node::log;
 use treadle_node::message::{Answer, Call};
 use treadle_node::worker::Host;
 use treadle_types::{Cause, ClientId, ObjectId};
@@ -11,80 +12,92 @@ use treadle_types::{Cause, ClientId, ObjectId};
 /// Exit status of a process that took more memory than it may: `EX_OSERR`.
 const OVERFLOWED: i32 = 71;
 
-/// What the native side calls.
-pub(super) struct Embedder(pub(super) Arc<Shared>);
+/// What the native side calls. Weak, since the worker that it belongs to holds the native side.
+pub(super) struct Embedder(pub(super) Weak<Shared>);
+
+impl Embedder {
+    fn push(&self, job: Job) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some(desk) = shared.desk.get()
+        {
+            desk.push(job);
+        }
+    }
+}
 
 impl Host for Embedder {
-    fn spawn(&self) {
-        self.0.spawn();
+    fn spawn(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.spawn())
     }
 
     fn call(&self, call: Call) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Call(call));
-        }
+        self.push(Job::Call(call));
     }
 
     fn answer(&self, answer: Answer) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::Answer(answer));
-        }
+        self.push(Job::Answer(answer));
     }
 
     fn ended(&self, reason: &str) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::End(reason.to_owned()));
-        }
+        self.push(Job::End(reason.to_owned()));
     }
 
     fn cast_came(&self) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::CastCame);
-        }
+        self.push(Job::CastCame);
     }
 
     fn interrupt_cast(&self, client: ClientId, number: u64) {
-        if let Some(desk) = self.0.desk.get() {
-            desk.push(Job::InterruptCast(client.0, number));
-        }
+        self.push(Job::InterruptCast(client.0, number));
     }
 
     fn undefine(&self, client: ClientId) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
         let mut gone = Vec::new();
-        lock(&self.0.definitions).retain(|(whose, _), definition| {
+        lock(&shared.definitions).retain(|(whose, _), definition| {
             let keep = *whose != client;
             if !keep {
                 gone.push(Arc::clone(definition));
             }
             keep
         });
-        self.0.forget(gone);
+        shared.forget(gone);
     }
 
     fn withdraw(&self, client: ClientId, numbers: &[u32]) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
         let gone = {
-            let mut definitions = lock(&self.0.definitions);
+            let mut definitions = lock(&shared.definitions);
             let gone = numbers
                 .iter()
                 .filter_map(|&number| definitions.remove(&(client, number)));
             gone.collect()
         };
-        self.0.forget(gone);
+        shared.forget(gone);
     }
 
     fn dropped(&self, object: ObjectId) {
-        let key = self.0.keys().remove(&object);
-        if self.0.actors().remove(&object)
-            && let (Some(key), Some(desk)) = (key, self.0.desk.get())
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        let key = shared.keys().remove(&object);
+        if shared.actors().remove(&object)
+            && let Some(key) = key
         {
-            desk.push(Job::DropActor(key));
+            self.push(Job::DropActor(key));
         }
     }
 
     /// Ends the process, without the interpreter: a task that allocates may hold its lock.
     fn overflow(&self, used: u64) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
         let running: Vec<Bytes> = {
-            let running = lock(&self.0.running);
+            let running = lock(&shared.running);
             running
                 .values()
                 .map(|current| current.key.clone())
@@ -95,7 +108,7 @@ impl Host for Embedder {
             return;
         }
         let keys: Vec<String> = running.iter().map(|key| readable(key)).collect();
-        let limit = self.0.node.options().memory;
+        let limit = shared.node.options().memory;
         let line = format!(
             "{} MB of memory beside its values, of {} MB allowed, while it ran {}: it ends. Make \
              smaller pieces, or raise the memory limit",
@@ -103,17 +116,19 @@ impl Host for Embedder {
             limit / 1_000_000,
             keys.join(", ")
         );
-        self.0.log(&line);
-        self.0
+        shared.log(&line);
+        shared
             .node
             .close("it took too much memory", Cause::MemoryLimit, line);
+        treadle_store::remove_directory(&shared.node.options().store.directory);
+        log::flush();
         // SAFETY: it ends the process, whose memory nobody looks at afterwards.
         unsafe { libc::_exit(OVERFLOWED) }
     }
 }
 
 /// A key for people who read logs.
-fn readable(key: &[u8]) -> String {
+pub(super) fn readable(key: &[u8]) -> String {
     match treadle_types::Value::from_bytes(key) {
         Ok(treadle_types::Value::Str(key)) => format!("{key:?}"),
         Ok(key) => format!("{key:?}"),

@@ -1,9 +1,11 @@
 //! The threads that run tasks.
 
 use super::Shared;
-use super::live::{LiveObject, read};
+use super::embedder::readable;
+use super::live::{Content, LiveObject, read};
 use super::stages::Stages;
 use crate::clock;
+use crate::fork;
 use crate::recipe::{self, Definition};
 use crate::worker::{Context, Pulse, thread_identifier};
 use bytes::Bytes;
@@ -12,10 +14,11 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
-use treadle_node::worker::Task;
+use treadle_node::worker::{Task, Value};
 use treadle_types::value::Reader;
 use treadle_types::{ClientId, INLINE, ObjectId, Returned};
 use treadle_worker::Outcome;
@@ -52,7 +55,7 @@ pub(super) fn set_seceded(seceded: bool) -> bool {
 /// The life of an executor thread.
 pub(super) fn serve(shared: &Arc<Shared>) {
     let ran = Python::try_attach(|py| {
-        if let Err(error) = shared.service.call_method0(py, intern!(py, "enter_thread")) {
+        if let Err(error) = shared.service.call(py, intern!(py, "enter_thread"), ()) {
             error.write_unraisable(py, None);
         }
         let context = Context::of_caller(py);
@@ -60,7 +63,7 @@ pub(super) fn serve(shared: &Arc<Shared>) {
             Ok(context) => work(py, shared, &context),
             Err(error) => error.write_unraisable(py, None),
         }
-        if let Err(error) = shared.service.call_method0(py, intern!(py, "leave_thread")) {
+        if let Err(error) = shared.service.call(py, intern!(py, "leave_thread"), ()) {
             error.write_unraisable(py, None);
         }
     });
@@ -126,6 +129,10 @@ fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> b
             raised(py, shared, &error)
         }
     };
+    if shared.is_parents() {
+        // A plugin forked, or what keeps the value.
+        end_child(py, &task, None);
+    }
     let duration = Duration::from_nanos(clock::now() - began);
     let flush = shared.node.done(&task, outcome, duration);
     if flush {
@@ -166,29 +173,58 @@ fn attempt(
     };
     let result = context.run(py, || {
         let mut inputs = Vec::with_capacity(values.len());
-        for value in values {
-            inputs.push(read(py, value, &shared.keeper)?);
+        let owned = recipe::owned(body);
+        let mut contents: SmallVec<[(usize, Content); 2]> = SmallVec::new();
+        for (number, value) in values.into_iter().enumerate() {
+            match value {
+                Value::Stored(pinned) if owned.contains(&number) => {
+                    contents.push((number, Content::of(py, pinned)?));
+                    inputs.push(py.None());
+                }
+                value => inputs.push(read(py, value, &shared.keeper)?),
+            }
         }
+        let own = |number: usize| match contents.iter().find(|(of, _)| *of == number) {
+            Some((_, content)) => content.object(py),
+            None => Err(PyRuntimeError::new_err(
+                "A task reads what it was not given.",
+            )),
+        };
         stages.read();
         let definitions = |number| {
+            if shared.is_parents() {
+                // What was called before forked: the next call is the parent's.
+                end_child(py, task, None);
+            }
             stages.uses(number);
             shared.definition(py, task.client, number)
         };
-        let value = recipe::execute(py, body, &inputs, &definitions)?;
+        let value = recipe::execute(py, body, &inputs, &own, &definitions)?;
         // SAFETY: attached, and a live object.
         if unsafe { ffi::PyCoro_CheckExact(value.as_ptr()) } != 0 {
             let key = recipe::decode_key(py, key)?;
             return shared
                 .service
-                .call_method1(py, intern!(py, "run_coroutine"), (key, value));
+                .call(py, intern!(py, "run_coroutine"), (key, value));
         }
         Ok(value)
     });
+    if shared.is_parents() {
+        // The task forked, and this is the child: the task, its value and the worker are the parent's.
+        end_child(py, task, result.err());
+    }
     stages.computed();
     match result.and_then(|value| keep(py, shared, task, key, value)) {
         Ok(returned) => Outcome::Returned(returned),
         Err(error) => raised(py, shared, &error),
     }
+}
+
+/// Ends a forked child that has come to the end of the task that forked.
+fn end_child(py: Python<'_>, task: &Task, raised: Option<PyErr>) -> ! {
+    let key = split(&task.recipe).map(|(key, _)| readable(&key));
+    let what = key.map_or_else(|| "a task".into(), |key| format!("task {key}"));
+    fork::end_returned(py, &what, raised)
 }
 
 /// Puts a task's value where it belongs.
@@ -205,7 +241,7 @@ fn keep(
         let key = recipe::decode_key(py, key)?;
         let handle = shared
             .service
-            .call_method1(py, intern!(py, "add_actor"), (key, value))?;
+            .call(py, intern!(py, "add_actor"), (key, value))?;
         shared.actors().insert(task.object);
         handle
     } else {
@@ -249,14 +285,14 @@ fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
     let exception = error.clone_ref(py).into_value(py);
     let again = shared
         .service
-        .call_method1(py, intern!(py, "reschedules"), (&exception,))
+        .call(py, intern!(py, "reschedules"), (&exception,))
         .and_then(|again| again.extract(py));
     if again.unwrap_or(false) {
         return Outcome::GivenBack;
     }
     let dumped = shared
         .service
-        .call_method1(py, intern!(py, "dump_error"), (exception,))
+        .call(py, intern!(py, "dump_error"), (exception,))
         .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
     match dumped {
         Ok(bytes) => Outcome::Raised(bytes.into()),

@@ -1,8 +1,10 @@
 //! Values of tasks, as the store holds them.
 
+use super::service::Service;
 use crate::recipe;
-use crate::transfer::{Encoded, decode_parts, encode, encode_view, release_all};
+use crate::transfer::{Encoded, decode_own, decode_parts, encode, encode_view, release_all};
 use bytes::Bytes;
+use pyo3::intern;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::error::Error;
@@ -31,11 +33,11 @@ pub(crate) struct Keeper {
     /// Objects that native threads let go of. Dropping one may run Python, which must not happen
     /// while a lock of the engine is held: so the next thread that runs a task does it.
     garbage: Mutex<Vec<Py<PyAny>>>,
-    service: Py<PyAny>,
+    service: Arc<Service>,
 }
 
 impl Keeper {
-    pub(crate) fn new(service: Py<PyAny>) -> Arc<Self> {
+    pub(crate) fn new(service: Arc<Service>) -> Arc<Self> {
         Arc::new(Self {
             garbage: Mutex::default(),
             service,
@@ -69,8 +71,8 @@ impl Keeper {
         );
         let dumped = self
             .service
-            .call_method1(py, "unserializable", told)
-            .and_then(|error| self.service.call_method1(py, "dump_error", (error,)))
+            .call(py, intern!(py, "unserializable"), told)
+            .and_then(|error| self.service.call(py, intern!(py, "dump_error"), (error,)))
             .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
         Unserialisable {
             reason: error.to_string(),
@@ -183,6 +185,35 @@ pub(crate) fn object_of(
     let object = clone_live(py, live.as_any());
     py.detach(|| drop((live, pinned)));
     Ok(object)
+}
+
+/// The serialised form of a value of the store, for tasks that have objects of their own.
+pub(crate) struct Content {
+    frames: Arc<Frames>,
+    /// The value stays in memory meanwhile.
+    _pinned: Pinned,
+}
+
+impl Content {
+    /// # Errors
+    /// When it cannot be serialised.
+    pub(crate) fn of(py: Python<'_>, mut pinned: Pinned) -> PyResult<Self> {
+        let frames = py.detach(|| pinned.frames());
+        let frames =
+            frames.map_err(|error| pyo3::exceptions::PyRuntimeError::new_err(error.to_string()))?;
+        Ok(Self {
+            frames,
+            _pinned: pinned,
+        })
+    }
+
+    /// A new object.
+    ///
+    /// # Errors
+    /// When it cannot be unpickled here.
+    pub(crate) fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        decode_own(py, self.frames.kind(), self.frames.parts()).map(Bound::unbind)
+    }
 }
 
 fn clone_live(py: Python<'_>, live: &dyn Any) -> Py<PyAny> {

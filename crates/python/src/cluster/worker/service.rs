@@ -1,16 +1,58 @@
-//! The thread that calls the worker's Python side: what others ask, and answers to what it asked.
+//! The worker's Python side, and the thread that calls it: what others ask, and answers to what it
+//! asked.
 //!
 //! The native threads of a worker must not wait for the interpreter, which a task may hold for long.
 
 use crate::recipe::{Definition, decode_value, encode_value};
 use bytes::Bytes;
-use pyo3::exceptions::PyTypeError;
+use pyo3::call::PyCallArgs;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use treadle_net::thread::{self, caught};
 use treadle_node::message::{Answer, Call};
+
+/// The worker's Python side, a `treadle.worker.Service`, until the worker is closed.
+///
+/// It refers to the worker, whose threads refer to it, which Python's collector does not see: so the
+/// worker lets it go.
+pub(crate) struct Service(Mutex<Option<Py<PyAny>>>);
+
+impl Service {
+    pub(crate) fn new(object: Py<PyAny>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(object))))
+    }
+
+    /// Calls a method.
+    ///
+    /// # Errors
+    /// What it raises, and when the worker is closed.
+    pub(crate) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        method: &Bound<'py, PyString>,
+        arguments: impl PyCallArgs<'py>,
+    ) -> PyResult<Py<PyAny>> {
+        let object = self.object().as_ref().map(|object| object.clone_ref(py));
+        let object = object.ok_or_else(|| PyRuntimeError::new_err("the worker is closed"))?;
+        object.call_method1(py, method, arguments)
+    }
+
+    /// Nobody calls it any more.
+    pub(crate) fn let_go(&self) {
+        let object = self.object().take();
+        drop(object);
+    }
+
+    fn object(&self) -> std::sync::MutexGuard<'_, Option<Py<PyAny>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Something to do with the interpreter.
 pub(crate) enum Job {
@@ -36,8 +78,11 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Starts the thread; it ends with the desk.
-    pub(crate) fn open(service: Py<PyAny>) -> std::io::Result<Arc<Self>> {
+    /// Starts the thread; it ends with the desk. `failed` is called if it panics, with what to say.
+    pub(crate) fn open(
+        service: Arc<Service>,
+        failed: impl FnOnce(&str) + Send + 'static,
+    ) -> std::io::Result<Arc<Self>> {
         let (jobs, queue) = channel();
         let desk = Arc::new(Self {
             jobs,
@@ -45,9 +90,9 @@ impl Desk {
             next: AtomicU64::new(1),
         });
         let weak = Arc::downgrade(&desk);
-        std::thread::Builder::new()
-            .name("treadle-service".into())
-            .spawn(move || serve(&queue, &weak, service))?;
+        thread::start("treadle-service", move || {
+            caught(|| serve(&queue, &weak, &service)).unwrap_or_else(|reason| failed(&reason));
+        })?;
         Ok(desk)
     }
 
@@ -62,6 +107,12 @@ impl Desk {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.waiting().insert(id, done);
         id
+    }
+
+    /// The question was not asked.
+    pub(crate) fn unask(&self, id: u64) {
+        let done = self.waiting().remove(&id);
+        drop(done);
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Py<PyAny>>> {
@@ -90,7 +141,7 @@ impl Desk {
     }
 }
 
-fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: Py<PyAny>) {
+fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: &Service) {
     while let Ok(job) = queue.recv() {
         let Some(desk) = desk.upgrade() else {
             break;
@@ -99,23 +150,26 @@ fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: Py<PyAny>
             let outcome = match job {
                 Job::Call(call) => decode_value(py, &call.argument).and_then(|argument| {
                     let arguments = (call.id, call.node, call.operation, argument);
-                    service.call_method1(py, "call", arguments).map(drop)
+                    service.call(py, intern!(py, "call"), arguments).map(drop)
                 }),
                 Job::Answer(answer) => desk.answered(py, &answer),
                 Job::End(reason) => {
                     desk.close(py, &reason);
                     Ok(())
                 }
-                Job::CastCame => service.call_method0(py, "cast_came").map(drop),
+                Job::CastCame => service.call(py, intern!(py, "cast_came"), ()).map(drop),
                 Job::InterruptCast(client, number) => service
-                    .call_method1(py, "interrupt_cast", (client, number))
+                    .call(py, intern!(py, "interrupt_cast"), (client, number))
                     .map(drop),
                 Job::Forget(definitions) => {
                     drop(definitions);
                     Ok(())
                 }
-                Job::DropActor(key) => crate::recipe::decode_key(py, &key)
-                    .and_then(|key| service.call_method1(py, "drop_actor", (key,)).map(drop)),
+                Job::DropActor(key) => crate::recipe::decode_key(py, &key).and_then(|key| {
+                    service
+                        .call(py, intern!(py, "drop_actor"), (key,))
+                        .map(drop)
+                }),
             };
             if let Err(error) = outcome {
                 error.write_unraisable(py, None);
@@ -123,14 +177,8 @@ fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: Py<PyAny>
         });
         if attached.is_none() {
             // The interpreter is ending.
-            std::mem::forget(service);
             return;
         }
-    }
-    if Python::try_attach(|_| ()).is_some() {
-        drop(service);
-    } else {
-        std::mem::forget(service);
     }
 }
 

@@ -1,0 +1,49 @@
+//! `treadle._core.Directory`: files of a process that go when it is gone.
+
+use crate::fork;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use treadle_store::{Directory as Made, DirectoryKind};
+
+/// A new directory of this process, which only this user may enter, in `parent`. What processes that
+/// are gone left there is removed.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct Directory {
+    generation: u64,
+    made: Made,
+}
+
+#[pymethods]
+impl Directory {
+    #[new]
+    fn new(py: Python<'_>, kind: &str, parent: PathBuf) -> PyResult<Self> {
+        let kind = match kind {
+            "worker" => DirectoryKind::Worker,
+            "cluster" => DirectoryKind::Cluster,
+            "scheduler" => DirectoryKind::Scheduler,
+            other => return Err(PyValueError::new_err(format!("kind={other:?}"))),
+        };
+        fork::watch();
+        let made = py.detach(|| Made::create(&parent, kind)).map_err(|error| {
+            let parent = parent.display();
+            PyOSError::new_err(format!("cannot make a directory in {parent}: {error}"))
+        })?;
+        Ok(Self {
+            generation: fork::generation(),
+            made,
+        })
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.made.path().to_owned()
+    }
+
+    /// Removes it with all that is in it. In a forked child, nothing: it is the parent's.
+    fn remove(&self, py: Python<'_>) {
+        if self.generation == fork::generation() {
+            py.detach(|| self.made.remove());
+        }
+    }
+}

@@ -1,0 +1,66 @@
+"""A sidecar that is replaced when it ends unasked."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from treadle.sidecar._connection import Connection, Handlers
+from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.sidecar._sidecar import Sidecar
+
+__all__ = ["SupervisedSidecar"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds between attempts to connect another.
+_PAUSE = 1.0
+
+
+class SupervisedSidecar:
+    """A :class:`Sidecar` for as long as it is wanted.
+
+    Tasks go on while there is none. Locks, queues and variables begin anew with each.
+
+    Parameters
+    ----------
+    connect
+        As for :class:`Sidecar`. What it raises the first time is raised.
+    """
+
+    def __init__(self, connect: Callable[[Handlers], Connection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._unwanted = threading.Event()
+        self._sidecar = Sidecar(connect)
+        threading.Thread(target=self._watch, name="treadle-watch-sidecar", daemon=True).start()
+
+    @property
+    def scheduler(self) -> SchedulerStandIn:
+        """What the present sidecar's handlers act on."""
+        return self._sidecar.scheduler
+
+    def close(self) -> None:
+        """End it for good."""
+        self._unwanted.set()
+        with self._lock:
+            self._sidecar.close()
+
+    def _watch(self) -> None:
+        while not self._unwanted.is_set():
+            self._sidecar.closed.wait()
+            try:
+                self._replace()
+            except OSError:
+                logger.warning("The Python side cannot be started yet", exc_info=True)
+                self._unwanted.wait(_PAUSE)
+
+    def _replace(self) -> None:
+        with self._lock:
+            if self._unwanted.is_set():
+                return
+            reason = self._sidecar.reason
+            logger.error("The scheduler's Python side ended (%s): starting another", reason)
+            self._sidecar.close()
+            self._sidecar = Sidecar(self._connect)

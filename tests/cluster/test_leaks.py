@@ -1,0 +1,66 @@
+"""What is closed leaves nothing: no descriptor, no thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from client_support import AGAINST, SOON
+
+pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="what Treadle leaves behind")
+
+PROGRAM = """
+import gc, os, sys, threading, time
+import treadle
+
+def use(what, scheduler):
+    if what == "clients":
+        client = treadle.Client(scheduler, set_as_default=False)
+    else:
+        client = treadle.Client(processes=False, set_as_default=False)
+    with client:
+        assert client.submit(abs, -1, pure=False).result() == 1
+        assert client.submit(bytes, 100_000, pure=False).result() == bytes(100_000)
+
+def left():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+def main(what):
+    cluster = treadle.Client(workers=1) if what == "clients" else None
+    scheduler = cluster.scheduler.address if cluster else None
+    # What the first one makes may stay.
+    for _ in range(2):
+        use(what, scheduler)
+    before = left()
+    for _ in range(6):
+        use(what, scheduler)
+    # Threads end a little later than what they belong to.
+    until = time.monotonic() + 30
+    while True:
+        after = left()
+        if after <= before and after[1] <= before[1]:
+            break
+        assert time.monotonic() < until, f"descriptors, threads: {before}, then {after}"
+        time.sleep(0.1)
+    if cluster:
+        cluster.close()
+    print("nothing")
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("what", ["clients", "clusters"])
+def test_nothing_is_left_of_what_was_closed(what):
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, what],
+        capture_output=True,
+        text=True,
+        timeout=4 * SOON,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "nothing\n"), ended.stderr[-4000:]

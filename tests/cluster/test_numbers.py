@@ -1,0 +1,60 @@
+"""Numbers that nothing can be done with are refused at once, by the name of their option."""
+
+from __future__ import annotations
+
+import math
+
+import dask
+import pytest
+
+import treadle
+from client_support import AGAINST, SOON, inc
+
+pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed takes what it is given")
+
+REFUSED = [
+    ("retries", -1),
+    ("retries", 10**30),
+    ("retries", math.inf),
+    ("priority", 10**30),
+    ("priority", -(10**30)),
+    ("priority", math.nan),
+    *[("resources", {"GPU": amount}) for amount in (-1, math.nan, math.inf, "many", 10**400)],
+]
+
+
+@pytest.mark.parametrize(("option", "value"), REFUSED)
+def test_numbers_of_tasks(client, option, value):
+    with pytest.raises(ValueError, match=f"^{option}="):
+        client.submit(inc, 1, **{option: value})
+    with pytest.raises(ValueError, match=f"^{option}="):
+        client.map(inc, [1, 2], **{option: value})
+    with pytest.raises(ValueError, match=f"^{option}="):
+        client.compute(dask.delayed(inc)(1), **{option: value})
+    assert client.submit(inc, 1, pure=False).result(SOON) == 2
+
+
+@pytest.mark.parametrize("option", ["retries", "priority"])
+def test_large_numbers_of_tasks_that_fit(client, option):
+    assert client.submit(inc, 1, pure=False, **{option: 2**31 - 2.5}).result(SOON) == 2
+
+
+@pytest.mark.parametrize("amount", ["b", -1, math.nan, math.inf])
+def test_resources_of_workers(amount):
+    with pytest.raises(ValueError, match=r"^resources=\{'a': "):
+        treadle.LocalCluster(1, resources={"a": amount})
+
+
+@pytest.mark.parametrize("allowed", [-7, "rubbish", 10**30])
+def test_allowed_failures(allowed):
+    name = "distributed.scheduler.allowed-failures"
+    with dask.config.set({name: allowed}), pytest.raises(ValueError, match=f"^{name}="):
+        treadle.LocalCluster(0)
+
+
+@pytest.mark.parametrize("get", [treadle.get, treadle.processes.get])
+def test_num_workers(get):
+    with pytest.raises(ValueError, match=r"^num_workers=-1"):
+        get({"x": (inc, 1)}, "x", num_workers=-1)
+    with dask.config.set(num_workers=-1), pytest.raises(ValueError, match=r"^num_workers=-1"):
+        get({"x": (inc, 1)}, "x")

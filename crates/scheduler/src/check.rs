@@ -41,7 +41,8 @@ impl Scheduler {
                 && work.ready.is_empty()
                 && work.ahead.is_empty()
                 && work.hungry.is_empty()
-                && work.urgent.is_empty(),
+                && work.urgent.is_empty()
+                && work.answered.is_empty(),
             "an event was not carried through"
         );
         self.check_tasks()?;

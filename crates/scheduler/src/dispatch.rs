@@ -27,7 +27,7 @@ const HOLDERS: usize = 4;
 /// tasks can afford the way to the scheduler, and leave it the choice.
 const AHEAD: u64 = 20;
 
-fn alive(tasks: &Tasks, queue: QueueId) -> impl Fn(&Entry) -> bool + '_ {
+pub(crate) fn alive(tasks: &Tasks, queue: QueueId) -> impl Fn(&Entry) -> bool + '_ {
     move |entry| {
         let task = &tasks[entry.task];
         task.phase == Phase::Ready(queue) && task.priority == entry.priority

@@ -95,6 +95,11 @@ impl Levels {
         self.sets.iter().flatten().copied()
     }
 
+    /// The same, the most loaded first.
+    pub(crate) fn iter_highest(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.sets.iter().rev().flatten().copied()
+    }
+
     /// The level of a worker.
     pub(crate) fn level(&self, worker: WorkerId) -> Option<u8> {
         let seat = self.seats.get(worker.0 as usize)?;

@@ -236,6 +236,7 @@ impl Scheduler {
             }
             self.enter(id, Phase::Assigned(run));
             self.work.hungry.push(thief);
+            self.work.answered.push(run.worker);
         }
         self.tasks[id].flags.set(Flags::STARTED);
         self.moved();

@@ -52,6 +52,8 @@ pub(crate) struct Work {
     pub(crate) hungry: Vec<WorkerId>,
     /// Tasks that wait, while less urgent ones may have been sent.
     pub(crate) urgent: Vec<TaskId>,
+    /// Workers that were asked to give a task back, and have answered.
+    pub(crate) answered: Vec<WorkerId>,
 }
 
 /// The scheduler of a cluster.

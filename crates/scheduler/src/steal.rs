@@ -268,6 +268,7 @@ impl Scheduler {
             return;
         };
         self.end_stay(id, true, effects);
+        self.work.answered.push(run.worker);
         // One that was sent ahead has not been looked at for this yet.
         let creator = self.is_creator(id);
         self.tasks[id].flags.put(Flags::CREATOR, creator);

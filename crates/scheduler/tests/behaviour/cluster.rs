@@ -373,17 +373,21 @@ impl Cluster {
     /// The scheduler hears everything that workers have to say.
     pub(crate) fn deliver(&mut self) -> bool {
         let mut any = false;
-        loop {
-            let next = self
-                .nodes
-                .iter_mut()
-                .find_map(|(&worker, node)| Some((worker, node.outbox.pop_front()?)));
-            let Some((worker, report)) = next else {
-                return any;
-            };
+        while self.deliver_one() {
             any = true;
-            self.event(Event::Report { worker, report });
         }
+        any
+    }
+
+    /// The scheduler hears the next thing that a worker has to say; whether there was one.
+    pub(crate) fn deliver_one(&mut self) -> bool {
+        let mut nodes = self.nodes.iter_mut();
+        let next = nodes.find_map(|(&worker, node)| Some((worker, node.outbox.pop_front()?)));
+        let Some((worker, report)) = next else {
+            return false;
+        };
+        self.event(Event::Report { worker, report });
+        true
     }
 
     /// A worker starts what it has slots and inputs for; whether anything was started.

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+
 use crate::cluster::*;
 use treadle_scheduler::State;
 use treadle_types::{Command, TaskId, WorkerId};
@@ -91,4 +95,61 @@ fn equals_take_nothing_from_each_other() {
     cluster.start_all();
     cluster.submit(vec![reads(&[]).priority(-3); 4]);
     assert_eq!(cluster.count(|c| matches!(c, Command::Retract(_))), 0);
+}
+
+/// What comes to the scheduler.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A task of a priority, bound to a worker or not.
+    Submit(i32, Option<u32>),
+    /// The next thing that a worker has to say.
+    Hear,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// However submissions and answers of workers are mixed: when all answers are in, what waits here
+    /// for one worker is not more urgent than what was sent there and waits behind a running task.
+    #[test]
+    fn what_was_sent_is_at_least_as_urgent_as_what_waits(
+        steps in vec(prop_oneof![
+            2 => (-3..4, of(0..2u32)).prop_map(|(priority, name)| Step::Submit(priority, name)),
+            1 => Just(Step::Hear),
+        ], 2..24),
+        // From one task in reserve to all of them.
+        duration in 1..12u64,
+    ) {
+        let mut cluster = Cluster::new(2, 1);
+        cluster.duration = Duration::from_millis(duration);
+        cluster.submit(vec![reads(&[]); 2]);
+        cluster.run();
+        cluster.submit(vec![reads(&[]).priority(100); 2]);
+        cluster.start_all();
+        let mut ids = Vec::new();
+        for step in steps {
+            match step {
+                Step::Submit(priority, name) => {
+                    let task = reads(&[]).priority(priority);
+                    let task = name.map_or(task.clone(), |name| task.on(&[name]));
+                    ids.push((cluster.one(task), name));
+                }
+                Step::Hear => {
+                    cluster.deliver_one();
+                }
+            }
+        }
+        cluster.deliver();
+        let urgency = |id| cluster.scheduler.task(id).expect("a task").priority().user;
+        for (worker, node) in &cluster.nodes {
+            let waits = ids.iter().filter(|&&(id, name)| {
+                cluster.state(id) == State::Ready && name == Some(worker.0)
+            });
+            let first = waits.map(|&(id, _)| urgency(id)).min();
+            let last = node.queued.iter().map(|assignment| assignment.priority.user).max();
+            if let (Some(first), Some(last)) = (first, last) {
+                prop_assert!(last <= first, "{worker:?} has {last}, and {first} waits");
+            }
+        }
+    }
 }

@@ -1,13 +1,15 @@
-"""What is closed leaves nothing: no descriptor, no thread."""
+"""What is closed leaves nothing: no descriptor, no thread. Nobody starts a thread that is not needed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from client_support import AGAINST, SOON
+import treadle
+from client_support import AGAINST, SOON, inc
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="what Treadle leaves behind")
 
@@ -64,3 +66,17 @@ def test_nothing_is_left_of_what_was_closed(what):
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "nothing\n"), ended.stderr[-4000:]
+
+
+def executors() -> int:
+    """How many threads run tasks in this process."""
+    names = (path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum(name == "treadle-executor"[:15] for name in names)
+
+
+def test_a_worker_of_one_thread_has_one_executor():
+    with treadle.Client(workers=2, threads_per_worker=1) as client:
+        # One after the other, so that threads are between two tasks when somebody looks at them.
+        for number in range(10_000):
+            assert client.submit(inc, number, pure=False).result(timeout=SOON) == number + 1
+        assert client.run(executors) == dict.fromkeys(client.nthreads(), 1)

@@ -577,8 +577,10 @@ pub(super) fn control(worker: &Weak<Inner>, nap: &Nap) {
         let look = if busy { health::LOOK_BUSY } else { calm };
         if looked.elapsed() > look {
             looked = Instant::now();
-            // Those for whom there was no thread when they came.
-            inner.recruit(0);
+            let refused = lock(&inner.runs).refused;
+            if refused {
+                inner.recruit(0);
+            }
             calm = health::look(&inner, &mut reclaim);
         }
         inner.flush();

@@ -52,6 +52,8 @@ pub(super) struct Runs {
     pub(super) coming: usize,
     /// All threads that run tasks or wait for some.
     pub(super) threads: usize,
+    /// Whether some that were asked for could not be had: they are asked for again.
+    pub(super) refused: bool,
     /// Since when none has been free to run a task, though some were asked for.
     pub(super) alone: Option<Instant>,
     /// Tasks that gave their slots away: their threads may wait for others, which need threads, too.
@@ -74,6 +76,7 @@ impl Runs {
     /// to run a task, if so.
     pub(super) fn not_coming(&mut self, count: usize) -> Option<Instant> {
         self.coming = self.coming.saturating_sub(count);
+        self.refused |= count > 0;
         let runs = self.threads + self.coming > self.seceded.len();
         if count > 0 && !runs {
             self.alone.get_or_insert_with(Instant::now);
@@ -86,6 +89,8 @@ impl Runs {
         let staff = self.idle + self.coming + taking;
         let missing = self.queue.len().saturating_sub(staff);
         self.coming += missing;
+        // Whoever asks says so if they cannot be had again.
+        self.refused = false;
         if missing == 0 {
             self.alone = None;
         }

@@ -1,9 +1,10 @@
 //! Connections that are being made: connecting, TLS, handshake, on either side.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -12,7 +13,7 @@ use treadle_transfer::{Event, StripeId};
 use crate::address::Address;
 use crate::awake;
 use crate::dialled::{self, ClusterId};
-use crate::driver::{Driver, Early, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
+use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers, lock};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError, Step};
 use crate::incoming::InStripe;
@@ -23,6 +24,7 @@ use crate::peer::{Established, Peer, Shared};
 use crate::secret::{Secret, random};
 use crate::segments::Channel;
 use crate::stream::{Stream, tune, would_block};
+use crate::thread;
 use crate::tls::Tls;
 use crate::wire::proto::{self, Role};
 
@@ -155,7 +157,7 @@ impl Greeting {
     }
 
     fn making(&self) -> MutexGuard<'_, Making> {
-        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.making)
     }
 
     fn fail(&self, mut making: MutexGuard<'_, Making>, error: HandshakeError) {
@@ -359,119 +361,220 @@ impl Peer {
         options: &Options,
         wait: &mut Wait<'_>,
     ) -> Result<Self, NetError> {
-        let security = Security::new(address, options)?;
-        let limit = awake::now().saturating_add(options.connect_timeout);
-        let mut last = None;
-        for socket in address.resolve()? {
-            match connect_to(address, socket, options, &security, limit, wait) {
-                Ok(peer) => return Ok(peer),
-                Err(error @ (NetError::Timeout | NetError::Interrupted)) => return Err(error),
-                Err(error) => last = Some(error),
+        let slot = Arc::new((Mutex::new(None), Waiters::default()));
+        let result = Arc::clone(&slot);
+        let finish = move |outcome| {
+            *lock(&result.0) = Some(outcome);
+            result.1.wake();
+        };
+        let dial = Dial::new(address, options, Box::new(finish))?;
+        let driver = Arc::clone(&dial.driver);
+        dial.start(address.resolve()?);
+        let mut outcome = None;
+        let mut done = || {
+            outcome = lock(&slot.0).take();
+            outcome.is_some()
+        };
+        driver.wait(&slot.1, &mut done, wait)?;
+        outcome.expect("the wait ended with it")
+    }
+
+    /// Starts to connect to a listener, without waiting for it. `finish` is called once, by this thread
+    /// or by one that moves bytes: it must not block.
+    pub fn dial(
+        address: &Address,
+        options: &Options,
+        finish: impl FnOnce(Result<Self, NetError>) + Send + 'static,
+    ) {
+        let finish: Finished = Box::new(finish);
+        if address.host.parse::<IpAddr>().is_ok() {
+            return dial(address, options, finish);
+        }
+        // A resolver may take long to answer.
+        let slot = Arc::new(Mutex::new(Some(finish)));
+        let (later, options) = (Arc::clone(&slot), options.clone());
+        let to = address.clone();
+        let started = thread::start("treadle-resolve", move || {
+            if let Some(finish) = lock(&later).take() {
+                dial(&to, &options, finish);
+            }
+        });
+        if let Err(error) = started
+            && let Some(finish) = lock(&slot).take()
+        {
+            finish(Err(NetError::io(format!("resolving {address}"), error)));
+        }
+    }
+}
+
+type Finished = Box<dyn FnOnce(Result<Peer, NetError>) + Send>;
+
+fn dial(address: &Address, options: &Options, finish: Finished) {
+    // Whoever fails takes it from there.
+    let slot = Arc::new(Mutex::new(Some(finish)));
+    let later = Arc::clone(&slot);
+    let finish = move |outcome| {
+        if let Some(finish) = take(&later) {
+            finish(outcome);
+        }
+    };
+    let dial = Dial::new(address, options, Box::new(finish));
+    let outcome = dial.and_then(|dial| Ok((dial, address.resolve()?)));
+    match outcome {
+        Ok((dial, sockets)) => dial.start(sockets),
+        Err(error) => {
+            if let Some(finish) = take(&slot) {
+                finish(Err(error));
             }
         }
-        Err(last.expect("a name resolves to at least one address"))
     }
 }
 
-fn connect_to(
-    address: &Address,
+/// A way to an address.
+#[derive(Clone, Copy, Debug)]
+struct Way {
     socket: SocketAddr,
-    options: &Options,
-    security: &Security,
-    limit: Duration,
-    wait: &mut Wait<'_>,
-) -> Result<Peer, NetError> {
-    let failed = |source| NetError::io(format!("connecting to {address}"), source);
-    let tls = security.client.clone().filter(|_| address.tls);
-    let remote = Remote {
-        socket,
-        address: address.clone(),
-        tls,
-    };
-    let greet = |stream, wait: &mut Wait<'_>| {
-        let key = security.secret.clone();
-        greet(address, stream, remote.clone(), options, key, limit, wait)
-    };
-    if remote.tls.is_none()
-        && options.shared_memory
-        && let Some(stream) = local::connect_to(socket)
-    {
-        match greet(Stream::Unix(stream), wait) {
-            // It takes this one for somebody else's.
-            Err(NetError::Handshake {
-                error: HandshakeError::Closed(_) | HandshakeError::Connect(_),
-                ..
-            }) => {}
-            outcome => return outcome,
-        }
-    }
-    let stream = begin(socket, remote.tls.as_ref()).map_err(failed)?;
-    greet(stream, wait)
+    /// Through the Unix socket that the listener at `socket` may have.
+    is_local: bool,
 }
 
-/// Goes through the handshake of a new pair, until [`awake::now`] is `limit` at the latest.
-fn greet(
-    address: &Address,
-    stream: Stream,
-    remote: Remote,
-    options: &Options,
-    key: Option<Secret>,
+/// A new pair that is being made: it tries the ways to an address, one after the other.
+struct Dial {
+    address: Address,
+    options: Options,
+    security: Security,
+    driver: Arc<Driver>,
+    /// When to give up, as [`awake::now`] has it.
     limit: Duration,
-    wait: &mut Wait<'_>,
-) -> Result<Peer, NetError> {
-    let failed = |source| NetError::io(format!("connecting to {address}"), source);
-    let driver = &match &options.lane {
-        Some(lane) => Arc::clone(lane.driver()),
-        None => {
-            let drivers = drivers().map_err(failed)?;
-            Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
-        }
-    };
-    let mut own = hello(Role::Control);
-    own.credit = options.pair.credit;
-    own.service = options.service;
-    own.patience_ms = options.patience.as_millis().try_into().unwrap_or(u32::MAX);
-    own.dialled = remote.dialled(&stream);
-    own.cluster = options.cluster.map_or_else(Vec::new, ClusterId::into_bytes);
-    let handshake = Handshake::client(own, key);
-    let slot = Arc::new((Mutex::new(None), Waiters::default()));
-    let result = Arc::clone(&slot);
-    let config = options.pair.clone();
-    let shares = options.shared_memory;
-    let name = address.to_string();
-    Greeting::start(
-        driver,
-        stream,
-        handshake,
-        None,
-        options.connect_timeout,
-        Box::new(move |opened| {
-            let peer = opened.map(|opened| connected(opened, &config, remote, name, shares));
-            *result.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
-            result.1.wake();
-        }),
-    )
-    .map_err(failed)?;
-    let mut outcome = None;
-    let mut done = || {
-        outcome = slot.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        outcome.is_some()
-    };
-    loop {
-        let mut shorter = wait.until(awake::moment(limit));
-        match driver.wait(&slot.1, &mut done, &mut shorter) {
-            Ok(()) => break,
-            // The process was stopped meanwhile.
-            Err(Early::Deadline) if awake::now() < limit && !wait.is_late() => {}
-            Err(early) => return Err(early.into()),
-        }
-    }
-    outcome
-        .expect("the wait ended with it")
-        .map_err(|error| NetError::Handshake {
-            address: address.to_string(),
-            error,
+    ways: VecDeque<Way>,
+    /// Why the last way led nowhere.
+    failure: Option<NetError>,
+    finish: Finished,
+}
+
+impl Dial {
+    fn new(address: &Address, options: &Options, finish: Finished) -> Result<Self, NetError> {
+        let failed = |source| NetError::io(format!("connecting to {address}"), source);
+        let driver = match &options.lane {
+            Some(lane) => Arc::clone(lane.driver()),
+            None => {
+                let drivers = drivers().map_err(failed)?;
+                Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
+            }
+        };
+        Ok(Self {
+            address: address.clone(),
+            options: options.clone(),
+            security: Security::new(address, options)?,
+            driver,
+            limit: awake::now().saturating_add(options.connect_timeout),
+            ways: VecDeque::new(),
+            failure: None,
+            finish,
         })
+    }
+
+    fn start(mut self, sockets: Vec<SocketAddr>) {
+        let tries_local = !self.address.tls && self.options.shared_memory;
+        for socket in sockets {
+            for is_local in [true, false] {
+                if tries_local || !is_local {
+                    self.ways.push_back(Way { socket, is_local });
+                }
+            }
+        }
+        self.go_on();
+    }
+
+    /// Tries the next way, or says why there is none.
+    fn go_on(mut self) {
+        while let Some(way) = self.ways.pop_front() {
+            let remote = Remote {
+                socket: way.socket,
+                address: self.address.clone(),
+                tls: self.security.client.clone().filter(|_| self.address.tls),
+            };
+            let stream = match way.is_local {
+                true => match local::connect_to(way.socket) {
+                    Some(stream) => Ok(Stream::Unix(stream)),
+                    None => continue,
+                },
+                false => begin(way.socket, remote.tls.as_ref()),
+            };
+            let slot = Arc::new(Mutex::new(Some(self)));
+            let started = stream.and_then(|stream| Self::greet(&slot, way, stream, remote));
+            let Err(error) = started else {
+                return;
+            };
+            self = take(&slot).expect("a handshake that was not started ends nothing");
+            let what = format!("connecting to {}", self.address);
+            self.failure = Some(NetError::io(what, error));
+        }
+        let failure = self
+            .failure
+            .expect("a name resolves to at least one address");
+        (self.finish)(Err(failure));
+    }
+
+    /// Starts the handshake on one way; what is in the slot goes on when it is over.
+    fn greet(
+        slot: &Arc<Mutex<Option<Self>>>,
+        way: Way,
+        stream: Stream,
+        remote: Remote,
+    ) -> io::Result<()> {
+        let later = Arc::clone(slot);
+        let slot = lock(slot);
+        let dial = slot.as_ref().expect("just put there");
+        let options = &dial.options;
+        let mut own = hello(Role::Control);
+        own.credit = options.pair.credit;
+        own.service = options.service;
+        own.patience_ms = options.patience.as_millis().try_into().unwrap_or(u32::MAX);
+        own.dialled = remote.dialled(&stream);
+        own.cluster = options.cluster.map_or_else(Vec::new, ClusterId::into_bytes);
+        let handshake = Handshake::client(own, dial.security.secret.clone());
+        let driver = Arc::clone(&dial.driver);
+        let timeout = dial.limit.saturating_sub(awake::now());
+        drop(slot);
+        let finish = move |opened| {
+            if let Some(dial) = take(&later) {
+                dial.greeted(way, remote, opened);
+            }
+        };
+        Greeting::start(&driver, stream, handshake, None, timeout, Box::new(finish))
+    }
+
+    /// A handshake is over.
+    fn greeted(mut self, way: Way, remote: Remote, opened: Result<Opened, HandshakeError>) {
+        let error = match opened {
+            Ok(opened) => {
+                let address = self.address.to_string();
+                let shares = self.options.shared_memory;
+                let peer = connected(opened, &self.options.pair, remote, address, shares);
+                return (self.finish)(Ok(peer));
+            }
+            Err(HandshakeError::Timeout(_)) => return (self.finish)(Err(NetError::Timeout)),
+            Err(error) => error,
+        };
+        // Where the local listener takes this one for somebody else's, the port may lead to ours.
+        let is_stranger = matches!(
+            error,
+            HandshakeError::Closed(_) | HandshakeError::Connect(_)
+        );
+        if way.is_local && !is_stranger {
+            self.ways.pop_front();
+        }
+        self.failure = Some(NetError::Handshake {
+            address: self.address.to_string(),
+            error,
+        });
+        self.go_on();
+    }
+}
+
+fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
+    lock(slot).take()
 }
 
 fn connected(
@@ -537,7 +640,6 @@ pub(crate) fn stripe(shared: &Arc<Shared>, stripe: StripeId, sends: bool) {
     };
     let finish = Arc::new(Mutex::new(Some(finish)));
     let later = Arc::clone(&finish);
-    let take = |slot: &Mutex<Option<_>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Err(error) = dial_stripe(
         shared,
         stripe,

@@ -92,7 +92,7 @@ pub(crate) struct Inner {
     kept: Kept,
     pub(crate) notifier: Option<Arc<OwnedFd>>,
     pub(crate) watch: Option<Arc<Watch>>,
-    changed: bool,
+    pub(crate) changed: bool,
     /// Headers waited for credit when the lock was last released.
     backlog: bool,
     garbage: Vec<Garbage>,

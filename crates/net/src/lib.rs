@@ -13,6 +13,7 @@
 //! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer) | the pair |
 //! | [`poller`](Poller) | waiting for any of many pairs |
+//! | [`pool`] | connections to many others, made when they are needed |
 //! | [`lane`](Lane) | connections apart from those that the process shares |
 //! | [`awake`] | a clock that stands still while the process is stopped |
 //! | [`load`] | requests and answers to measure all of it with |
@@ -43,6 +44,7 @@ mod options;
 mod outgoing;
 mod peer;
 mod poller;
+pub mod pool;
 pub mod secret;
 mod segments;
 mod stream;

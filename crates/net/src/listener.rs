@@ -23,6 +23,7 @@ use crate::lane::Lane;
 use crate::local;
 use crate::options::{Options, Security};
 use crate::peer::{Established, Peer, Shared};
+use crate::poller::{Poller, Watch};
 use crate::secret::random;
 use crate::segments::Channel;
 use crate::stream::{Stream, tune};
@@ -70,6 +71,7 @@ struct Hall {
     sessions: HashMap<u64, Weak<Shared>>,
     waiting: VecDeque<Peer>,
     notifier: Option<Arc<std::os::fd::OwnedFd>>,
+    watch: Option<Arc<Watch>>,
     tcp: Option<(TcpListener, Token)>,
     unix: Option<(UnixListener, Token)>,
     closed: bool,
@@ -126,6 +128,7 @@ impl Listener {
                 sessions: HashMap::new(),
                 waiting: VecDeque::new(),
                 notifier: None,
+                watch: None,
                 tcp: None,
                 unix: None,
                 closed: false,
@@ -203,13 +206,19 @@ impl Listener {
         self.state.hall().notifier = notifier;
     }
 
+    /// Queues `key` in the poller now, and whenever somebody waits to be accepted.
+    pub fn watch(&self, poller: &Arc<Poller>, key: usize) {
+        let watch = Watch::new(poller, key);
+        self.state.hall().watch = Some(Arc::clone(&watch));
+        watch.changed();
+    }
+
     /// Takes no more connections. Those that were accepted stay, and keep the port for their
     /// stripes until the last of them ends.
     pub fn close(&self) {
         let mut hall = self.state.hall();
         hall.closed = true;
         let waiting = std::mem::take(&mut hall.waiting);
-        let notifier = hall.notifier.clone();
         let doors = [
             hall.tcp.as_ref().map(|(_, token)| *token),
             hall.unix.as_ref().map(|(_, token)| *token),
@@ -221,7 +230,7 @@ impl Listener {
         for token in doors.into_iter().flatten() {
             self.state.driver.call_at(token, Instant::now());
         }
-        self.state.notify(notifier);
+        self.state.notify();
     }
 }
 
@@ -267,10 +276,17 @@ impl Listening {
         self.halls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notify(&self, notifier: Option<Arc<std::os::fd::OwnedFd>>) {
+    /// Tells those who wait that somebody is to be accepted, or that it is closed.
+    fn notify(&self) {
+        let hall = self.hall();
+        let (notifier, watch) = (hall.notifier.clone(), hall.watch.clone());
+        drop(hall);
         self.waiters.wake();
         if let Some(notifier) = notifier {
             let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+        }
+        if let Some(watch) = watch {
+            watch.changed();
         }
     }
 
@@ -378,10 +394,9 @@ impl Listening {
             hall.waiting.push_back(peer);
             None
         };
-        let notifier = hall.notifier.clone();
         drop(hall);
         drop(refused);
-        self.notify(notifier);
+        self.notify();
     }
 }
 

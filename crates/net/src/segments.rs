@@ -481,7 +481,11 @@ impl Channel {
             };
             match wire::decode_frame(&rest[..length]) {
                 Ok(Some(Frame::Descriptors(NONE, segments))) if segments.is_empty() => {
-                    self.shared.with(|inner| inner.maps = true);
+                    self.shared.with(|inner| {
+                        inner.maps = true;
+                        // Somebody may wait for it.
+                        inner.changed = true;
+                    });
                 }
                 Ok(Some(Frame::Descriptors(object, segments)))
                     if segments.len() <= input.descriptors.len() =>

@@ -5,7 +5,7 @@
 //! | executors, of the embedder | run tasks; the one that has none waits at the scheduler's connection, moves what comes there, and takes the first task without a hand-over |
 //! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
 //! | `treadle-fetch` | gets values from other workers |
-//! | `treadle-accept`, `treadle-serve` | values for others |
+//! | `treadle-serve` | connections of others, and values for them |
 //! | `treadle-trace` | while somebody traces: sends what was recorded |
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
@@ -138,7 +138,7 @@ impl Worker {
             service_lanes: vec![(broadcast::SERVICE, relay_lane.clone())],
             ..options.net.clone()
         };
-        let listener = Arc::new(Listener::bind(&options.listen, &listening)?);
+        let listener = Listener::bind(&options.listen, &listening)?;
         let store = Store::open(options.store.clone())?;
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
@@ -171,7 +171,7 @@ impl Worker {
             ..treadle_worker::Config::default()
         });
         let requests = Arc::new(Requests::new(&data_lane));
-        let visitors = Visitors::new(Poller::new()?);
+        let visitors = Visitors::new(Poller::new()?, &listener);
         let member = treadle_broadcast::Member {
             worker: WorkerId(id),
             host: host_number(&options.host),
@@ -236,11 +236,6 @@ impl Worker {
                 source,
             })
         };
-        let (weak, listener) = (Arc::downgrade(&self.0), Arc::clone(&self.0.listener));
-        start(
-            "treadle-accept",
-            Box::new(move || serving::accept(&weak, &listener)),
-        )?;
         for _ in 0..SERVERS {
             let weak = Arc::downgrade(&self.0);
             let poller = Arc::clone(self.0.visitors.poller());
@@ -251,9 +246,16 @@ impl Worker {
         }
         let weak = Arc::downgrade(&self.0);
         let poller = Arc::clone(self.0.requests.poller());
+        let fetching = Fetching::new(
+            &self.0.requests,
+            treadle_net::Options {
+                lane: Some(self.0.data_lane.clone()),
+                ..self.0.options.net.clone()
+            },
+        );
         start(
             "treadle-fetch",
-            Box::new(move || Fetching::new().run(&weak, &poller)),
+            Box::new(move || fetching.run(&weak, &poller)),
         )?;
         let (weak, nap) = (Arc::downgrade(&self.0), Arc::clone(&self.0.nap));
         start("treadle-control", Box::new(move || control(&weak, &nap)))

@@ -8,15 +8,18 @@ use bytes::Bytes;
 use treadle_broadcast::{
     CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
 };
-use treadle_net::{Frame, Peer, Poller, awake};
+use treadle_net::{Frame, NetError, Peer, Poller, awake};
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use super::attached::{Attached, frames, taken};
+use super::attached::{self, Attached, frames, taken};
 use super::engine::Engine;
 use super::links::{Arrived, Links, Traffic};
 use super::payload::Kind;
 use super::store::Store;
 use super::{Arrival, Purpose, What};
+
+/// How long the way for shared memory may take, once there is a connection.
+const DESCRIPTORS: Duration = Duration::from_millis(500);
 
 /// Who speaks.
 #[derive(Clone, Debug)]
@@ -62,7 +65,24 @@ pub(super) struct Host {
     purposes: HashMap<u64, Purpose>,
     /// For the client.
     pub(super) arrivals: VecDeque<Arrival>,
+    opening: Vec<Opening>,
     over: bool,
+}
+
+/// What came of connecting to an engine.
+pub(super) struct Dialled {
+    pub(super) worker: WorkerId,
+    /// Whether memory may be shared with it.
+    pub(super) shares: bool,
+    pub(super) outcome: Result<Peer, NetError>,
+}
+
+/// A connection that is there, while the way for shared memory is not.
+struct Opening {
+    worker: WorkerId,
+    peer: Peer,
+    /// From then on everything goes in bytes, which works too.
+    until: Instant,
 }
 
 impl Host {
@@ -82,6 +102,7 @@ impl Host {
             epoch: awake::now(),
             purposes: HashMap::new(),
             arrivals: VecDeque::new(),
+            opening: Vec::new(),
             over: false,
         }
     }
@@ -113,7 +134,10 @@ impl Host {
 
     /// When [`Host::tick`] is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        awake::moment(self.epoch.saturating_add(self.relay.next_deadline()?))
+        let relay = self.relay.next_deadline();
+        let relay = relay.and_then(|due| awake::moment(self.epoch.saturating_add(due)));
+        let opening = self.opening.iter().map(|opening| opening.until).min();
+        relay.into_iter().chain(opening).min()
     }
 
     fn now(&self) -> Duration {
@@ -372,6 +396,52 @@ impl Host {
         }
     }
 
+    /// Somebody was dialled.
+    pub(super) fn dialled(&mut self, dialled: Dialled, poller: &Arc<Poller>, deeds: &mut Deeds) {
+        if self.over {
+            return;
+        }
+        let Dialled {
+            worker,
+            shares,
+            outcome,
+        } = dialled;
+        let (kind, frames) = attached::greeting(self.own.who, worker);
+        let greeted = outcome.and_then(|peer| peer.send(kind, &frames).map(|_| peer));
+        match greeted {
+            Ok(peer) => {
+                // Until it is added to the others: something about it may have changed.
+                peer.watch(poller, super::SIGNAL);
+                let wait = if shares { DESCRIPTORS } else { Duration::ZERO };
+                self.opening.push(Opening {
+                    worker,
+                    peer,
+                    until: Instant::now() + wait,
+                });
+            }
+            Err(error) => self.unreachable(worker, &error.to_string(), deeds),
+        }
+    }
+
+    /// Adds connections whose way for shared memory is there, or does not come.
+    pub(super) fn open(&mut self, poller: &Arc<Poller>, deeds: &mut Deeds) {
+        let now = Instant::now();
+        let is_open = |opening: &mut Opening| {
+            let Opening { peer, until, .. } = opening;
+            now >= *until || peer.shares_memory() || peer.ended().is_some()
+        };
+        let open: Vec<_> = self.opening.extract_if(.., is_open).collect();
+        for Opening { worker, peer, .. } in open {
+            self.connected(&peer, Neighbour::Worker(worker), true, poller, deeds);
+        }
+    }
+
+    /// There is no way to an engine.
+    pub(super) fn unreachable(&mut self, worker: WorkerId, reason: &str, deeds: &mut Deeds) {
+        deeds.log.push(format!("cannot reach {worker:?}: {reason}"));
+        self.handle(Event::Unreachable(worker), deeds);
+    }
+
     /// Takes what has come on a connection.
     pub(super) fn take(&mut self, key: usize, deeds: &mut Deeds) {
         while let Some(who) = self.links.who(key) {
@@ -450,6 +520,7 @@ impl Host {
     /// Nothing happens any more.
     pub(super) fn end(&mut self, deeds: &mut Deeds) {
         self.over = true;
+        self.opening.clear();
         self.links.close(&mut self.store);
         let store = std::mem::take(&mut self.store);
         deeds.garbage.push(Box::new(store));

@@ -2,19 +2,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use treadle_broadcast::Neighbour;
+use treadle_net::pool::IDLE;
 use treadle_net::{INLINE, Incoming, NetError, Peer, Poller, Received, SMALL};
 
 use super::store::Store;
 use crate::message::Data;
 use crate::wire::decode_chunk;
 
-/// A connection that was not used for so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
 /// Objects that are on their way at once on a connection.
 const COMING: usize = 64;
 

@@ -39,19 +39,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
+use treadle_net::pool::CONNECT;
 use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::{caught, lock, thread};
 use duty::Duty;
 use engine::Engine;
-use host::{Deeds, Host, Own};
+use host::{Deeds, Dialled, Host, Own};
 use payload::Kind;
 
-/// How long connecting to a neighbour may take.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long the way for shared memory may take, once there is a connection.
-const DESCRIPTORS: Duration = Duration::from_millis(500);
 /// What connections between neighbours are for, in their handshake.
 pub(crate) const SERVICE: u32 = 1;
 /// The signal's key in the poller; connections begin at 1.
@@ -152,6 +149,8 @@ struct Inner {
     room: Condvar,
     engine: Arc<Engine>,
     wires: OnceLock<Option<Wires>>,
+    /// What came of connecting to engines, for who serves.
+    dialled: Mutex<Vec<Dialled>>,
     /// When the thread wakes by itself; nothing while it is awake.
     wakes: Mutex<Option<Instant>>,
 }
@@ -243,6 +242,7 @@ impl Plane {
             room: Condvar::new(),
             engine,
             wires: OnceLock::new(),
+            dialled: Mutex::default(),
             wakes: Mutex::new(None),
         }))
     }
@@ -473,7 +473,7 @@ impl Inner {
         if deeds.room {
             self.room.notify_all();
         }
-        for member in deeds.dial {
+        for member in &deeds.dial {
             self.dial(member);
         }
         // Memory of others: dropping it may take other locks.
@@ -529,11 +529,14 @@ impl Inner {
         self.wires.get_or_init(start).as_ref()
     }
 
-    /// Connects to an engine, in a thread of its own.
-    fn dial(self: &Arc<Self>, member: Member) {
-        let Some(wires) = self.wires() else {
-            let event = Event::Unreachable(member.worker);
-            return self.with(|host, deeds| host.handle(event, deeds));
+    /// Starts to connect to an engine; who serves hears what came of it.
+    fn dial(self: &Arc<Self>, member: &Member) {
+        let worker = member.worker;
+        let address = member.address.parse::<Address>();
+        let (wires, address) = match (self.wires(), address) {
+            (Some(wires), Ok(address)) => (wires, address),
+            (None, _) => return self.unreachable(worker, &CastError::NoThread.to_string()),
+            (_, Err(error)) => return self.unreachable(worker, &error.to_string()),
         };
         let options = Options {
             lane: Some(wires.lane.clone()),
@@ -543,59 +546,23 @@ impl Inner {
             shared_memory: self.options.shared_memory && member.host == self.host_number,
             ..self.options.clone()
         };
-        let (weak, worker) = (Arc::downgrade(self), member.worker);
-        let me = self.me;
-        let spawned = thread::start("treadle-dial", move || {
-            let outcome = caught(|| connect(&member, me, &options)).and_then(|outcome| outcome);
+        let (weak, signal) = (Arc::downgrade(self), wires.signal.clone());
+        let shares = options.shared_memory;
+        Peer::dial(&address, &options, move |outcome| {
             if let Some(inner) = weak.upgrade() {
-                inner.dialled(worker, outcome);
+                lock(&inner.dialled).push(Dialled {
+                    worker,
+                    shares,
+                    outcome,
+                });
+                signal.set();
             }
         });
-        if spawned.is_err() {
-            let event = Event::Unreachable(worker);
-            self.with(|host, deeds| host.handle(event, deeds));
-        }
     }
 
-    fn dialled(self: &Arc<Self>, worker: WorkerId, outcome: Result<Peer, String>) {
-        let who = Neighbour::Worker(worker);
-        match (outcome, self.wires()) {
-            (Ok(peer), Some(wires)) => {
-                let poller = &wires.poller;
-                self.with(|host, deeds| host.connected(&peer, who, true, poller, deeds));
-            }
-            (Ok(_), None) => {
-                let event = Event::Unreachable(worker);
-                self.with(|host, deeds| host.handle(event, deeds));
-            }
-            (Err(reason), _) => {
-                self.surroundings
-                    .log(format_args!("cannot reach {worker:?}: {reason}"));
-                let event = Event::Unreachable(worker);
-                self.with(|host, deeds| host.handle(event, deeds));
-            }
-        }
+    fn unreachable(self: &Arc<Self>, worker: WorkerId, reason: &str) {
+        self.with(|host, deeds| host.unreachable(worker, reason, deeds));
     }
-}
-
-fn connect(member: &Member, me: Neighbour, options: &Options) -> Result<Peer, String> {
-    let address: Address = member.address.parse().map_err(|error| format!("{error}"))?;
-    let mut wait = Wait {
-        deadline: None,
-        interrupted: None,
-    };
-    let peer = Peer::connect(&address, options, &mut wait).map_err(|error| error.to_string())?;
-    let (kind, frames) = attached::greeting(me, member.worker);
-    peer.send(kind, &frames)
-        .map_err(|error| error.to_string())?;
-    if options.shared_memory {
-        // Without it everything goes in bytes, which works too.
-        let deadline = Instant::now() + DESCRIPTORS;
-        while !peer.shares_memory() && peer.ended().is_none() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-    Ok(peer)
 }
 
 impl fmt::Debug for Plane {

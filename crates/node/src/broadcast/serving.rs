@@ -121,6 +121,10 @@ fn turn(
         {
             host.take(turn.key(), deeds);
         }
+        for dialled in std::mem::take(&mut *lock(&inner.dialled)) {
+            host.dialled(dialled, poller, deeds);
+        }
+        host.open(poller, deeds);
         if host.due().is_some_and(|due| due <= Instant::now()) {
             host.handle(Event::Tick, deeds);
         }

@@ -28,7 +28,6 @@ mod fetch;
 mod kept;
 mod keys;
 mod lead;
-mod link;
 mod put;
 mod role;
 mod sender;

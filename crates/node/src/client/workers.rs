@@ -3,27 +3,17 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use treadle_net::{Address, Options, Peer, Poller, Sending, Signal, Wait};
+use treadle_net::pool::{Connection, Pool};
+use treadle_net::{Options, Poller, Received, Sending, Signal};
 use treadle_types::WorkerId;
 
 use super::fetch::Item;
-use super::link::Link;
 use crate::message::Data;
 use crate::wire::encode_data;
-use crate::{caught, lock, thread};
-
-/// A connection that was not used for so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
-/// How long connecting to a worker may take.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Requests to one worker that were not answered.
-const WINDOW: usize = 64;
-/// Connections that are made at once: each takes a thread.
-const DIALLING: usize = 16;
 
 /// Something to do with a worker.
 #[derive(Debug)]
@@ -58,7 +48,7 @@ pub(super) struct Delivery {
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// Values, with the kind of the serialised value and without the head.
-    pub(super) values: Vec<(Item, treadle_net::Received)>,
+    pub(super) values: Vec<(Item, Received)>,
     /// Requests that came to nothing, the worker that was asked, and why.
     pub(super) misses: Vec<(Item, WorkerId, String)>,
     /// Values that cannot be sent, and the errors that say so.
@@ -66,84 +56,47 @@ pub(super) struct News {
     pub(super) deliveries: Vec<Delivery>,
 }
 
+/// What is wanted of a worker, but for requests that its connection keeps.
 #[derive(Debug, Default)]
 struct Worker {
-    /// Nothing: it is lost, or was never heard of.
-    address: Option<String>,
-    state: State,
     /// What has not been sent.
     waiting: VecDeque<Job>,
-    /// Requests that were not answered, by number.
-    asked: HashMap<u64, Item>,
     /// Loads that were not answered, by the value's name.
     brought: HashMap<u64, (u32, Sending)>,
-    used: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Closed,
-    Dialling,
-    Open(Link),
-}
-
-impl Worker {
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.asked.is_empty() && self.brought.is_empty()
-    }
-}
-
-/// What dialling threads leave behind.
-#[derive(Debug)]
-struct Dialled {
-    outcomes: Mutex<Vec<(WorkerId, Result<Peer, String>)>>,
-    signal: Signal,
-    notifier: Arc<OwnedFd>,
 }
 
 /// The workers, as the client knows them.
 #[derive(Debug)]
 pub(super) struct Workers {
+    pool: Pool<WorkerId, Item>,
     workers: HashMap<WorkerId, Worker>,
     /// Those that something is wanted of: they alone tell event loops of what comes.
     busy: BTreeSet<WorkerId>,
-    options: Options,
-    poller: Arc<Poller>,
-    dialled: Arc<Dialled>,
-    dialling: usize,
-    /// Workers that are to be dialled when others have answered.
-    queue: VecDeque<WorkerId>,
+    notifier: Arc<OwnedFd>,
     next_request: u64,
-    swept: Instant,
     muted: bool,
 }
 
 impl Workers {
-    /// Connections get `options`; those that have something get turns of the poller.
+    /// Connections get `options`; those that have something get turns of the poller, and `signal` and
+    /// `notifier` tell when some were made.
     pub(super) fn new(
         options: Options,
         poller: Arc<Poller>,
         signal: Signal,
         notifier: Arc<OwnedFd>,
     ) -> Self {
+        let event_loop = Arc::clone(&notifier);
+        let wake = move || {
+            signal.set();
+            let _ = rustix::io::write(&*event_loop, &1u64.to_ne_bytes());
+        };
         Self {
+            pool: Pool::new(options, poller, Self::poller_key, wake),
             workers: HashMap::new(),
             busy: BTreeSet::new(),
-            options: Options {
-                connect_timeout: CONNECT,
-                ..options
-            },
-            poller,
-            dialled: Arc::new(Dialled {
-                outcomes: Mutex::default(),
-                signal,
-                notifier,
-            }),
-            dialling: 0,
-            queue: VecDeque::new(),
+            notifier,
             next_request: 0,
-            swept: Instant::now(),
             muted: false,
         }
     }
@@ -159,45 +112,51 @@ impl Workers {
 
     /// Where a worker is.
     pub(super) fn met(&mut self, worker: WorkerId, address: String) {
-        self.workers.entry(worker).or_default().address = Some(address);
+        self.pool.introduce(worker, address);
     }
 
     /// A worker is gone.
     pub(super) fn lost(&mut self, worker: WorkerId, news: &mut News) {
-        self.give_up(worker, "the worker is gone", news);
-        self.workers.remove(&worker);
+        let asked = self.pool.forget(worker);
+        self.give_up(worker, asked, "the worker is gone", news);
     }
 
     /// The worker at an address.
     pub(super) fn at(&self, address: &str) -> Option<WorkerId> {
-        let is_there = |worker: &Worker| worker.address.as_deref() == Some(address);
-        let mut workers = self.workers.iter();
-        workers.find_map(|(id, worker)| is_there(worker).then_some(*id))
+        self.pool.at(address)
     }
 
     /// Adds something to do; [`Workers::send`] begins with it.
     pub(super) fn push(&mut self, worker: WorkerId, job: Job) {
-        let entry = self.workers.entry(worker).or_default();
-        entry.waiting.push_back(job);
-        entry.used = Some(Instant::now());
+        self.workers
+            .entry(worker)
+            .or_default()
+            .waiting
+            .push_back(job);
         if self.busy.insert(worker)
-            && let State::Open(link) = &entry.state
+            && let Some(connection) = self.pool.get(worker)
             && !self.muted
         {
-            link.peer
-                .set_notifier(Some(Arc::clone(&self.dialled.notifier)));
+            let notifier = Some(Arc::clone(&self.notifier));
+            connection.peer.set_notifier(notifier);
         }
     }
 
     /// Notes that nothing is wanted of a worker, if that is so.
     fn rest(&mut self, worker: WorkerId) {
-        let entry = self.workers.get(&worker);
-        if entry.is_some_and(|entry| !entry.is_idle()) {
+        let has_work = |worker: &Worker| !worker.waiting.is_empty() || !worker.brought.is_empty();
+        let connection = self.pool.get(worker);
+        if self.workers.get(&worker).is_some_and(has_work)
+            || connection
+                .as_ref()
+                .is_some_and(|connection| connection.is_waiting())
+        {
             return;
         }
+        self.workers.remove(&worker);
         self.busy.remove(&worker);
-        if let Some(State::Open(link)) = entry.map(|entry| &entry.state) {
-            link.peer.set_notifier(None);
+        if let Some(connection) = connection {
+            connection.peer.set_notifier(None);
         }
     }
 
@@ -206,29 +165,18 @@ impl Workers {
         let Some(entry) = self.workers.get_mut(&worker) else {
             return;
         };
-        match &entry.state {
-            State::Dialling => return,
-            State::Closed if entry.waiting.is_empty() => return,
-            State::Closed => {
-                if entry.address.is_none() {
-                    self.give_up(worker, "the worker is gone", news);
-                } else {
-                    entry.state = State::Dialling;
-                    self.queue.push_back(worker);
-                    self.dial(news);
-                }
-                return;
-            }
-            State::Open(_) => {}
-        }
-        let State::Open(link) = &entry.state else {
+        if entry.waiting.is_empty() {
             return;
+        }
+        let connection = match self.pool.open(worker) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return,
+            Err(_) => return self.give_up(worker, Vec::new(), "the worker is gone", news),
         };
         let mut requests: Vec<Bytes> = Vec::new();
-        let mut broken = None;
         while let Some(job) = entry.waiting.pop_front() {
             match job {
-                Job::Get { item, object } if entry.asked.len() < WINDOW => {
+                Job::Get { item, object } if connection.has_window() => {
                     let request = self.next_request;
                     self.next_request += 1;
                     let get = Data::Get {
@@ -237,7 +185,7 @@ impl Workers {
                         object,
                     };
                     requests.push(encode_data(&get).into());
-                    entry.asked.insert(request, item);
+                    connection.asked(request, item);
                 }
                 job @ Job::Get { .. } => {
                     entry.waiting.push_front(job);
@@ -250,7 +198,7 @@ impl Workers {
                     let mut frames = Vec::with_capacity(1 + load.frames.len());
                     frames.push(Bytes::from(head));
                     frames.extend(load.frames);
-                    match link.peer.send(Data::PUT, &frames) {
+                    match connection.peer.send(Data::PUT, &frames) {
                         Ok(sending) => {
                             entry.brought.insert(load.object, (load.name, sending));
                         }
@@ -261,40 +209,35 @@ impl Workers {
                             });
                         }
                     }
+                    connection.touch();
                 }
             }
-            entry.used = Some(Instant::now());
         }
         let mut requests = requests
             .iter()
             .map(|bytes| (Data::GET, &bytes[..]))
             .peekable();
         while requests.peek().is_some() {
-            link.peer.send_batch(&mut requests);
+            connection.peer.send_batch(&mut requests);
         }
-        if let Some(end) = link.peer.ended() {
-            broken = Some(end.to_string());
-        }
-        if let Some(reason) = broken {
-            self.give_up(worker, &reason, news);
+        if let Some(end) = connection.peer.ended() {
+            self.broke(worker, &end.to_string(), news);
         }
     }
 
     /// Takes what has come from a worker.
     pub(super) fn take(&mut self, worker: WorkerId, news: &mut News) {
-        let Some(entry) = self.workers.get_mut(&worker) else {
+        let Some(connection) = self.pool.get(worker) else {
             return;
         };
-        let State::Open(link) = &mut entry.state else {
-            return;
-        };
+        let entry = self.workers.entry(worker).or_default();
         let mut received = Vec::new();
-        let mut outcome = link
+        let mut outcome = connection
             .take(usize::MAX, &mut received)
             .map_err(|error| error.to_string());
         for object in received {
-            entry.used = Some(Instant::now());
-            if answered(object, worker, &mut entry.asked, &mut entry.brought, news).is_none() {
+            connection.touch();
+            if answered(object, worker, connection, &mut entry.brought, news).is_none() {
                 outcome = Err("the worker broke the protocol".into());
             }
         }
@@ -316,84 +259,50 @@ impl Workers {
         }
         match outcome {
             Ok(()) => self.send(worker, news),
-            Err(reason) => self.give_up(worker, &reason, news),
+            Err(reason) => self.broke(worker, &reason, news),
         }
         self.rest(worker);
     }
 
     /// Takes the connections that were made, or could not be.
     pub(super) fn connected(&mut self, news: &mut News) {
-        let outcomes = std::mem::take(&mut *lock(&self.dialled.outcomes));
-        for (worker, outcome) in outcomes {
-            self.dialling -= 1;
-            let Some(entry) = self.workers.get_mut(&worker) else {
-                continue;
-            };
+        for (worker, outcome) in self.pool.outcomes() {
             match outcome {
-                Ok(peer) => {
-                    if !self.muted {
-                        peer.set_notifier(Some(Arc::clone(&self.dialled.notifier)));
+                Ok(()) => {
+                    if !self.muted
+                        && let Some(connection) = self.pool.get(worker)
+                    {
+                        let notifier = Some(Arc::clone(&self.notifier));
+                        connection.peer.set_notifier(notifier);
                     }
-                    peer.watch(&self.poller, Self::poller_key(worker));
-                    entry.state = State::Open(Link::new(peer));
-                    entry.used = Some(Instant::now());
                     self.send(worker, news);
                 }
-                Err(reason) => self.give_up(worker, &reason, news),
-            }
-        }
-        self.dial(news);
-    }
-
-    fn dial(&mut self, news: &mut News) {
-        while self.dialling < DIALLING
-            && let Some(worker) = self.queue.pop_front()
-        {
-            let address = self
-                .workers
-                .get(&worker)
-                .and_then(|entry| entry.address.clone());
-            let Some(address) = address else {
-                self.give_up(worker, "the worker is gone", news);
-                continue;
-            };
-            let options = self.options.clone();
-            let dialled = Arc::clone(&self.dialled);
-            let spawned = thread::start("treadle-dial", move || {
-                let outcome = caught(|| connect(&address, &options)).and_then(|outcome| outcome);
-                lock(&dialled.outcomes).push((worker, outcome));
-                dialled.signal.set();
-                let _ = rustix::io::write(&*dialled.notifier, &1u64.to_ne_bytes());
-            });
-            match spawned {
-                Ok(_) => self.dialling += 1,
-                Err(error) => self.give_up(worker, &error.to_string(), news),
+                Err(error) => self.give_up(worker, Vec::new(), &error.to_string(), news),
             }
         }
     }
 
-    /// The connection is of no use any more.
-    fn give_up(&mut self, worker: WorkerId, reason: &str, news: &mut News) {
-        let Some(entry) = self.workers.get_mut(&worker) else {
-            return;
-        };
-        if !matches!(entry.state, State::Dialling) || !self.queue.contains(&worker) {
-            entry.state = State::Closed;
-        }
+    /// A connection is of no use any more.
+    fn broke(&mut self, worker: WorkerId, reason: &str, news: &mut News) {
+        let asked = self.pool.close(worker);
+        self.give_up(worker, asked, reason, news);
+    }
+
+    /// Nothing comes of what was `asked` of a worker, and of what waits for it.
+    fn give_up(&mut self, worker: WorkerId, asked: Vec<Item>, reason: &str, news: &mut News) {
         let mut missed = |item| news.misses.push((item, worker, reason.to_owned()));
-        for (_, item) in entry.asked.drain() {
-            missed(item);
-        }
+        asked.into_iter().for_each(&mut missed);
+        let entry = self.workers.remove(&worker).unwrap_or_default();
         let mut undelivered = |name| {
             news.deliveries.push(Delivery {
                 name,
                 outcome: Err(reason.to_owned()),
             });
         };
-        for (_, (id, _)) in entry.brought.drain() {
+        for (_, (id, _)) in entry.brought {
             undelivered(id);
         }
-        for job in entry.waiting.drain(..) {
+        for job in entry.waiting {
             match job {
                 Job::Get { item, .. } => missed(item),
                 Job::Bring(load) => undelivered(load.name),
@@ -402,84 +311,52 @@ impl Workers {
         self.rest(worker);
     }
 
-    /// The connections of those that something is wanted of.
-    fn busy_links(&self) -> impl Iterator<Item = &Link> {
-        let workers = self.busy.iter().filter_map(|id| self.workers.get(id));
-        workers.filter_map(|worker| match &worker.state {
-            State::Open(link) => Some(link),
-            _ => None,
-        })
-    }
-
     /// Whether connections tell event loops of what comes: not while a thread waits for it. `false`:
     /// it was so already.
     pub(super) fn mute(&mut self, mute: bool) -> bool {
         if std::mem::replace(&mut self.muted, mute) == mute {
             return false;
         }
-        for link in self.busy_links() {
-            let notifier = (!mute).then(|| Arc::clone(&self.dialled.notifier));
-            link.peer.set_notifier(notifier);
+        let notifier = (!mute).then(|| Arc::clone(&self.notifier));
+        for &worker in &self.busy {
+            if let Some(connection) = self.pool.get(worker) {
+                connection.peer.set_notifier(notifier.clone());
+            }
         }
         true
     }
 
     /// Whether something has come that was not taken.
-    pub(super) fn has_something(&self) -> bool {
-        !lock(&self.dialled.outcomes).is_empty() || self.busy_links().any(Link::has_something)
+    pub(super) fn has_something(&mut self) -> bool {
+        let pool = &mut self.pool;
+        pool.has_outcomes()
+            || self.busy.iter().any(|&worker| {
+                let connection = pool.get(worker);
+                connection.is_some_and(|connection| connection.has_something())
+            })
     }
 
     /// Closes connections that nobody uses; when to look again, if there are some.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Instant> {
-        let mut next = None;
-        if now < self.swept + IDLE / 4 {
-            let open = |worker: &Worker| matches!(worker.state, State::Open(_));
-            return self
-                .workers
-                .values()
-                .any(open)
-                .then_some(self.swept + IDLE / 4);
-        }
-        self.swept = now;
-        for worker in self.workers.values_mut() {
-            if !matches!(worker.state, State::Open(_)) {
-                continue;
-            }
-            if worker.is_idle() && worker.used.is_none_or(|used| now - used >= IDLE) {
-                worker.state = State::Closed;
-            } else {
-                next = Some(now + IDLE / 4);
-            }
-        }
-        next
+        let busy = &self.busy;
+        self.pool.close_idle(now, |worker| busy.contains(&worker))
     }
 
     /// Closes everything.
     pub(super) fn close(&mut self, news: &mut News) {
-        let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
+        let workers: BTreeSet<WorkerId> = self.workers.keys().chain(&self.busy).copied().collect();
         for worker in workers {
-            self.give_up(worker, "this client is closed", news);
+            self.broke(worker, "this client is closed", news);
         }
-        self.workers.clear();
-        self.busy.clear();
-        self.queue.clear();
+        self.pool.close_all();
     }
-}
-
-fn connect(address: &str, options: &Options) -> Result<Peer, String> {
-    let address: Address = address.parse().map_err(|error| format!("{error}"))?;
-    let mut wait = Wait {
-        deadline: None,
-        interrupted: None,
-    };
-    Peer::connect(&address, options, &mut wait).map_err(|error| error.to_string())
 }
 
 /// Takes an answer; nothing: it is none.
 fn answered(
-    mut received: treadle_net::Received,
+    mut received: Received,
     worker: WorkerId,
-    asked: &mut HashMap<u64, Item>,
+    connection: &mut Connection<Item>,
     brought: &mut HashMap<u64, (u32, Sending)>,
     news: &mut News,
 ) -> Option<()> {
@@ -492,16 +369,16 @@ fn answered(
     let reason = || String::from_utf8_lossy(rest).into_owned();
     match received.kind {
         Data::VALUE => {
-            let item = asked.remove(&number)?;
+            let item = connection.answered(number)?;
             received.kind = u32::from_le_bytes(rest.try_into().ok()?);
             news.values.push((item, received));
         }
         Data::NO_VALUE => {
-            let item = asked.remove(&number)?;
+            let item = connection.answered(number)?;
             news.misses.push((item, worker, reason()));
         }
         Data::UNSERIALISABLE => {
-            let item = asked.remove(&number)?;
+            let item = connection.answered(number)?;
             let error = Bytes::copy_from_slice(rest);
             news.unserialisable.push((item, error));
         }

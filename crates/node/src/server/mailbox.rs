@@ -64,8 +64,8 @@ impl Mailbox {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Somebody knocked.
-    pub(super) fn knock(&self) {
+    /// The scheduler's thread gets another turn for what lies there.
+    pub(super) fn look_again(&self) {
         self.signal.set();
     }
 }

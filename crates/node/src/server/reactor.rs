@@ -1,10 +1,8 @@
 //! The scheduler's thread.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_scheduler::{Scheduler, TICK};
 
@@ -17,17 +15,12 @@ use crate::{caught, lock, log, thread};
 
 /// The poller's key of what other threads want.
 const MAIL: usize = 0;
+/// That of connections that wait to be accepted.
+const ACCEPT: usize = 1;
 /// Turns after which what was said so far is sent, even if there is more to take.
 const TURNS: usize = 256;
 /// How long ending waits for what was sent before.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> NodeError {
-    move |source| NodeError::System {
-        what,
-        source: source.into(),
-    }
-}
 
 /// Starts the threads.
 pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError> {
@@ -69,23 +62,19 @@ pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError>
         largest_message: options.largest_message,
         started: SystemTime::now(),
     };
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let knock = Arc::new(eventfd(0, flags).map_err(system("waiting for connections"))?);
-    listener.set_notifier(Some(Arc::clone(&knock)));
+    listener.watch(&poller, ACCEPT);
     let end = Arc::new(End::default());
     let reactor = Reactor {
         hub: Hub::new(settings, Scheduler::new(options.scheduler), log),
         poller,
         listener,
         mailbox: Arc::clone(&mailbox),
-        next: MAIL + 1,
+        next: ACCEPT + 1,
         has_mail: false,
     };
-    let porter = Porter::start(knock, &mailbox)?;
     let over = Ended(Arc::clone(&end));
     let body = move || {
         let _over = over;
-        let _porter = porter;
         // Its connections close with it, so that everybody hears of the end.
         if let Err(reason) = caught(|| reactor.run()) {
             log::line(format_args!("treadle scheduler: {reason}: it ends"));
@@ -112,53 +101,6 @@ impl Drop for Ended {
     fn drop(&mut self) {
         *lock(&self.0.is_over) = true;
         self.0.changed.notify_all();
-    }
-}
-
-/// A thread that waits at the door: the listener tells a descriptor, and the poller wants a signal.
-struct Porter {
-    knock: Arc<OwnedFd>,
-    is_over: Arc<std::sync::atomic::AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Porter {
-    fn start(knock: Arc<OwnedFd>, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
-        let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (over, door, mailbox) = (
-            Arc::clone(&is_over),
-            Arc::clone(&knock),
-            Arc::clone(mailbox),
-        );
-        let wait = move || {
-            while !over.load(std::sync::atomic::Ordering::Acquire) {
-                let polled = poll(&mut [PollFd::new(&*door, PollFlags::IN)], None);
-                if polled.is_ok() {
-                    let _ = rustix::io::read(&*door, &mut [0; 8]);
-                    mailbox.knock();
-                }
-            }
-        };
-        let thread = thread::start("treadle-porter", wait).map_err(|source| NodeError::System {
-            what: "starting a thread for connections",
-            source,
-        })?;
-        Ok(Self {
-            knock,
-            is_over,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Porter {
-    fn drop(&mut self) {
-        self.is_over
-            .store(true, std::sync::atomic::Ordering::Release);
-        let _ = rustix::io::write(&*self.knock, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -213,8 +155,11 @@ impl Reactor {
             match turn.key() {
                 MAIL => {
                     drop(turn);
-                    self.accept();
                     self.has_mail = true;
+                }
+                ACCEPT => {
+                    drop(turn);
+                    self.accept();
                 }
                 key => {
                     if self.hub.turn(key) {
@@ -258,7 +203,7 @@ impl Reactor {
         }
         self.has_mail = !is_last;
         if self.has_mail {
-            self.mailbox.knock();
+            self.mailbox.look_again();
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) struct Inner {
     pub(super) values: Values,
     pub(super) requests: Arc<Requests>,
     pub(super) visitors: Visitors,
-    pub(super) listener: Arc<Listener>,
+    pub(super) listener: Listener,
     /// That of the control thread.
     pub(super) nap: Arc<Nap>,
     pub(super) plane: Plane,

@@ -1,32 +1,27 @@
 //! Values from other workers: one connection a peer, several requests on it at once.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_net::{
-    Address, Failure, Incoming, Lane, NetError, Peer, Poller, Received, Signal, Wait,
-};
+use treadle_net::pool::{Connection, Pool};
+use treadle_net::{Failure, NetError, Options, Poller, Received, Signal, Wait};
 use treadle_store::Frames;
 use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
 use super::{Inner, tracing};
 use crate::clock;
+use crate::lock;
 use crate::message::Data;
 use crate::wire;
-use crate::{caught, lock, thread};
 
-/// A connection that nothing was asked on for so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
-/// How long connecting to a peer may take.
-const CONNECT: Duration = Duration::from_secs(5);
 /// How long a value may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
 /// The pause after there was no memory to receive something.
 const BREATH: Duration = Duration::from_secs(1);
-/// The key of the signal in the poller.
+/// The key of the signal in the poller; a connection's is the number of the worker.
 const SIGNAL: usize = usize::MAX;
 
 /// A value to get.
@@ -36,42 +31,48 @@ pub(super) struct Request {
     pub(super) from: WorkerId,
 }
 
+/// Something for the fetching thread, in the order in which the worker learns it.
+#[derive(Debug)]
+enum Order {
+    Get(Request),
+    /// Where a worker is.
+    Met(WorkerId, String),
+    Lost(WorkerId),
+}
+
 /// The queue of the fetching thread.
 pub(super) struct Requests {
-    queue: Mutex<VecDeque<Request>>,
-    /// Connections that were made, or could not be.
-    connected: Mutex<Vec<(WorkerId, Result<Peer, String>)>>,
-    /// Where the workers are.
-    addresses: Mutex<HashMap<WorkerId, String>>,
+    queue: Mutex<VecDeque<Order>>,
     poller: Arc<Poller>,
     signal: Signal,
 }
 
 impl Requests {
-    pub(super) fn new(lane: &Lane) -> Self {
+    pub(super) fn new(lane: &treadle_net::Lane) -> Self {
         let poller = Poller::on(lane);
         let signal = poller.signal(SIGNAL);
         Self {
             queue: Mutex::default(),
-            connected: Mutex::default(),
-            addresses: Mutex::default(),
             poller,
             signal,
         }
     }
 
-    pub(super) fn push(&self, request: Request) {
-        lock(&self.queue).push_back(request);
+    fn put(&self, order: Order) {
+        lock(&self.queue).push_back(order);
         self.signal.set();
+    }
+
+    pub(super) fn push(&self, request: Request) {
+        self.put(Order::Get(request));
     }
 
     pub(super) fn met(&self, worker: WorkerId, address: String) {
-        lock(&self.addresses).insert(worker, address);
+        self.put(Order::Met(worker, address));
     }
 
     pub(super) fn lost(&self, worker: WorkerId) {
-        lock(&self.addresses).remove(&worker);
-        self.signal.set();
+        self.put(Order::Lost(worker));
     }
 
     pub(super) fn poller(&self) -> &Arc<Poller> {
@@ -91,34 +92,29 @@ struct Asked {
     began: u64,
 }
 
-struct Connection {
-    worker: WorkerId,
-    peer: Peer,
-    /// Requests that were not answered, by number.
-    asked: HashMap<u64, Asked>,
-    /// Answers whose bytes are on their way, oldest first.
-    coming: VecDeque<Incoming>,
-    used: Instant,
-}
-
 /// The fetching thread.
 pub(super) struct Fetching {
-    connections: BTreeMap<usize, Connection>,
-    by_worker: HashMap<WorkerId, usize>,
-    /// What waits for a connection that is being made.
-    connecting: HashMap<WorkerId, Vec<ObjectId>>,
-    next_key: usize,
+    pool: Pool<WorkerId, Asked>,
+    /// What waits for a connection, or for answers on it.
+    waiting: HashMap<WorkerId, VecDeque<ObjectId>>,
     next_request: u64,
+    received: Vec<Received>,
 }
 
 impl Fetching {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(requests: &Requests, options: Options) -> Self {
+        let signal = requests.signal.clone();
+        let poller = Arc::clone(&requests.poller);
         Self {
-            connections: BTreeMap::new(),
-            by_worker: HashMap::new(),
-            connecting: HashMap::new(),
-            next_key: 0,
+            pool: Pool::new(
+                options,
+                poller,
+                |worker| worker.0 as usize,
+                move || signal.set(),
+            ),
+            waiting: HashMap::new(),
             next_request: 0,
+            received: Vec::new(),
         }
     }
 
@@ -138,219 +134,142 @@ impl Fetching {
                     self.begin(&inner);
                 }
                 Ok(turn) => {
-                    let key = turn.key();
-                    self.serve(&inner, key);
+                    let worker = u32::try_from(turn.key()).map(WorkerId);
+                    self.serve(&inner, worker.expect("only workers have other keys"));
                     drop(turn);
                 }
-                Err(_) => self.close_idle(),
+                Err(_) => {
+                    let waiting = &self.waiting;
+                    let is_needed = |worker| waiting.contains_key(&worker);
+                    self.pool.close_idle(Instant::now(), is_needed);
+                }
             }
         }
     }
 
-    /// Sends the requests that wait, and gives up those of workers that are lost.
+    /// Does what was ordered, and sends what waited for connections that are there now.
     fn begin(&mut self, inner: &Inner) {
-        let lost: Vec<usize> = {
-            let addresses = lock(&inner.requests.addresses);
-            let gone = |(_, connection): &(&usize, &Connection)| {
-                !addresses.contains_key(&connection.worker)
-            };
-            let connections = self.connections.iter().filter(gone);
-            connections.map(|(key, _)| *key).collect()
-        };
-        for key in lost {
-            self.give_up(inner, key, Fault::Theirs);
-        }
-        let connected = std::mem::take(&mut *lock(&inner.requests.connected));
-        for (worker, outcome) in connected {
-            let waiting = self.connecting.remove(&worker).unwrap_or_default();
+        for (worker, outcome) in self.pool.outcomes() {
             match outcome {
-                Ok(peer) => {
-                    self.add(inner, worker, peer);
-                    for object in waiting {
-                        self.ask(
-                            inner,
-                            Request {
-                                object,
-                                from: worker,
-                            },
-                        );
-                    }
-                }
-                Err(reason) => {
-                    for object in waiting {
-                        failed(
-                            inner,
-                            Request {
-                                object,
-                                from: worker,
-                            },
-                            &reason,
-                        );
-                    }
-                }
+                Ok(()) => self.send(inner, worker),
+                Err(error) => self.fail(inner, worker, &error.to_string()),
             }
         }
         loop {
-            let Some(request) = lock(&inner.requests.queue).pop_front() else {
+            let Some(order) = lock(&inner.requests.queue).pop_front() else {
                 return;
             };
-            if self.by_worker.contains_key(&request.from) {
-                self.ask(inner, request);
-            } else if let Some(waiting) = self.connecting.get_mut(&request.from) {
-                waiting.push(request.object);
-            } else if let Err(reason) = connect(inner, request.from) {
-                failed(inner, request, &reason);
-            } else {
-                self.connecting.insert(request.from, vec![request.object]);
+            match order {
+                Order::Met(worker, address) => self.pool.introduce(worker, address),
+                Order::Lost(worker) => {
+                    let asked = self.pool.forget(worker);
+                    self.give_up(inner, worker, asked, Fault::Theirs);
+                }
+                Order::Get(Request { object, from }) => {
+                    self.waiting.entry(from).or_default().push_back(object);
+                    match self.pool.open(from) {
+                        Ok(Some(_)) => self.send(inner, from),
+                        Ok(None) => {}
+                        Err(_) => self.fail(inner, from, "the worker is gone"),
+                    }
+                }
             }
         }
     }
 
-    /// Sends a request on the connection that is there.
-    fn ask(&mut self, inner: &Inner, request: Request) {
-        let connection = self.by_worker.get(&request.from);
-        let Some(connection) = connection.and_then(|key| self.connections.get_mut(key)) else {
-            failed(inner, request, "the connection broke");
+    /// Sends what waits for a worker, as far as its connection lets it.
+    fn send(&mut self, inner: &Inner, worker: WorkerId) {
+        let (Some(connection), Some(waiting)) =
+            (self.pool.get(worker), self.waiting.get_mut(&worker))
+        else {
             return;
         };
-        let number = self.next_request;
-        self.next_request += 1;
-        let get = Data::Get {
-            request: number,
-            worker: request.from,
-            object: request.object.to_u64(),
-        };
-        match connection
-            .peer
-            .send(Data::GET, &[wire::encode_data(&get).into()])
+        while connection.has_window()
+            && let Some(object) = waiting.pop_front()
         {
-            Ok(_) => {
-                let began = match inner.tracing.is_on() {
-                    true => clock::monotonic(),
-                    false => 0,
-                };
-                let object = request.object;
-                connection.asked.insert(number, Asked { object, began });
-                connection.used = Instant::now();
+            let number = self.next_request;
+            self.next_request += 1;
+            let get = Data::Get {
+                request: number,
+                worker,
+                object: object.to_u64(),
+            };
+            let frames = [wire::encode_data(&get).into()];
+            if let Err(error) = connection.peer.send(Data::GET, &frames) {
+                waiting.push_front(object);
+                return self.fail(inner, worker, &error.to_string());
             }
-            Err(error) => failed(inner, request, &error.to_string()),
+            let began = match inner.tracing.is_on() {
+                true => clock::monotonic(),
+                false => 0,
+            };
+            connection.asked(number, Asked { object, began });
+        }
+        if waiting.is_empty() {
+            self.waiting.remove(&worker);
         }
     }
 
-    fn add(&mut self, inner: &Inner, worker: WorkerId, peer: Peer) {
-        let key = self.next_key;
-        self.next_key += 1;
-        peer.watch(&inner.requests.poller, key);
-        self.by_worker.insert(worker, key);
-        let connection = Connection {
-            worker,
-            peer,
-            asked: HashMap::new(),
-            coming: VecDeque::new(),
-            used: Instant::now(),
-        };
-        self.connections.insert(key, connection);
-    }
-
-    /// Takes what has come.
-    fn serve(&mut self, inner: &Inner, key: usize) {
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return;
-        };
-        loop {
-            match connection.peer.try_next() {
-                Ok(Some(incoming)) => match incoming.accept(Vec::new()) {
-                    Ok(_) => connection.coming.push_back(incoming),
-                    Err(error) => {
-                        inner.log(format_args!("a value could not be received: {error}"));
-                        self.give_up(inner, key, Fault::of(&error));
-                        return;
-                    }
-                },
-                Ok(None) => break,
-                Err(_) => {
-                    self.give_up(inner, key, Fault::Theirs);
-                    return;
-                }
-            }
-        }
-        while connection.coming.front().is_some_and(Incoming::is_done) {
-            let incoming = connection.coming.pop_front().expect("just looked");
-            let taken = match incoming.take() {
-                Ok(received) => arrived(received, &mut connection.asked).ok_or(Fault::Theirs),
-                Err(error) => Err(Fault::of(&error)),
-            };
-            let (Asked { object, began }, arrived) = match taken {
-                Ok(taken) => taken,
-                Err(fault) => {
-                    self.give_up(inner, key, fault);
-                    return;
-                }
-            };
-            let from = connection.worker;
-            let nbytes = match arrived {
-                Arrived::Value(frames) => {
-                    let nbytes = frames.nbytes();
-                    match inner.values.put_frames(object, frames, ROOM) {
-                        Ok(()) => Some(nbytes),
-                        Err(error) => {
-                            inner.log(format_args!("no room for {object:?}: {}", error.error));
-                            inner.handle(Event::NoRoom { object, from });
-                            continue;
-                        }
-                    }
-                }
-                Arrived::Unserialisable(error) => {
-                    inner.handle(Event::Immovable {
-                        object,
-                        from,
-                        error,
-                    });
-                    continue;
-                }
-                Arrived::Nothing(reason) => {
-                    // Whoever read it may have been taken back, and the value released since.
-                    if lock(&inner.machine).core.wants(object) {
-                        inner.log(format_args!("{from:?} has not got {object:?}: {reason}"));
-                    }
-                    None
-                }
-            };
-            if began > 0 && inner.tracing.is_on() {
-                inner.tracing.add(tracing::Event::Fetched {
-                    object,
-                    from,
-                    began,
-                    nbytes,
-                    ended: clock::monotonic(),
-                });
-            }
+    /// What waits for a worker does not come.
+    fn fail(&mut self, inner: &Inner, from: WorkerId, reason: &str) {
+        for object in self.waiting.remove(&from).unwrap_or_default() {
+            inner.log(format_args!(
+                "cannot get {object:?} from {from:?}: {reason}"
+            ));
             inner.handle(Event::Fetched {
                 object,
                 from,
-                nbytes,
+                nbytes: None,
             });
         }
     }
 
-    /// The connection is of no use any more: what was asked for does not come.
-    fn give_up(&mut self, inner: &Inner, key: usize, fault: Fault) {
-        let Some(connection) = self.connections.remove(&key) else {
-            return;
+    /// Takes what has come.
+    fn serve(&mut self, inner: &Inner, from: WorkerId) {
+        loop {
+            match self.take(from) {
+                Ok(Some((asked, arrived))) => keep(inner, from, asked, arrived),
+                Ok(None) => break,
+                Err(error) => {
+                    let fault = error.as_ref().map_or(Fault::Theirs, Fault::of);
+                    if let (Fault::Ours, Some(error)) = (fault, error) {
+                        inner.log(format_args!("a value could not be received: {error}"));
+                    }
+                    let asked = self.pool.close(from);
+                    return self.give_up(inner, from, asked, fault);
+                }
+            }
+        }
+        self.send(inner, from);
+    }
+
+    /// The next answer of a worker, if it has come.
+    ///
+    /// # Errors
+    /// The connection is over, or what came is no answer: then there is nothing to say of it.
+    fn take(&mut self, from: WorkerId) -> Result<Option<(Asked, Arrived)>, Option<NetError>> {
+        let Some(connection) = self.pool.get(from) else {
+            return Ok(None);
         };
-        self.by_worker.remove(&connection.worker);
-        let from = connection.worker;
-        let mut objects: Vec<ObjectId> = connection
-            .asked
-            .into_values()
-            .map(|asked| asked.object)
-            .collect();
-        objects.sort_unstable();
+        // One at a time: each has its place in memory before the next one is taken.
+        connection.take(1, &mut self.received).map_err(Some)?;
+        let Some(received) = self.received.pop() else {
+            return Ok(None);
+        };
+        connection.touch();
+        arrived(received, connection).ok_or(None).map(Some)
+    }
+
+    /// The connection is of no use any more: what was asked for on it, and what waits for it, does not
+    /// come.
+    fn give_up(&mut self, inner: &Inner, from: WorkerId, asked: Vec<Asked>, fault: Fault) {
+        let waiting = self.waiting.remove(&from).unwrap_or_default();
         if fault == Fault::Ours {
             // The next attempt would fare no better before something is released.
             std::thread::sleep(BREATH);
         }
-        for object in objects {
+        let asked = asked.into_iter().map(|asked| asked.object);
+        for object in asked.chain(waiting) {
             inner.handle(match fault {
                 Fault::Ours => Event::NoRoom { object, from },
                 Fault::Theirs => Event::Fetched {
@@ -361,57 +280,53 @@ impl Fetching {
             });
         }
     }
-
-    fn close_idle(&mut self) {
-        let idle = |connection: &Connection| {
-            connection.asked.is_empty() && connection.used.elapsed() > IDLE
-        };
-        let by_worker = &mut self.by_worker;
-        self.connections.retain(|_, connection| {
-            let keep = !idle(connection);
-            if !keep {
-                by_worker.remove(&connection.worker);
-            }
-            keep
-        });
-    }
 }
 
-fn failed(inner: &Inner, request: Request, reason: &str) {
-    let Request { object, from } = request;
-    inner.log(format_args!(
-        "cannot get {object:?} from {from:?}: {reason}"
-    ));
+/// What came of a request goes where it belongs.
+fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
+    let Asked { object, began } = asked;
+    let nbytes = match arrived {
+        Arrived::Value(frames) => {
+            let nbytes = frames.nbytes();
+            match inner.values.put_frames(object, frames, ROOM) {
+                Ok(()) => Some(nbytes),
+                Err(error) => {
+                    inner.log(format_args!("no room for {object:?}: {}", error.error));
+                    inner.handle(Event::NoRoom { object, from });
+                    return;
+                }
+            }
+        }
+        Arrived::Unserialisable(error) => {
+            inner.handle(Event::Immovable {
+                object,
+                from,
+                error,
+            });
+            return;
+        }
+        Arrived::Nothing(reason) => {
+            // Whoever read it may have been taken back, and the value released since.
+            if lock(&inner.machine).core.wants(object) {
+                inner.log(format_args!("{from:?} has not got {object:?}: {reason}"));
+            }
+            None
+        }
+    };
+    if began > 0 && inner.tracing.is_on() {
+        inner.tracing.add(tracing::Event::Fetched {
+            object,
+            from,
+            began,
+            nbytes,
+            ended: clock::monotonic(),
+        });
+    }
     inner.handle(Event::Fetched {
         object,
         from,
-        nbytes: None,
+        nbytes,
     });
-}
-
-/// Starts to connect, in a thread of its own: a peer that does not answer must not keep the others
-/// waiting.
-fn connect(inner: &Inner, worker: WorkerId) -> Result<(), String> {
-    let address = lock(&inner.requests.addresses).get(&worker).cloned();
-    let address = address.ok_or("the worker is gone")?;
-    let address: Address = address.parse().map_err(|error| format!("{error}"))?;
-    let options = treadle_net::Options {
-        lane: Some(inner.data_lane.clone()),
-        connect_timeout: CONNECT,
-        ..inner.options.net.clone()
-    };
-    let requests = Arc::clone(&inner.requests);
-    let spawned = thread::start("treadle-dial", move || {
-        let mut wait = Wait {
-            deadline: None,
-            interrupted: None,
-        };
-        let outcome = caught(|| Peer::connect(&address, &options, &mut wait));
-        let outcome = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string()));
-        lock(&requests.connected).push((worker, outcome));
-        requests.signal.set();
-    });
-    spawned.map(drop).map_err(|error| error.to_string())
 }
 
 /// At which end a connection went wrong.
@@ -442,11 +357,11 @@ enum Arrived {
 }
 
 /// The answer to a request; nothing where it is none.
-fn arrived(received: Received, asked: &mut HashMap<u64, Asked>) -> Option<(Asked, Arrived)> {
+fn arrived(received: Received, connection: &mut Connection<Asked>) -> Option<(Asked, Arrived)> {
     let mut frames = received.frames.into_iter();
     let head = frames.next()?;
     let (number, rest) = head.as_slice().split_first_chunk::<8>()?;
-    let asked = asked.remove(&u64::from_le_bytes(*number))?;
+    let asked = connection.answered(u64::from_le_bytes(*number))?;
     let arrived = match received.kind {
         Data::VALUE => {
             let kind = u32::from_le_bytes(rest.try_into().ok()?);

@@ -1,6 +1,7 @@
 //! Values for other workers and clients, and values that clients bring.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,14 @@ const ROOM: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(5);
 /// The key in the poller of what ends the threads; those of connections begin at 0.
 const END: usize = usize::MAX;
+/// That of connections that wait to be accepted.
+const ACCEPT: usize = usize::MAX - 1;
 
 /// Who is connected.
 pub(super) struct Visitors {
     connections: Mutex<HashMap<usize, Arc<Mutex<Visitor>>>>,
+    /// The key of the next one.
+    next: AtomicUsize,
     poller: Arc<Poller>,
     end: Signal,
 }
@@ -37,9 +42,11 @@ struct Visitor {
 }
 
 impl Visitors {
-    pub(super) fn new(poller: Arc<Poller>) -> Self {
+    pub(super) fn new(poller: Arc<Poller>, listener: &Listener) -> Self {
+        listener.watch(&poller, ACCEPT);
         Self {
             connections: Mutex::default(),
+            next: AtomicUsize::new(0),
             end: poller.signal(END),
             poller,
         }
@@ -53,32 +60,17 @@ impl Visitors {
     pub(super) fn end(&self) {
         self.end.set();
     }
-}
 
-/// Lets connections in until the worker ends.
-pub(super) fn accept(inner: &Weak<Inner>, listener: &Listener) {
-    let mut next = 0;
-    loop {
-        let accepted = listener.accept(&mut Wait {
-            deadline: Some(Instant::now() + LOOK),
-            interrupted: None,
-        });
-        let Some(inner) = inner.upgrade().filter(|inner| !inner.is_over()) else {
-            return;
-        };
-        match accepted {
-            Ok(peer) => {
-                let visitors = &inner.visitors;
-                let visitor = Visitor {
-                    peer: peer.clone(),
-                    coming: VecDeque::new(),
-                };
-                lock(&visitors.connections).insert(next, Arc::new(Mutex::new(visitor)));
-                peer.watch(&visitors.poller, next);
-                next += 1;
-            }
-            Err(NetError::Timeout) => {}
-            Err(_) => return,
+    /// Lets in who waits.
+    fn accept(&self, listener: &Listener) {
+        while let Ok(Some(peer)) = listener.try_accept() {
+            let key = self.next.fetch_add(1, Ordering::Relaxed);
+            let visitor = Visitor {
+                peer: peer.clone(),
+                coming: VecDeque::new(),
+            };
+            lock(&self.connections).insert(key, Arc::new(Mutex::new(visitor)));
+            peer.watch(&self.poller, key);
         }
     }
 }
@@ -102,6 +94,10 @@ pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
             continue;
         };
         let key = turn.key();
+        if key == ACCEPT {
+            inner.visitors.accept(&inner.listener);
+            continue;
+        }
         let visitor = lock(&inner.visitors.connections).get(&key).cloned();
         let Some(visitor) = visitor else {
             continue;

@@ -351,38 +351,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the states of `released`: futures that are no more, under the client's lock. Those that
-    /// have none left leave `futures`, the client's states by key, and are released as by `release`.
-    /// Each is put into `ended` with `why`, unless nobody can be waiting for it.
-    ///
-    /// No signal handler's exception comes in between.
-    fn collect(
-        &self,
-        released: &Bound<'_, PyAny>,
-        futures: &Bound<'_, PyDict>,
-        ended: &Bound<'_, PyAny>,
-        why: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.collect_released(released, futures, ended, why)
-    }
-
-    /// The same for the states of keys, however many futures they have.
-    fn forget(
-        &self,
-        keys: &Bound<'_, PyAny>,
-        futures: &Bound<'_, PyDict>,
-        ended: &Bound<'_, PyAny>,
-        why: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        self.forget_keys(keys, futures, ended, why)
-    }
-
-    /// Lets go of a state that was submitted after the client had let go of it: another one of its key
-    /// among `futures` is told instead.
-    fn disown(&self, state: &Bound<'_, PyAny>, futures: &Bound<'_, PyDict>) -> PyResult<()> {
-        self.disown_state(state, futures)
-    }
-
     /// Sends what waits for the next message.
     fn flush(&self) -> PyResult<()> {
         self.client()?.flush_now();
@@ -426,87 +394,6 @@ impl Connection {
             .map_err(self.failed())
     }
 
-    /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
-    #[pyo3(signature = (graph, wanted, states, options=None, options_of=None))]
-    fn submit(
-        &self,
-        graph: &Bound<'_, PyAny>,
-        wanted: &Bound<'_, PyAny>,
-        states: &Bound<'_, PyAny>,
-        options: Option<&Bound<'_, PyAny>>,
-        options_of: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.submit_graph(graph, wanted, states, options, options_of)
-    }
-
-    /// Submits one call.
-    #[pyo3(signature = (key, state, function, args, kwargs, options=None))]
-    #[expect(clippy::too_many_arguments, reason = "of a call")]
-    fn submit_call(
-        &self,
-        py: Python<'_>,
-        key: &Bound<'_, PyAny>,
-        state: Py<PyAny>,
-        function: &Bound<'_, PyAny>,
-        args: &Bound<'_, PyAny>,
-        kwargs: Option<&Bound<'_, PyDict>>,
-        options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.submit_one(py, key, state, function, args, kwargs, options)
-    }
-
-    /// Submits calls of one function.
-    #[pyo3(signature = (keys, states, function, arguments, kwargs, options=None))]
-    #[expect(clippy::too_many_arguments, reason = "of calls")]
-    fn submit_calls(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        states: &Bound<'_, PyAny>,
-        function: &Bound<'_, PyAny>,
-        arguments: &Bound<'_, PyAny>,
-        kwargs: Option<&Bound<'_, PyDict>>,
-        options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        self.submit_many(py, keys, states, function, arguments, kwargs, options)
-    }
-
-    /// The key of a call that has the same value each time.
-    #[pyo3(signature = (function, args, kwargs=None))]
-    fn call_key<'py>(
-        &self,
-        function: &Bound<'py, PyAny>,
-        args: &Bound<'py, PyAny>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.key_of_call(function, args, kwargs)
-    }
-
-    /// The keys of such calls.
-    #[pyo3(signature = (function, arguments, kwargs=None))]
-    fn call_keys<'py>(
-        &self,
-        function: &Bound<'py, PyAny>,
-        arguments: &Bound<'py, PyAny>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        self.keys_of_calls(function, arguments, kwargs)
-    }
-
-    /// Brings values to workers; the states are told when they are there.
-    #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
-    fn put(
-        &self,
-        py: Python<'_>,
-        keys: Vec<Bound<'_, PyAny>>,
-        states: Vec<Py<PyAny>>,
-        values: Vec<Bound<'_, PyAny>>,
-        workers: Vec<String>,
-        copies: u32,
-    ) -> PyResult<()> {
-        self.bring(py, keys, states, values, workers, copies)
-    }
-
     /// The value of a finished key that came along with the notice: a new object each time.
     fn value(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let encoded = encoded(key)?;
@@ -537,11 +424,6 @@ impl Connection {
     /// Whether `value` has it.
     fn is_inline(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.client()?.value(&encoded(key)?).is_some())
-    }
-
-    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries.
-    fn fetch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
-        self.get(py, keys, done)
     }
 
     /// Asks another node; `done(answer, error)` is called when it has answered.
@@ -589,63 +471,12 @@ impl Connection {
             .map_err(self.failed())
     }
 
-    /// The engines, each as its number, name, address and host; `None`: the scheduler, which is asked
-    /// here the first time, has not said who they are.
-    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        self.engines(py)
-    }
-
     /// From now on `arrived` is called with a list of what came of casts, in the thread that
     /// processes: of each the number, the engines of which the same came, the kind, the frames, and
     /// when each of the engines began and ended, if they said so.
     fn on_casts(&self, arrived: Option<Py<PyAny>>) {
         let before = std::mem::replace(&mut self.held().casts, arrived);
         drop(before);
-    }
-
-    /// Sends a head and buffers to engines; returns the cast's number, by which numbers increase.
-    ///
-    /// The buffers are copied once, before it returns. It waits while too many casts are not
-    /// finished.
-    ///
-    /// Raises
-    /// ------
-    /// MemoryError
-    ///     There is no memory for them.
-    /// ValueError
-    ///     An engine is not among the members, nor was.
-    #[pyo3(signature = (engines, head, frames))]
-    fn cast(
-        &self,
-        py: Python<'_>,
-        engines: Vec<u32>,
-        head: &Bound<'_, PyAny>,
-        frames: Vec<Bound<'_, PyAny>>,
-    ) -> PyResult<u64> {
-        self.cast_frames(py, &engines, head, &frames)
-    }
-
-    /// Asks the Python sides of several workers, members by number, the same at once. `done(answers)` is
-    /// called when all have answered, or are gone, with a list: of each worker the number, what came
-    /// ("answer", "error", "refused", "lost"), and the answer, the error, or the reason as text.
-    ///
-    /// It waits while too many casts are not finished.
-    ///
-    /// Raises
-    /// ------
-    /// MemoryError
-    ///     There is no memory for the argument.
-    /// ValueError
-    ///     A worker is not among the members, nor was.
-    fn call_all(
-        &self,
-        py: Python<'_>,
-        workers: Vec<u32>,
-        operation: &str,
-        argument: &Bound<'_, PyAny>,
-        done: Py<PyAny>,
-    ) -> PyResult<()> {
-        self.cast_call(py, &workers, operation, argument, done)
     }
 
     /// Engines that have not begun these casts are not to; with `interrupt`, the others are

@@ -14,9 +14,11 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use treadle_net::Frame;
 use treadle_node::client::{Arrival, CastError, Purpose, What};
 
+#[pymethods]
 impl Connection {
-    /// Who the workers are; nothing, before the scheduler has said.
-    pub(super) fn engines<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+    /// The engines, each as its number, name, address and host; `None`: the scheduler, which is asked
+    /// here the first time, has not said who they are.
+    fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         let client = self.client()?;
         let members = py.detach(|| client.members()).map_err(self.failed())?;
         let Some(members) = members else {
@@ -29,26 +31,50 @@ impl Connection {
         PyList::new(py, members).map(Some)
     }
 
-    pub(super) fn cast_frames(
+    /// Sends a head and buffers to engines; returns the cast's number, by which numbers increase.
+    ///
+    /// The buffers are copied once, before it returns. It waits while too many casts are not
+    /// finished.
+    ///
+    /// Raises
+    /// ------
+    /// MemoryError
+    ///     There is no memory for them.
+    /// ValueError
+    ///     An engine is not among the members, nor was.
+    #[pyo3(signature = (engines, head, frames))]
+    fn cast(
         &self,
         py: Python<'_>,
-        engines: &[u32],
+        engines: Vec<u32>,
         head: &Bound<'_, PyAny>,
-        frames: &[Bound<'_, PyAny>],
+        frames: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let client = self.client()?;
-        let frames = std::iter::once(head).chain(frames).map(buffer);
+        let frames = std::iter::once(head).chain(&frames).map(buffer);
         let frames = frames.collect::<PyResult<Vec<_>>>()?;
         let limit = Limit::new(None)?;
         blocking(py, limit, None, failed, |wait| {
-            client.cast(engines, &frames, wait)
+            client.cast(&engines, &frames, wait)
         })
     }
 
-    pub(super) fn cast_call(
+    /// Asks the Python sides of several workers, members by number, the same at once. `done(answers)` is
+    /// called when all have answered, or are gone, with a list: of each worker the number, what came
+    /// ("answer", "error", "refused", "lost"), and the answer, the error, or the reason as text.
+    ///
+    /// It waits while too many casts are not finished.
+    ///
+    /// Raises
+    /// ------
+    /// MemoryError
+    ///     There is no memory for the argument.
+    /// ValueError
+    ///     A worker is not among the members, nor was.
+    fn call_all(
         &self,
         py: Python<'_>,
-        workers: &[u32],
+        workers: Vec<u32>,
         operation: &str,
         argument: &Bound<'_, PyAny>,
         done: Py<PyAny>,
@@ -64,13 +90,15 @@ impl Connection {
         self.held().asked.insert(number, asked);
         let limit = Limit::new(None)?;
         let cast = blocking(py, limit, None, failed, |wait| {
-            client.cast_call(number, workers, operation, argument.clone(), wait)
+            client.cast_call(number, &workers, operation, argument.clone(), wait)
         });
         cast.map(drop).inspect_err(|_| {
             drop(self.held().asked.remove(&number));
         })
     }
+}
 
+impl Connection {
     /// Calls who wants to know what arrived. What is left of `arrivals`, or in the list that they
     /// became, after an error that came in between is yet to be told.
     pub(super) fn arrived(&self, py: Python<'_>, arrivals: &mut Vec<Arrival>) -> PyResult<()> {

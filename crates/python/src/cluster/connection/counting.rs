@@ -118,9 +118,14 @@ unsafe extern "C" {
     fn PyInstanceMethod_New(function: *mut ffi::PyObject) -> *mut ffi::PyObject;
 }
 
+#[pymethods]
 impl Connection {
-    /// Counts one future less for each state in `released`. Those that have none left are let go.
-    pub(super) fn collect_released(
+    /// Takes the states of `released`: futures that are no more, under the client's lock. Those that
+    /// have none left leave `futures`, the client's states by key, and are released as by `release`.
+    /// Each is put into `ended` with `why`, unless nobody can be waiting for it.
+    ///
+    /// No signal handler's exception comes in between.
+    fn collect(
         &self,
         released: &Bound<'_, PyAny>,
         futures: &Bound<'_, PyDict>,
@@ -145,19 +150,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Lets go of a state that was submitted after the client had let go of it.
-    pub(super) fn disown_state(
-        &self,
-        state: &Bound<'_, PyAny>,
-        futures: &Bound<'_, PyDict>,
-    ) -> PyResult<()> {
-        let key = state.getattr(intern!(state.py(), "key"))?;
-        let kept = futures.get_item(&key)?;
-        let_go(self.client()?, &key, state, kept)
-    }
-
-    /// Lets go of the states of keys, however many futures they have.
-    pub(super) fn forget_keys(
+    /// The same for the states of keys, however many futures they have.
+    fn forget(
         &self,
         keys: &Bound<'_, PyAny>,
         futures: &Bound<'_, PyDict>,
@@ -174,6 +168,14 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Lets go of a state that was submitted after the client had let go of it: another one of its key
+    /// among `futures` is told instead.
+    fn disown(&self, state: &Bound<'_, PyAny>, futures: &Bound<'_, PyDict>) -> PyResult<()> {
+        let key = state.getattr(intern!(state.py(), "key"))?;
+        let kept = futures.get_item(&key)?;
+        let_go(self.client()?, &key, state, kept)
     }
 }
 

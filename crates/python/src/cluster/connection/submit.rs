@@ -242,9 +242,11 @@ fn matching<'py>(
     })
 }
 
+#[pymethods]
 impl Connection {
     /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
-    pub(super) fn submit_graph(
+    #[pyo3(signature = (graph, wanted, states, options=None, options_of=None))]
+    fn submit(
         &self,
         graph: &Bound<'_, PyAny>,
         wanted: &Bound<'_, PyAny>,
@@ -296,8 +298,9 @@ impl Connection {
     }
 
     /// Submits one call.
-    #[expect(clippy::too_many_arguments, reason = "as in Python")]
-    pub(super) fn submit_one(
+    #[pyo3(signature = (key, state, function, args, kwargs, options=None))]
+    #[expect(clippy::too_many_arguments, reason = "of a call")]
+    fn submit_call(
         &self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
@@ -316,8 +319,9 @@ impl Connection {
     }
 
     /// Submits calls of one function.
-    #[expect(clippy::too_many_arguments, reason = "as in Python")]
-    pub(super) fn submit_many(
+    #[pyo3(signature = (keys, states, function, arguments, kwargs, options=None))]
+    #[expect(clippy::too_many_arguments, reason = "of calls")]
+    fn submit_calls(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
@@ -345,7 +349,8 @@ impl Connection {
     }
 
     /// The key of a call that has the same value each time.
-    pub(super) fn key_of_call<'py>(
+    #[pyo3(signature = (function, args, kwargs=None))]
+    fn call_key<'py>(
         &self,
         function: &Bound<'py, PyAny>,
         args: &Bound<'py, PyAny>,
@@ -358,7 +363,8 @@ impl Connection {
     }
 
     /// The keys of such calls.
-    pub(super) fn keys_of_calls<'py>(
+    #[pyo3(signature = (function, arguments, kwargs=None))]
+    fn call_keys<'py>(
         &self,
         function: &Bound<'py, PyAny>,
         arguments: &Bound<'py, PyAny>,

@@ -61,9 +61,11 @@ fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'
     Ok(recipe::decode_value(py, value)?.into_bound(py))
 }
 
+#[pymethods]
 impl Connection {
     /// Brings values to workers; the states are told when they are there.
-    pub(super) fn bring(
+    #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
+    fn put(
         &self,
         py: Python<'_>,
         keys: Vec<Bound<'_, PyAny>>,
@@ -86,12 +88,7 @@ impl Connection {
     }
 
     /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries.
-    pub(super) fn get(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        done: Py<PyAny>,
-    ) -> PyResult<()> {
+    fn fetch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let client = self.client()?;
         let keys = PyList::new(py, keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
         if keys.is_empty() {

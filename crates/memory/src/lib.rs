@@ -8,6 +8,7 @@
 //! - [`Mapping`] (Linux): the receiver's side. A hostile sender can crash nobody. A [`Handover`]
 //!   gives what is mapped to a third process. A [`Foreign`] file that is kept need not be passed
 //!   again.
+//! - [`MappedFile`] (Linux): bytes of a file on disk, to read.
 
 mod error;
 #[cfg(target_os = "linux")]
@@ -18,6 +19,8 @@ mod fork;
 mod heap;
 mod idle;
 mod limit;
+#[cfg(target_os = "linux")]
+mod mapped_file;
 #[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]
@@ -41,6 +44,8 @@ pub use file::FileId;
 pub use foreign::Foreign;
 pub use heap::trim_heap;
 pub use limit::memory_limit;
+#[cfg(target_os = "linux")]
+pub use mapped_file::MappedFile;
 #[cfg(target_os = "linux")]
 pub use mapping::Mapping;
 pub use pool::{Buffer, Pool};

@@ -50,14 +50,25 @@ impl Region {
         len: usize,
         flags: MapFlags,
     ) -> Result<Self, MemoryError> {
-        Region::of_file_near(std::ptr::null_mut(), file, offset, len, flags)
+        Region::of_file_near(std::ptr::null_mut(), file, offset, len, READ_WRITE, flags)
+    }
+
+    /// The same to read only: it shares the pages that the system keeps of the file.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn to_read(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Self, MemoryError> {
+        let (anywhere, protection) = (std::ptr::null_mut(), ProtFlags::READ);
+        Region::of_file_near(anywhere, file, offset, len, protection, MapFlags::SHARED)
     }
 
     /// A shared mapping of the first `len` bytes of the file, where [`move_away`](Self::move_away)
     /// takes least.
     #[cfg(target_os = "linux")]
     pub(crate) fn movable(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
-        Region::of_file_near(gap(len), file, 0, len, MapFlags::SHARED)
+        Region::of_file_near(gap(len), file, 0, len, READ_WRITE, MapFlags::SHARED)
     }
 
     #[cfg(target_os = "linux")]
@@ -66,10 +77,11 @@ impl Region {
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,
+        protection: ProtFlags,
         flags: MapFlags,
     ) -> Result<Self, MemoryError> {
         // SAFETY: a new mapping where the kernel finds room touches nobody's memory.
-        let start = unsafe { rustix::mm::mmap(hint, len, READ_WRITE, flags, file, offset) }
+        let start = unsafe { rustix::mm::mmap(hint, len, protection, flags, file, offset) }
             .map_err(MemoryError::system("mmap", len))?;
         Ok(Region::new(start.cast(), len))
     }

@@ -1,8 +1,8 @@
 //! What can go wrong.
 
-use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+
+use treadle_volume::VolumeError;
 
 use crate::file::FormatError;
 use crate::{Form, ObjectId};
@@ -35,27 +35,16 @@ pub enum StoreError {
         /// The limit of managed memory.
         limit: u64,
     },
-    /// The disk, or the user's share of it, is full.
-    #[error(
-        "the disk is full: {} cannot be written ({source}): free space there, or choose another \
-         local directory",
-        file.display()
-    )]
-    DiskFull {
-        /// What was to be written.
-        file: PathBuf,
+    /// The disk failed or is full, or so is the quota.
+    #[error(transparent)]
+    Disk(#[from] VolumeError),
+    /// There is no thread to write files.
+    #[error("cannot start a thread for {}: {source}", directory.display())]
+    Thread {
+        /// Of the files.
+        directory: PathBuf,
         /// What the system said.
-        source: Arc<io::Error>,
-    },
-    /// The disk failed otherwise.
-    #[error("cannot {action} {} ({source}): see to the disk, or choose another local directory", file.display())]
-    Disk {
-        /// What was tried.
-        action: &'static str,
-        /// What it was tried on.
-        file: PathBuf,
-        /// What the system said.
-        source: Arc<io::Error>,
+        source: std::io::Error,
     },
     /// The file of an object is not what was written. The object is lost: release it and compute
     /// it again.
@@ -97,21 +86,6 @@ pub enum StoreError {
         /// See [`Options::limit`](crate::Options::limit).
         limit: u64,
     },
-}
-
-impl StoreError {
-    pub(crate) fn disk(action: &'static str, file: PathBuf, source: Arc<io::Error>) -> Self {
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                StoreError::DiskFull { file, source }
-            }
-            _ => StoreError::Disk {
-                action,
-                file,
-                source,
-            },
-        }
-    }
 }
 
 /// An object that was not stored, given back.

@@ -24,6 +24,8 @@
 //! hands the object back with an error. Only `put` waits: an object that a task needs is read back
 //! whatever it costs, and the thread makes room after the fact.
 //!
+//! Files are in a [`treadle_volume::Volume`].
+//!
 //! A disk that fails loses nothing. The object stays in memory, the thread tries again after a
 //! growing pause, [`Stats::disk_error`] says why, and a `put` that finds no room because of it
 //! fails with the disk's error.
@@ -39,8 +41,6 @@
 //! The decisions are in [`ledger`], which does no IO and is tested against a naive model; the
 //! format of the files, with a decoder that is a pure function, in [`file`](mod@file).
 
-mod directory;
-mod disk;
 mod error;
 pub mod file;
 pub mod ledger;
@@ -52,8 +52,6 @@ mod state;
 mod stats;
 mod store;
 
-pub use directory::{Directory, Kind as DirectoryKind, remove_directory};
-pub use disk::{Disk, LocalDisk};
 pub use error::{PutError, StoreError};
 pub use object::{Form, Frames, Live, Memory, ObjectId, Overlap};
 pub use options::Options;

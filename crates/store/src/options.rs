@@ -13,6 +13,8 @@ pub struct Options {
     pub target: u64,
     /// Managed memory, in bytes, that [`Store::put`](crate::Store::put) does not exceed.
     pub limit: u64,
+    /// What the lengths of its files together do not exceed, in bytes.
+    pub quota: u64,
     /// How long the store waits before it writes again after the disk failed. It doubles with
     /// every failure, up to 64 times of it.
     pub retry: Duration,
@@ -26,12 +28,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// A limit in bytes, and a target of 60 % of it.
+    /// A limit in bytes, and a target of 60 % of it. No quota but the disk's room.
     pub fn new(directory: impl Into<PathBuf>, limit: u64) -> Self {
         Options {
             directory: directory.into(),
             target: limit / 5 * 3 + limit % 5 * 3 / 5,
             limit,
+            quota: u64::MAX,
             retry: Duration::from_secs(1),
             patience: None,
             sync: true,

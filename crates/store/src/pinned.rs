@@ -132,9 +132,7 @@ impl Drop for Pinned {
         let gone = state.ledger.unpin(self.key);
         let left = gone.then(|| state.take(self.key));
         self.inner.unlock(state);
-        if let Some(left) = left {
-            self.inner.dispose(left);
-        }
+        drop(left);
     }
 }
 

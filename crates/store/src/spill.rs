@@ -1,22 +1,23 @@
 //! The thread that makes room.
 
 use std::error::Error;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use treadle_volume::{File, VolumeError};
+
 use crate::file::Image;
 use crate::ledger::{Key, Victim, Written};
-use crate::state::{Contents, Fault, Inner, Spiller, State};
+use crate::state::{Contents, Inner, Spiller, State};
 use crate::{Frames, Live};
 
-const LONGEST_PAUSE: u32 = 64;
+/// How the names of files end.
+const LABEL: &str = "object";
 
 enum Failure {
     Serialise(Box<dyn Error + Send + Sync>),
-    Disk(PathBuf, io::Error),
+    Disk(VolumeError),
 }
 
 /// Moves the coldest objects out of memory while there is too much in it, until the store closes.
@@ -27,7 +28,7 @@ pub(crate) fn run(inner: &Inner) {
         let pause = state
             .fault
             .as_ref()
-            .map(|fault| fault.retry_at.saturating_duration_since(now))
+            .map(|fault| fault.backoff.until().saturating_duration_since(now))
             .filter(|pause| !pause.is_zero());
         let managed = state.ledger.totals().managed;
         match state.ledger.next_victim(pause.is_none()) {
@@ -46,9 +47,7 @@ pub(crate) fn run(inner: &Inner) {
                 let left = finish(inner, key, outcome);
                 // The last references, perhaps.
                 drop(live);
-                if let Some(left) = left {
-                    inner.dispose(left);
-                }
+                drop(left);
             }
             None => {
                 state = sleep(inner, state, pause);
@@ -80,34 +79,23 @@ fn sleep<'a>(
     state
 }
 
-/// Writes a content to its file: the length of that.
+/// Writes a content to a file.
 fn write(
     inner: &Inner,
     key: Key,
     live: Option<&Arc<dyn Live>>,
     frames: Option<Arc<Frames>>,
-) -> Result<u64, Failure> {
+) -> Result<File, Failure> {
     let frames = match (frames, live) {
         (Some(frames), _) => frames,
         (None, Some(live)) => Arc::new(serialise(live.as_ref()).map_err(Failure::Serialise)?),
         (None, None) => unreachable!("{key:?} has nothing to write"),
     };
     let image = Image::new(&frames);
-    let file = inner.file(key);
-    let unfinished = file.with_extension("new");
-    let (nbytes, sync) = (image.nbytes(), inner.options.sync);
-    let written = inner
-        .disk
-        .write(&unfinished, &image.pieces(), nbytes, sync)
-        .and_then(|()| inner.disk.rename(&unfinished, &file));
-    match written {
-        Ok(()) => Ok(nbytes),
-        Err(error) => {
-            // Perhaps it was not even made; if it cannot be removed, the directory still is.
-            let _ = inner.disk.remove(&unfinished);
-            Err(Failure::Disk(file, error))
-        }
-    }
+    inner
+        .volume
+        .write(LABEL, &image.pieces(), inner.options.sync)
+        .map_err(Failure::Disk)
 }
 
 /// A panic of the embedder's would end the thread and leave the store without one.
@@ -117,22 +105,19 @@ pub(crate) fn serialise(live: &dyn Live) -> Result<Frames, Box<dyn Error + Send 
 }
 
 /// Books the outcome: what is to be dropped.
-fn finish(inner: &Inner, key: Key, outcome: Result<u64, Failure>) -> Option<(Key, Contents)> {
+fn finish(inner: &Inner, key: Key, outcome: Result<File, Failure>) -> Option<Contents> {
     let mut state = inner.lock();
     let left = match outcome {
-        Ok(nbytes) => {
+        Ok(file) => {
             state.fault = None;
-            state.counters.written.add(nbytes);
-            let written = state.ledger.written(key, nbytes);
-            if let Some(contents) = state.contents.get_mut(&key) {
-                contents.file = true;
-            }
+            state.counters.written.add(file.len());
+            let written = state.ledger.written(key, file.len());
+            let contents = state.contents.get_mut(&key);
+            let contents = contents.expect("what is being written is not dropped");
+            contents.file = Some(file);
             match written {
                 Written::Kept => None,
-                Written::Unloaded => {
-                    let contents = state.contents.get_mut(&key).map(Contents::unload);
-                    contents.map(|contents| (key, contents))
-                }
+                Written::Unloaded => Some(contents.unload()),
                 Written::Gone => Some(state.take(key)),
             }
         }
@@ -142,24 +127,7 @@ fn finish(inner: &Inner, key: Key, outcome: Result<u64, Failure>) -> Option<(Key
                 Failure::Serialise(error) => {
                     state.counters.serialise_error = Some(error.to_string());
                 }
-                Failure::Disk(file, error) => {
-                    state.counters.write_failures += 1;
-                    let shortest = inner.options.retry;
-                    let longest = shortest.saturating_mul(LONGEST_PAUSE);
-                    let pause = match &state.fault {
-                        Some(fault) => fault.pause.saturating_mul(2).min(longest),
-                        None => shortest,
-                    };
-                    let now = Instant::now();
-                    let since = state.fault.as_ref().map_or(now, |fault| fault.since);
-                    state.fault = Some(Fault {
-                        file,
-                        error: Arc::new(error),
-                        since,
-                        pause,
-                        retry_at: now.checked_add(pause).unwrap_or(now),
-                    });
-                }
+                Failure::Disk(error) => state.failed(error, inner.options.retry),
             }
             let gone = state.ledger.write_failed(key, stuck);
             gone.then(|| state.take(key))

@@ -1,14 +1,13 @@
 //! What the threads of a store share.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::directory::{Directory, Kind};
+use treadle_volume::{Backoff, Disk, File, Volume, VolumeError};
+
 use crate::ledger::{Cost, Key, Ledger};
-use crate::{Disk, Form, Frames, Live, Memory, Options, StoreError, Tally};
+use crate::{Form, Frames, Live, Memory, Options, StoreError, Tally};
 
 /// The forms of one content. What is here is what the ledger says is here.
 #[derive(Default)]
@@ -16,7 +15,7 @@ pub(crate) struct Contents {
     pub(crate) live: Option<Arc<dyn Live>>,
     pub(crate) frames: Option<Arc<Frames>>,
     pub(crate) shared: Option<Arc<Frames>>,
-    pub(crate) file: bool,
+    pub(crate) file: Option<File>,
 }
 
 impl Contents {
@@ -53,12 +52,10 @@ pub(crate) fn cost_of_frames(frames: &Frames) -> Cost {
 
 /// A disk that failed.
 pub(crate) struct Fault {
-    pub(crate) file: PathBuf,
-    pub(crate) error: Arc<io::Error>,
+    pub(crate) error: VolumeError,
     /// When it began to fail.
     pub(crate) since: Instant,
-    pub(crate) pause: Duration,
-    pub(crate) retry_at: Instant,
+    pub(crate) backoff: Backoff,
 }
 
 /// What has happened since the start.
@@ -69,7 +66,6 @@ pub(crate) struct Counters {
     pub(crate) read: Tally,
     pub(crate) write_failures: u64,
     pub(crate) read_failures: u64,
-    pub(crate) remove_failures: u64,
     pub(crate) serialise_error: Option<String>,
 }
 
@@ -103,6 +99,19 @@ impl State {
         }
     }
 
+    /// A file could not be written: the next try comes after a pause.
+    pub(crate) fn failed(&mut self, error: VolumeError, retry: Duration) {
+        let now = Instant::now();
+        self.counters.write_failures += 1;
+        let before = self.fault.as_ref();
+        let backoff = before.map(|fault| fault.backoff);
+        self.fault = Some(Fault {
+            error,
+            since: before.map_or(now, |fault| fault.since),
+            backoff: Backoff::after(backoff, retry, now),
+        });
+    }
+
     /// Compares what is here with the books.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (&key, contents) in &self.contents {
@@ -110,7 +119,7 @@ impl State {
                 booked.live == contents.live.is_some()
                     && booked.frames == contents.frames.is_some()
                     && booked.shared == contents.shared.is_some()
-                    && booked.file == contents.file
+                    && booked.file == contents.file.is_some()
             });
             if forms != Some(true) {
                 return Err(format!("{key:?} is not what the books say"));
@@ -122,9 +131,10 @@ impl State {
         }
     }
 
-    /// What to drop of a content that the ledger says is gone.
-    pub(crate) fn take(&mut self, key: Key) -> (Key, Contents) {
-        (key, self.contents.remove(&key).unwrap_or_default())
+    /// What to drop of a content that the ledger says is gone: its file goes with it. No lock is held
+    /// there.
+    pub(crate) fn take(&mut self, key: Key) -> Contents {
+        self.contents.remove(&key).unwrap_or_default()
     }
 }
 
@@ -136,8 +146,7 @@ pub(crate) struct Inner {
     pub(crate) room: Condvar,
     /// and readers for another reader of the same file.
     pub(crate) read: Condvar,
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) directory: Directory,
+    pub(crate) volume: Volume,
     pub(crate) options: Options,
 }
 
@@ -147,10 +156,11 @@ impl Inner {
         if target > limit {
             return Err(StoreError::Target { target, limit });
         }
-        let directory = Directory::create(&options.directory, Kind::Store).map_err(|error| {
-            let file = options.directory.clone();
-            StoreError::disk("make a directory in", file, Arc::new(error))
-        })?;
+        let files = treadle_volume::Options {
+            retry: options.retry,
+            ..treadle_volume::Options::new(vec![options.directory.clone()], options.quota)
+        };
+        let volume = Volume::on_disk(&files, disk)?;
         Ok(Inner {
             state: Mutex::new(State {
                 ledger: Ledger::new(target, limit),
@@ -163,8 +173,7 @@ impl Inner {
             work: Condvar::new(),
             room: Condvar::new(),
             read: Condvar::new(),
-            disk,
-            directory,
+            volume,
             options,
         })
     }
@@ -184,19 +193,6 @@ impl Inner {
         }
         if room {
             self.room.notify_all();
-        }
-    }
-
-    /// The file of a content.
-    pub(crate) fn file(&self, key: Key) -> PathBuf {
-        self.directory.path().join(format!("{}.object", key.0))
-    }
-
-    /// Drops a content, with its file. No lock is held here.
-    pub(crate) fn dispose(&self, (key, contents): (Key, Contents)) {
-        if contents.file && self.disk.remove(&self.file(key)).is_err() {
-            let mut state = self.lock();
-            state.counters.remove_failures += u64::from(!state.closed);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The store: what its users call.
 
+use std::error::Error;
 use std::fmt;
 use std::mem;
 use std::path::Path;
@@ -8,13 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use treadle_memory::Pool;
+use treadle_volume::{Disk, File, LocalDisk, VolumeError};
 
 use crate::file::{FormatError, decode};
-use crate::ledger::{Access, Cost, Key};
+use crate::ledger::{Access, Cost};
 use crate::state::{Contents, Inner, State, cost_of_frames};
 use crate::{
-    Disk, Form, Frames, LocalDisk, ObjectId, ObjectInfo, Options, Pinned, PutError, Stats,
-    StoreError, spill,
+    Form, Frames, ObjectId, ObjectInfo, Options, Pinned, PutError, Stats, StoreError, spill,
 };
 
 /// A worker's objects. See the [crate](crate) for the model.
@@ -29,7 +30,7 @@ impl Store {
     /// that is removed.
     ///
     /// # Errors
-    /// [`StoreError::Target`], [`StoreError::DiskFull`], [`StoreError::Disk`].
+    /// [`StoreError::Target`], [`StoreError::Disk`], [`StoreError::Thread`].
     pub fn open(options: Options) -> Result<Self, StoreError> {
         Store::on_disk(options, Arc::new(LocalDisk))
     }
@@ -44,10 +45,9 @@ impl Store {
         let spiller = thread::Builder::new()
             .name("treadle-spill".into())
             .spawn(move || spill::run(&theirs))
-            .map_err(|error| {
-                inner.directory.remove();
-                let file = inner.directory.path().to_path_buf();
-                StoreError::disk("start a thread for", file, Arc::new(error))
+            .map_err(|source| StoreError::Thread {
+                directory: inner.options.directory.clone(),
+                source,
             })?;
         Ok(Store {
             inner,
@@ -61,8 +61,7 @@ impl Store {
     ///
     /// # Errors
     /// [`PutError`] with the object: [`StoreError::NoMemory`]; or, if memory cannot be freed since
-    /// the disk fails, [`StoreError::DiskFull`] or [`StoreError::Disk`]. An object larger than the
-    /// limit is refused at once.
+    /// the disk fails, [`StoreError::Disk`]. An object larger than the limit is refused at once.
     pub fn put(
         &self,
         id: ObjectId,
@@ -85,9 +84,7 @@ impl Store {
                     state.contents.insert(put.key, Contents::of(object));
                     let left = put.gone.map(|key| state.take(key));
                     inner.unlock(state);
-                    if let Some(left) = left {
-                        inner.dispose(left);
-                    }
+                    drop(left);
                     return Ok(());
                 }
                 Err(full) => {
@@ -128,9 +125,7 @@ impl Store {
 
     fn no_room(&self, state: &State, id: ObjectId, needed: u64, never: bool) -> StoreError {
         match &state.fault {
-            Some(fault) if !never => {
-                StoreError::disk("write", fault.file.clone(), Arc::clone(&fault.error))
-            }
+            Some(fault) if !never => fault.error.clone().into(),
             _ => {
                 let totals = state.ledger.totals();
                 StoreError::NoMemory {
@@ -169,9 +164,11 @@ impl Store {
                     state = woken.unwrap_or_else(PoisonError::into_inner);
                 }
                 Access::Read { bytes } => {
+                    let file = state.contents[&key].file.clone();
                     // The memory is counted from here on.
                     inner.unlock(state);
-                    let outcome = self.read(id, key, bytes);
+                    let outcome = file.map(|file| read(id, &file));
+                    let outcome = outcome.expect("what is read has a file");
                     state = inner.lock();
                     state.ledger.read_done(key, outcome.is_ok());
                     inner.read.notify_all();
@@ -195,39 +192,13 @@ impl Store {
                             let gone = state.ledger.unpin(key);
                             let left = gone.then(|| state.take(key));
                             inner.unlock(state);
-                            if let Some(left) = left {
-                                inner.dispose(left);
-                            }
+                            drop(left);
                             return Err(error);
                         }
                     }
                 }
             }
         }
-    }
-
-    fn read(&self, id: ObjectId, key: Key, nbytes: u64) -> Result<Arc<Frames>, StoreError> {
-        let file = self.inner.file(key);
-        let corrupt = |source: FormatError| StoreError::Corrupt {
-            id,
-            file: file.clone(),
-            frame: source.frame(),
-            source,
-        };
-        let memory = |source| StoreError::Memory { id, source };
-        // What the store wrote was in memory once: the length fits.
-        let mut buffer = Pool::global().buffer(nbytes as usize).map_err(memory)?;
-        let found = self
-            .inner
-            .disk
-            .read(&file, buffer.as_mut_slice())
-            .map_err(|error| StoreError::disk("read", file.clone(), Arc::new(error)))?;
-        if found != nbytes {
-            let expected = nbytes;
-            return Err(corrupt(FormatError::Length { expected, found }));
-        }
-        let frames = decode(buffer.into_bytes()).map_err(corrupt)?;
-        Ok(Arc::new(frames))
     }
 
     /// One more reference to an object.
@@ -250,9 +221,7 @@ impl Store {
         let gone = state.ledger.release(id).map_err(unknown)?;
         let left = gone.map(|key| state.take(key));
         self.inner.unlock(state);
-        if let Some(left) = left {
-            self.inner.dispose(left);
-        }
+        drop(left);
         Ok(())
     }
 
@@ -323,15 +292,16 @@ impl Store {
             read: counters.read,
             write_failures: counters.write_failures,
             read_failures: counters.read_failures,
-            remove_failures: counters.remove_failures,
-            disk_error: state.fault.as_ref().map(|fault| fault.error.to_string()),
+            remove_failures: self.inner.volume.stats().remove_failures,
+            disk_error: state.fault.as_ref().map(|fault| reason(&fault.error)),
             serialise_error: counters.serialise_error.clone(),
         }
     }
 
     /// The directory of the store's files.
     pub fn directory(&self) -> &Path {
-        self.inner.directory.path()
+        let mut directories = self.inner.volume.directories();
+        directories.next().expect("the store named one")
     }
 
     /// Verifies the store's books against one another and against what it holds.
@@ -341,8 +311,35 @@ impl Store {
     pub fn check(&self) -> Result<(), String> {
         let state = self.inner.lock();
         state.ledger.check()?;
-        state.check()
+        state.check()?;
+        self.inner.volume.check()
     }
+}
+
+/// Reads an object's file. What the store wrote was in memory once: the length fits.
+fn read(id: ObjectId, file: &File) -> Result<Arc<Frames>, StoreError> {
+    let corrupt = |source: FormatError| StoreError::Corrupt {
+        id,
+        file: file.path().to_owned(),
+        frame: source.frame(),
+        source,
+    };
+    let memory = |source| StoreError::Memory { id, source };
+    let mut buffer = Pool::global().buffer(file.len() as usize).map_err(memory)?;
+    match file.read_all(buffer.as_mut_slice()) {
+        Err(VolumeError::Length {
+            expected, found, ..
+        }) => return Err(corrupt(FormatError::Length { expected, found })),
+        outcome => outcome?,
+    }
+    let frames = decode(buffer.into_bytes()).map_err(corrupt)?;
+    Ok(Arc::new(frames))
+}
+
+/// What the system said, where it did.
+fn reason(error: &VolumeError) -> String {
+    let source = error.source();
+    source.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Drop for Store {
@@ -362,9 +359,10 @@ impl Drop for Store {
                 let _ = spiller.join();
             }
         }
+        // All files at once.
+        self.inner.volume.close();
         let left = mem::take(&mut self.inner.lock().contents);
         drop(left);
-        self.inner.directory.remove();
     }
 }
 

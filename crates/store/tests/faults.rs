@@ -1,19 +1,21 @@
 //! Disks that are full, fail, or return other bytes than were written.
 
 mod common;
+#[path = "../../volume/tests/common/tiny.rs"]
+mod tiny;
 
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use common::{Fails, Fixture, LONG, Value, bytes, eventually, files, id};
 use libc::{EDQUOT, EIO, ENOSPC};
+use tiny::Tiny;
 use treadle_store::file::FormatError;
 use treadle_store::{Form, Live, Options, Store, StoreError};
+use treadle_volume::VolumeError;
 
 /// Long enough for the spilling thread to fail meanwhile. No test depends on its length.
 const SHORT: Duration = Duration::from_millis(50);
@@ -47,7 +49,10 @@ fn a_full_disk_loses_nothing_and_recovers() {
         let said = f.store.stats().disk_error.unwrap();
         assert_eq!(said, io::Error::from_raw_os_error(errno).to_string());
         let error = refused(&f, 2, 900);
-        assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
+        assert!(
+            matches!(error, StoreError::Disk(VolumeError::Full { .. })),
+            "{error}"
+        );
         assert!(error.to_string().contains(&said), "{error}");
         holds(&f.store, 1, 900);
         f.check();
@@ -81,10 +86,10 @@ fn a_disk_that_fails_otherwise_is_named_too() {
     assert!(
         matches!(
             error,
-            StoreError::Disk {
+            StoreError::Disk(VolumeError::Disk {
                 action: "write",
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -92,11 +97,11 @@ fn a_disk_that_fails_otherwise_is_named_too() {
     f.settle();
 
     let g = Fixture::new(500, 1000);
-    g.disk.fail_renames(Some(EIO));
+    g.disk.fail_creates(Some(EIO));
     g.put(1, 900);
     eventually("it failed", || g.store.stats().disk_error.is_some());
     holds(&g.store, 1, 900);
-    g.disk.fail_renames(None);
+    g.disk.fail_creates(None);
     g.settle();
     holds(&g.store, 1, 900);
     eventually("one file", || g.files().len() == 1);
@@ -134,7 +139,10 @@ fn a_file_that_cannot_be_read_may_be_later() {
     f.disk.fail_reads(Some(EIO));
     let error = f.store.get(id(1)).unwrap_err();
     assert!(
-        matches!(error, StoreError::Disk { action: "read", .. }),
+        matches!(
+            error,
+            StoreError::Disk(VolumeError::Disk { action: "read", .. })
+        ),
         "{error}"
     );
     let stats = f.store.stats();
@@ -214,35 +222,34 @@ fn a_flipped_bit_is_found_and_named() {
     f.settle();
 }
 
-/// A file system of one megabyte, while it lives.
-struct Tiny(tempfile::TempDir);
-
-impl Tiny {
-    /// None where mounting is not permitted.
-    fn mount() -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
-            .arg(directory.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Tiny(directory)),
-            _ => {
-                eprintln!("skipped: mounting is not permitted here");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.path()).output();
-    }
+#[test]
+fn a_quota_of_files_is_kept_and_named() {
+    let base = tempfile::tempdir().unwrap();
+    let options = Options {
+        target: 0,
+        quota: 1000,
+        retry: Duration::from_millis(5),
+        ..Options::new(base.path(), 1000)
+    };
+    let store = Store::open(options).unwrap();
+    let seen = Arc::new(common::Seen::default());
+    let put =
+        |object: u64, timeout| store.put(id(object), Value::form(object, 800, &seen), timeout);
+    // One on disk, one in memory.
+    put(1, LONG).unwrap();
+    put(2, LONG).unwrap();
+    let error = put(3, SHORT).unwrap_err().error;
+    assert!(
+        matches!(error, StoreError::Disk(VolumeError::Quota { .. })),
+        "{error}"
+    );
+    let said = store.stats().disk_error.unwrap();
+    assert!(said.contains("the quota of 1000 bytes"), "{said}");
+    store.release(id(1)).unwrap();
+    put(3, LONG).unwrap();
+    holds(&store, 2, 800);
+    holds(&store, 3, 800);
+    store.check().unwrap();
 }
 
 #[test]
@@ -268,7 +275,7 @@ fn a_file_system_that_is_really_full() {
     eventually("it is full", || store.stats().disk_error.is_some());
     let error = put(5, SHORT).unwrap_err();
     assert!(
-        matches!(error.error, StoreError::DiskFull { .. }),
+        matches!(error.error, StoreError::Disk(VolumeError::Full { .. })),
         "{error}"
     );
     assert!(error.to_string().contains("object 5"), "{error}");

@@ -4,7 +4,7 @@ use crate::fork;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use treadle_store::{Directory as Made, DirectoryKind};
+use treadle_volume::{Directory as Made, DirectoryKind};
 
 /// A new directory of this process, which only this user may enter, in `parent`. What processes that
 /// are gone left there is removed.

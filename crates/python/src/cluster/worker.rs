@@ -439,7 +439,7 @@ impl Worker {
     fn remove_directory(&self, py: Python<'_>) {
         if !self.0.is_parents() {
             let directory = &self.0.node.options().store.directory;
-            py.detach(|| treadle_store::remove_directory(directory));
+            py.detach(|| treadle_volume::remove_directory(directory));
         }
     }
 

@@ -2,15 +2,15 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::error::Error;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_store::{Disk, Form, Frames, Live, LocalDisk, ObjectId, Options, Store};
+use treadle_store::{Form, Frames, Live, ObjectId, Options, Store};
+use treadle_volume::faults::FaultyDisk;
 
 /// Longer than anything here takes, also on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -108,112 +108,10 @@ impl Drop for Value {
     }
 }
 
-/// The real disk with switches: errors, and gates that hold its callers up.
-#[derive(Default)]
-pub struct TestDisk {
-    state: Mutex<Switches>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Switches {
-    write_error: Option<i32>,
-    rename_error: Option<i32>,
-    read_error: Option<i32>,
-    writes_held: bool,
-    reads_held: bool,
-    held: u64,
-    reads: u64,
-}
-
-impl TestDisk {
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    fn set(&self, change: impl FnOnce(&mut Switches)) {
-        change(&mut self.state.lock().unwrap());
-        self.changed.notify_all();
-    }
-
-    pub fn fail_writes(&self, errno: Option<i32>) {
-        self.set(|state| state.write_error = errno);
-    }
-
-    pub fn fail_renames(&self, errno: Option<i32>) {
-        self.set(|state| state.rename_error = errno);
-    }
-
-    pub fn fail_reads(&self, errno: Option<i32>) {
-        self.set(|state| state.read_error = errno);
-    }
-
-    pub fn hold_writes(&self, hold: bool) {
-        self.set(|state| state.writes_held = hold);
-    }
-
-    pub fn hold_reads(&self, hold: bool) {
-        self.set(|state| state.reads_held = hold);
-    }
-
-    /// Callers that are held up now.
-    pub fn held(&self) -> u64 {
-        self.state.lock().unwrap().held
-    }
-
-    pub fn reads(&self) -> u64 {
-        self.state.lock().unwrap().reads
-    }
-
-    fn pass(&self, closed: impl Fn(&Switches) -> bool) {
-        let mut state = self.state.lock().unwrap();
-        state.held += 1;
-        let (mut state, timeout) = self
-            .changed
-            .wait_timeout_while(state, LONG, |state| closed(state))
-            .unwrap();
-        assert!(!timeout.timed_out(), "a gate that nobody opened");
-        state.held -= 1;
-    }
-}
-
-fn outcome(errno: Option<i32>) -> io::Result<()> {
-    errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
-}
-
-impl Disk for TestDisk {
-    fn write(&self, file: &Path, pieces: &[&[u8]], nbytes: u64, sync: bool) -> io::Result<()> {
-        self.pass(|state| state.writes_held);
-        let errno = self.state.lock().unwrap().write_error;
-        if errno.is_some() {
-            // A disk becomes full in the middle of a file.
-            LocalDisk.write(file, &pieces[..1], 0, false)?;
-        }
-        outcome(errno)?;
-        LocalDisk.write(file, pieces, nbytes, sync)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        outcome(self.state.lock().unwrap().rename_error)?;
-        LocalDisk.rename(from, to)
-    }
-
-    fn read(&self, file: &Path, into: &mut [u8]) -> io::Result<u64> {
-        self.set(|state| state.reads += 1);
-        self.pass(|state| state.reads_held);
-        outcome(self.state.lock().unwrap().read_error)?;
-        LocalDisk.read(file, into)
-    }
-
-    fn remove(&self, file: &Path) -> io::Result<()> {
-        LocalDisk.remove(file)
-    }
-}
-
 /// A store in a directory of its own.
 pub struct Fixture {
     pub store: Arc<Store>,
-    pub disk: Arc<TestDisk>,
+    pub disk: FaultyDisk,
     pub seen: Arc<Seen>,
     pub base: tempfile::TempDir,
 }
@@ -221,7 +119,7 @@ pub struct Fixture {
 impl Fixture {
     pub fn new(target: u64, limit: u64) -> Self {
         let base = tempfile::tempdir().unwrap();
-        let disk = TestDisk::new();
+        let disk = FaultyDisk::new();
         let options = Options {
             target,
             retry: Duration::from_millis(5),
@@ -229,7 +127,7 @@ impl Fixture {
             sync: false,
             ..Options::new(base.path(), limit)
         };
-        let store = Arc::new(Store::on_disk(options, disk.clone()).unwrap());
+        let store = Arc::new(Store::on_disk(options, Arc::new(disk.clone())).unwrap());
         let seen = Arc::new(Seen::default());
         seen.store.set(Arc::downgrade(&store)).unwrap();
         Fixture {

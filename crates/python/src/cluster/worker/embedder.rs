@@ -120,7 +120,7 @@ impl Host for Embedder {
         shared
             .node
             .close("it took too much memory", Cause::MemoryLimit, line);
-        treadle_store::remove_directory(&shared.node.options().store.directory);
+        treadle_volume::remove_directory(&shared.node.options().store.directory);
         log::flush();
         // SAFETY: it ends the process, whose memory nobody looks at afterwards.
         unsafe { libc::_exit(OVERFLOWED) }

@@ -1,6 +1,6 @@
-//! The directory of a store's files, and what dead processes left beside it.
+//! The directory of a process's files, and what dead processes left beside it.
 //!
-//! A directory is named `treadle-<kind>-<pid>-<random>`, a store's without the kind, and has a file
+//! A directory is named `treadle-<kind>-<pid>-<random>`, a volume's without the kind, and has a file
 //! `lock`, on which its process holds a `flock` as long as it lives: process ids repeat and differ
 //! between containers, a lock does neither, and a forked child does not keep it. It is made under a
 //! name that ends in `.new` and renamed once the lock is held, so nobody ever sees it unlocked. Only
@@ -26,8 +26,8 @@ const UNFINISHED_FOR: Duration = Duration::from_secs(3600);
 /// What a directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The objects of a store.
-    Store,
+    /// The files of a volume.
+    Volume,
     /// The files of a worker.
     Worker,
     /// The files of a cluster, among them its workers' directories.
@@ -37,11 +37,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Store, Self::Worker, Self::Cluster, Self::Scheduler];
+    const ALL: [Self; 4] = [Self::Volume, Self::Worker, Self::Cluster, Self::Scheduler];
 
     fn prefix(self) -> &'static str {
         match self {
-            Self::Store => PREFIX,
+            Self::Volume => PREFIX,
             Self::Worker => "treadle-worker-",
             Self::Cluster => "treadle-cluster-",
             Self::Scheduler => "treadle-scheduler-",
@@ -156,7 +156,7 @@ fn remove_stale(base: &Path) {
         if unfinished && age.is_none_or(|age| age < UNFINISHED_FOR) {
             continue;
         }
-        // Held until the directory is gone, so that two stores do not remove it together. Without
+        // Held until the directory is gone, so that two processes do not remove it together. Without
         // the file somebody was interrupted while making or removing the directory.
         let _lock = match lock_in(&path, false) {
             Ok(lock) => Some(lock),

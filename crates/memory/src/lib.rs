@@ -9,6 +9,7 @@
 //!   gives what is mapped to a third process. A [`Foreign`] file that is kept need not be passed
 //!   again.
 //! - [`MappedFile`] (Linux): bytes of a file on disk, to read.
+//! - [`Ledger`]: who keeps how much of the process's memory, and how much each may.
 
 mod error;
 #[cfg(target_os = "linux")]
@@ -18,6 +19,7 @@ mod foreign;
 mod fork;
 mod heap;
 mod idle;
+mod ledger;
 mod limit;
 #[cfg(target_os = "linux")]
 mod mapped_file;
@@ -43,6 +45,7 @@ pub use file::FileId;
 #[cfg(target_os = "linux")]
 pub use foreign::Foreign;
 pub use heap::trim_heap;
+pub use ledger::{Account, Consumer, Ledger, Registration, Stock, Usage};
 pub use limit::memory_limit;
 #[cfg(target_os = "linux")]
 pub use mapped_file::MappedFile;

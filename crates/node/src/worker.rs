@@ -45,6 +45,7 @@ use crate::message::{Answer, Call, FromWorker, Hello, Role};
 use crate::wire;
 use crate::{lock, thread, to_scheduler};
 use casting::CastCalls;
+use health::Memory;
 use inner::{Around, Inner, Link, Machine, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
@@ -139,7 +140,7 @@ impl Worker {
             ..options.net.clone()
         };
         let listener = Listener::bind(&options.listen, &listening)?;
-        let store = Store::open(options.store.clone())?;
+        let store = Arc::new(Store::open(options.store.clone())?);
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
             ..to_scheduler(&options.net, options.scheduler_timeout)
@@ -177,50 +178,54 @@ impl Worker {
             host: host_number(&options.host),
             address: address.clone().into(),
         };
-        let inner = Arc::new_cyclic(|this| Inner {
-            plane: Plane::of_engine(
+        let inner = Arc::new_cyclic(|this| {
+            let plane = Plane::of_engine(
                 member,
                 options.name.clone(),
                 options.memory,
                 relay_lane,
                 options.net.clone(),
                 Box::new(Around(this.clone())),
-            ),
-            this: this.clone(),
-            id: WorkerId(id),
-            info,
-            address,
-            control_lane,
-            machine: Mutex::new(Machine {
-                core,
-                effects: Effects::default(),
-                outbox: Vec::new(),
-                paused: false,
-            }),
-            inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
-            sender: Mutex::new(Sender {
-                link: Link::new(scheduler.clone(), wire::LARGEST_MESSAGE),
-                left: Instant::now(),
-            }),
-            runs: Mutex::default(),
-            resumed: Condvar::new(),
-            values: Values::new(store),
-            requests,
-            visitors,
-            listener,
-            nap: Arc::default(),
-            tracing: Arc::default(),
-            definitions: Mutex::default(),
-            cast_calls: CastCalls::default(),
-            host: OnceLock::new(),
-            over: AtomicBool::new(false),
-            leaving: OnceLock::new(),
-            end: Mutex::new(None),
-            ended: Condvar::new(),
-            log: Mutex::new(log),
-            data_lane,
-            scheduler,
-            options,
+            );
+            Inner {
+                memory: Memory::new(&store, &plane),
+                plane,
+                this: this.clone(),
+                id: WorkerId(id),
+                info,
+                address,
+                control_lane,
+                machine: Mutex::new(Machine {
+                    core,
+                    effects: Effects::default(),
+                    outbox: Vec::new(),
+                    paused: false,
+                }),
+                inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
+                sender: Mutex::new(Sender {
+                    link: Link::new(scheduler.clone(), wire::LARGEST_MESSAGE),
+                    left: Instant::now(),
+                }),
+                runs: Mutex::default(),
+                resumed: Condvar::new(),
+                values: Values::new(store),
+                requests,
+                visitors,
+                listener,
+                nap: Arc::default(),
+                tracing: Arc::default(),
+                definitions: Mutex::default(),
+                cast_calls: CastCalls::default(),
+                host: OnceLock::new(),
+                over: AtomicBool::new(false),
+                leaving: OnceLock::new(),
+                end: Mutex::new(None),
+                ended: Condvar::new(),
+                log: Mutex::new(log),
+                data_lane,
+                scheduler,
+                options,
+            }
         });
         let worker = Self(inner);
         worker.start_serving()?;

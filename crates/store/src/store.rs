@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use treadle_memory::Pool;
+use treadle_memory::{Consumer, Pool, Usage};
 use treadle_volume::{Disk, File, LocalDisk, VolumeError};
 
 use crate::file::{FormatError, decode};
@@ -313,6 +313,18 @@ impl Store {
         state.ledger.check()?;
         state.check()?;
         self.inner.volume.check()
+    }
+}
+
+/// All of its managed memory can be given back: pins are short, and hold up the spilling of what they
+/// pin alone.
+impl Consumer for Store {
+    fn usage(&self) -> Usage {
+        Usage::reclaimable(self.inner.lock().ledger.totals().managed)
+    }
+
+    fn set_target(&self, bytes: u64) {
+        Store::set_target(self, bytes);
     }
 }
 

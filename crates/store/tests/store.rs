@@ -9,6 +9,7 @@ use std::thread;
 
 use bytes::Bytes;
 use common::{Fails, Fixture, KIND, LONG, NOW, Value, bytes, eventually, id};
+use treadle_memory::{Ledger, Stock};
 use treadle_store::{Form, Frames, Live, Memory, Overlap, StoreError};
 
 #[test]
@@ -516,4 +517,32 @@ fn many_threads_find_every_value() {
         f.seen.dropped.load(Ordering::SeqCst) == THREADS * ROUNDS
     });
     f.check();
+}
+
+#[test]
+fn a_ledger_of_memory_gives_it_a_target() {
+    let f = Fixture::new(1000, 2000);
+    let ledger = Ledger::new();
+    let registration = ledger.register("values", f.store.clone());
+    for object in 0..3 {
+        f.put(object, 300);
+    }
+    assert_eq!(
+        ledger.stock(1100),
+        Stock {
+            used: 900,
+            rest: 200
+        }
+    );
+    // Never above its own.
+    ledger.share(5000, 200);
+    assert_eq!(f.store.stats().target, 1000);
+    // The rest of the process grows.
+    ledger.share(5000, 4600);
+    assert_eq!(f.store.stats().target, 400);
+    f.settle();
+    assert_eq!(f.store.stats().spilled.count, 2);
+    drop(registration);
+    ledger.share(5000, 5000);
+    assert_eq!(f.store.stats().target, 400, "it has left");
 }

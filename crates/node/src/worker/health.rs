@@ -1,13 +1,16 @@
 //! How a worker is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_memory::Segments;
+use treadle_memory::{Consumer, Ledger, Registration, Segments, Usage};
+use treadle_store::Store;
 use treadle_types::Report;
 use treadle_worker::Event;
 
 use super::Inner;
 use super::reclaim::{Reclaim, Taken};
+use crate::broadcast::Plane;
 use crate::lock;
 use crate::message::FromWorker;
 
@@ -20,7 +23,7 @@ pub(super) const LOOK_BUSY: Duration = Duration::from_millis(10);
 /// The same while none do, and it takes less than [`FEW`] of its memory.
 const LOOK_CALM: Duration = Duration::from_millis(250);
 const FEW: f64 = 0.25;
-/// The share of its memory above which its values go to disk.
+/// The share of its memory that is divided among those that keep some; above it, values go to disk.
 const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
 const PAUSE: f64 = 0.8;
@@ -32,28 +35,58 @@ const HOPELESS: u32 = 4;
 /// How a worker is.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
-    /// Bytes of memory that its values take.
+    /// Bytes of memory that its values and payloads take.
     pub managed: u64,
     /// Bytes of memory that the process takes.
     pub process: u64,
-    /// Of these, bytes of shared memory that nobody uses: they go back soon.
-    pub idle: u64,
+    /// Of these, what it takes beside its values and payloads, without shared memory that nobody
+    /// uses: that goes back soon.
+    pub others: u64,
     /// Bytes of values that are on disk only.
     pub spilled: u64,
 }
 
 impl Health {
     pub(super) fn of(inner: &Inner) -> Self {
-        let stats = inner.values.store().stats();
         // What this process made.
         let shared = Segments::global().stats();
-        let idle = shared.idle_bytes as u64;
+        let in_use = resident().unwrap_or(0) + shared.live_bytes as u64;
+        let stock = inner.memory.ledger.stock(in_use);
         Self {
-            managed: stats.managed + inner.plane.bytes(),
-            process: resident().unwrap_or(0) + shared.live_bytes as u64 + idle,
-            idle,
-            spilled: stats.spilled.nbytes,
+            managed: stock.used,
+            process: in_use + shared.idle_bytes as u64,
+            others: stock.rest,
+            spilled: inner.values.store().stats().spilled.nbytes,
         }
+    }
+}
+
+/// Who keeps memory in the process.
+#[derive(Debug)]
+pub(super) struct Memory {
+    ledger: Ledger,
+    /// Of those that keep some as long as the worker lives.
+    _registrations: [Registration; 2],
+}
+
+impl Memory {
+    pub(super) fn new(values: &Arc<Store>, plane: &Plane) -> Self {
+        let ledger = Ledger::new();
+        let registrations = [
+            ledger.register("values", Arc::<Store>::clone(values)),
+            ledger.register("broadcast payloads", Arc::new(plane.clone())),
+        ];
+        Self {
+            ledger,
+            _registrations: registrations,
+        }
+    }
+}
+
+/// Payloads stay until their casts are settled.
+impl Consumer for Plane {
+    fn usage(&self) -> Usage {
+        Usage::fixed(self.bytes())
     }
 }
 
@@ -75,8 +108,8 @@ pub(super) struct Watch {
     idle: u32,
 }
 
-/// Gives back what is not used, leaves values as much memory as the rest of the process does not
-/// take, and says so where that alone is too much.
+/// Gives back what is not used, leaves those that keep memory as much as the rest of the process does
+/// not take, and says so where that alone is too much.
 ///
 /// Returns when to look again if no tasks run.
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
@@ -84,7 +117,7 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
         let health = Health::of(inner);
         Taken {
             process: health.process,
-            others: health.process.saturating_sub(health.managed + health.idle),
+            others: health.others,
         }
     };
     let Taken { process, others } = reclaim.reclaim(measure);
@@ -92,9 +125,7 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     if limit == 0.0 {
         return LOOK_CALM;
     }
-    let left = (limit * SPILL) as u64;
-    let beside = others + inner.plane.bytes();
-    inner.values.store().set_target(left.saturating_sub(beside));
+    inner.memory.ledger.share((limit * SPILL) as u64, others);
     let most = inner.options.terminate * limit;
     if most > 0.0
         && others as f64 > most

@@ -16,6 +16,7 @@ use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::casting::CastCalls;
+use super::health::Memory;
 use super::nap::Nap;
 use super::peers::{Request, Requests};
 use super::reclaim::Reclaim;
@@ -63,6 +64,7 @@ pub(super) struct Inner {
     /// A task got its slot back, or the worker is over.
     pub(super) resumed: Condvar,
     pub(super) values: Values,
+    pub(super) memory: Memory,
     pub(super) requests: Arc<Requests>,
     pub(super) visitors: Visitors,
     pub(super) listener: Listener,

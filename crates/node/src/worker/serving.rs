@@ -122,8 +122,9 @@ impl Visitor {
             let bytes: u64 = sizes.iter().sum();
             let limit = inner.options.store.limit;
             if kind == Data::PUT && bytes > limit {
+                let name = &inner.options.name;
                 incoming.refuse(&format!(
-                    "{bytes} bytes are more than the memory limit of the worker, {limit} bytes"
+                    "{bytes} bytes are more than the memory limit of worker {name}, {limit} bytes"
                 ));
                 continue;
             }

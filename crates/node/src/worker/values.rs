@@ -39,7 +39,7 @@ pub(super) enum Held {
 }
 
 pub(super) struct Values {
-    store: Store,
+    store: Arc<Store>,
     small: Mutex<HashMap<ObjectId, Bytes>>,
 }
 
@@ -48,7 +48,7 @@ fn name(object: ObjectId) -> treadle_store::ObjectId {
 }
 
 impl Values {
-    pub(super) fn new(store: Store) -> Self {
+    pub(super) fn new(store: Arc<Store>) -> Self {
         Self {
             store,
             small: Mutex::default(),

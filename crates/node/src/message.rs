@@ -213,6 +213,8 @@ pub struct TaskOptions {
     pub resources: Vec<(String, f64)>,
     /// The values are actors.
     pub actor: bool,
+    /// The tasks do more than return a value: see [`treadle_types::Options::effects`].
+    pub effects: bool,
 }
 
 /// Client to scheduler.

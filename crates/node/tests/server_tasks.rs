@@ -161,6 +161,28 @@ fn retries_are_those_of_the_options() {
 }
 
 #[test]
+fn tasks_with_effects_run_again_when_these_are_gone() {
+    let cluster = Cluster::new(0);
+    let worker = cluster.swarm.add(Profile::named("one"));
+    let mut client = cluster.client("c");
+    let mut transfer = task("transfer", 7, &[]);
+    transfer.options.effects = true;
+    client.submit(&[transfer, task("plain", 8, &[])], &["transfer", "plain"]);
+    assert_eq!([client.value("transfer"), client.value("plain")], [7, 8]);
+    let have_run = |count| {
+        let ran = move |seen: &swarm::Seen| seen.ran.values().sum::<u64>() == count;
+        cluster.swarm.wait_for("the transfer runs again", ran);
+    };
+    let keys = Value::List(vec![Value::str("transfer"), Value::str("plain")]);
+    client.query("invalidate", &[("keys", keys)]);
+    have_run(3);
+    cluster.swarm.kill(worker);
+    cluster.swarm.add(Profile::named("another"));
+    have_run(4);
+    assert_eq!([client.value("transfer"), client.value("plain")], [7, 8]);
+}
+
+#[test]
 fn restrictions_and_resources_have_names() {
     let cluster = Cluster::new(2);
     let gpu = cluster.swarm.add(Profile {

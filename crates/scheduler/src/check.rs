@@ -57,6 +57,7 @@ impl Scheduler {
             );
         }
         self.check_brought()?;
+        self.check_performed()?;
         for &(id, to) in self.copies.pending.keys() {
             ensure!(
                 self.workers.get(to).is_some(),
@@ -99,6 +100,34 @@ impl Scheduler {
                 kept.clients
             );
         }
+        Ok(())
+    }
+
+    fn check_performed(&self) -> Checked {
+        let has_effects = |task: &Task| task.flags.has(Flags::EFFECTS);
+        let mut count = 0;
+        for (id, task) in self.tasks.iter().filter(|(_, task)| has_effects(task)) {
+            let Phase::Memory { inline, .. } = task.phase else {
+                continue;
+            };
+            count += 1;
+            let performed = self.performed.get(&id);
+            ensure!(
+                performed.is_some_and(|performed| performed.recipe.is_some() == inline),
+                "{id:?} has effects and a value, and not both of its recipe and that: {performed:?}"
+            );
+            let runner = performed.map(|performed| performed.worker);
+            let is_there = runner.is_some_and(|worker| self.workers.get(worker).is_some());
+            ensure!(
+                is_there || !self.config.guards.effects,
+                "{id:?} has effects and a value, and {runner:?}, which ran it, is gone"
+            );
+        }
+        ensure!(
+            count == self.performed.len(),
+            "{count} tasks with effects have a value, counted as {}",
+            self.performed.len()
+        );
         Ok(())
     }
 

@@ -50,6 +50,12 @@ pub struct Guards {
     pub search: bool,
     /// A value that is lost is asked for at the clients that keep it.
     pub keeping: bool,
+    /// What a task with effects did is gone with the worker that ran it.
+    pub effects: bool,
+    /// It is gone when [`Invalidate`](crate::Event::Invalidate) says so, where the value is small, too.
+    pub invalidation: bool,
+    /// Those that rely on it begin anew then.
+    pub recall: bool,
 }
 
 impl Config {
@@ -72,6 +78,9 @@ impl Default for Guards {
             scarcity: true,
             search: true,
             keeping: true,
+            effects: true,
+            invalidation: true,
+            recall: true,
         }
     }
 }

@@ -117,7 +117,9 @@ pub enum Event {
         to: WorkerId,
     },
     /// A plane says that the values of finished tasks are gone: they are computed again where they
-    /// are needed. Values that live at the scheduler stay: what led to them is not known any more.
+    /// are needed. Values that live at the scheduler stay, unless their tasks have
+    /// [effects](treadle_types::Options::effects): what led to the others is not known any more.
+    /// Those that have read a value and ended stay as they are: the plane names those that it means.
     Invalidate(Vec<TaskId>),
     /// Everything is cancelled and dropped; workers stay.
     Restart,

@@ -13,6 +13,7 @@
 //! | `transitions` | how tasks come to need inputs, get a value, lose it, fail, are forgotten |
 //! | `placement`, `dispatch`, `steal` | where tasks run, what is sent when, what is taken back |
 //! | `report`, `loss` | what workers report, and what follows when one is lost |
+//! | `performed` | tasks that do more than return a value, and what led to their values |
 //! | `bring` | values that clients bring to workers, and keep to bring them again |
 //! | `copies`, `cuts` | replicas, moves, drains, and ways around a cut between two workers |
 //! | `watchdog` | ticks: what time alone brings about |
@@ -41,6 +42,7 @@ mod learnt;
 mod levels;
 mod loss;
 mod overtake;
+mod performed;
 mod placement;
 mod queue;
 mod report;

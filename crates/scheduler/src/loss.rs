@@ -121,6 +121,7 @@ impl Scheduler {
                 self.lose_value(id, worker, effects);
             }
         }
+        self.lose_performed(worker, effects);
         for &id in &assigned {
             let waits = matches!(self.tasks[id].phase, Phase::Waiting { .. });
             if waits && self.blame(id, &loss, suspects.get(&id).copied()) {

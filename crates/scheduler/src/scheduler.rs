@@ -13,6 +13,7 @@ use crate::client::{Clients, TaskSet};
 use crate::copies::Copies;
 use crate::cuts::Cuts;
 use crate::learnt::Learnt;
+use crate::performed::Performed;
 use crate::placement::Weights;
 use crate::queue::{Entry, Queues};
 use crate::story::Story;
@@ -82,6 +83,8 @@ pub struct Scheduler {
     pub(crate) cuts: Cuts,
     pub(crate) copies: Copies,
     pub(crate) brought: Brought,
+    /// Tasks with effects that have a value.
+    pub(crate) performed: BTreeMap<TaskId, Performed>,
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
@@ -120,6 +123,7 @@ impl Scheduler {
             cuts: Cuts::default(),
             copies: Copies::default(),
             brought: Brought::default(),
+            performed: BTreeMap::new(),
             counts: [0; State::ALL.len()],
             now: Duration::ZERO,
             cause: 0,

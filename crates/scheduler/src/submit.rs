@@ -52,6 +52,7 @@ impl Scheduler {
                 task.function = submission.functions[index];
                 task.retries = options.retries.min(u32::from(u16::MAX)) as u16;
                 task.flags.put(Flags::ACTOR, options.actor);
+                task.flags.put(Flags::EFFECTS, options.effects);
                 task.payload = recipe;
                 task.priority = Priority {
                     user,
@@ -414,7 +415,7 @@ impl Scheduler {
             }
             task.attempt = task.attempt.next();
             task.flags.set(Flags::PUT);
-            task.flags.clear(Flags::IMMOVABLE);
+            task.flags.clear(Flags::IMMOVABLE | Flags::EFFECTS);
             match inline {
                 Some(bytes) => task.payload = bytes,
                 None => {

@@ -145,6 +145,9 @@ impl Flags {
     /// Copies went with their last reader once, and stay if they are made again.
     pub(crate) const UNCOPIED: Self = Self(1 << 12);
 
+    /// The task does more than return its value: see `performed`.
+    pub(crate) const EFFECTS: Self = Self(1 << 13);
+
     /// What belongs to a stay at a worker.
     pub(crate) const OF_RUN: Self =
         Self(Self::KEEP.0 | Self::AHEAD.0 | Self::SECEDED.0 | Self::STARTED.0);
@@ -207,7 +210,8 @@ pub(crate) struct Task {
     /// Reads of tasks that are still to come in submission `open`.
     pub(crate) unsent: u32,
     pub(crate) open: OpenId,
-    /// The recipe; in a task that has an inline value, that.
+    /// The recipe; in a task that has an inline value, that. The recipe of one with effects is in
+    /// `performed` then.
     pub(crate) payload: Bytes,
     pub(crate) priority: Priority,
     /// Whose definitions the recipe refers to.

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use treadle_types::{ClientId, Command, Failure, Returned, TaskId, WorkerId};
 
+use crate::performed::Performed;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Holder, Outcome, Phase, QueueId, Run};
@@ -116,12 +117,16 @@ impl Scheduler {
         );
         self.trim_sent(worker);
         let task = &mut self.tasks[id];
+        let mut recipe = None;
         match value.inline {
             Some(bytes) => {
-                task.payload = bytes;
+                recipe = Some(core::mem::replace(&mut task.payload, bytes));
                 task.outcome = None;
             }
             None => task.outcome = Some(Box::new(Outcome::Class(value.class))),
+        }
+        if task.flags.has(Flags::EFFECTS) {
+            self.performed.insert(id, Performed { worker, recipe });
         }
         if value.kept {
             self.add_holder(id, worker);
@@ -129,7 +134,7 @@ impl Scheduler {
         self.notify_finished(id, effects);
         self.supply_dependents(id, kept_here.then_some(worker));
         self.let_go_of_inputs(id);
-        if inline && !self.tasks[id].flags.has(Flags::ACTOR) {
+        if inline && !self.tasks[id].flags.has(Flags::ACTOR | Flags::EFFECTS) {
             // The value cannot be lost, so what led to it is not needed for its sake.
             while let Some(input) = self.tasks.unlink_last(id) {
                 if self.tasks[input].dependents.is_empty() {
@@ -393,6 +398,7 @@ impl Scheduler {
             // A value that cannot be computed again stays as long as one could be computed from it.
             Phase::Memory { inline: false, .. } if !(known && task.flags.has(Flags::PUT)) => {
                 self.drop_holders(id, effects);
+                self.forget_performed(id);
                 self.tasks[id].outcome = None;
                 if known {
                     self.enter(id, Phase::Released);
@@ -418,6 +424,7 @@ impl Scheduler {
             self.trouble.remove(&id);
         }
         self.forget_kept(id, effects);
+        self.forget_performed(id);
         self.enter(id, Phase::Vacant);
         self.tasks.vacate(id);
         effects.0.push(Effect::Forgotten(id));
@@ -477,22 +484,34 @@ impl Scheduler {
         }
     }
 
-    /// The value of a task is gone; `worker` was the last to have it. It is computed, or brought,
-    /// again if it is needed and can be.
+    /// No worker has the value of a task any more; `worker` was the last to have it. Unless it lives
+    /// here, it is gone.
     pub(crate) fn lose_value(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
+        let phase = self.tasks[id].phase;
+        if matches!(phase, Phase::Memory { inline: false, .. }) {
+            self.lose(id, worker, effects);
+        }
+    }
+
+    /// The value of a task is gone, which came from `worker`, and is at no worker any more. It is
+    /// computed, or brought, again if it is needed and can be.
+    pub(crate) fn lose(&mut self, id: TaskId, worker: WorkerId, effects: &mut Effects) {
+        self.forget_performed(id);
         let task = &self.tasks[id];
         debug_assert!(task.holders.is_empty());
-        if !matches!(task.phase, Phase::Memory { inline: false, .. }) {
-            return;
-        }
         let is_put = task.flags.has(Flags::PUT);
         let gone = (is_put && !self.is_kept(id)) || task.flags.has(Flags::ACTOR);
         let name = self.workers.name(worker);
         let name = name.unwrap_or(treadle_types::Symbol(0));
+        // Who was sent to a worker may have the value. That is enough, unless there is more to it.
+        let recalls = self.config.guards.recall && self.tasks[id].flags.has(Flags::EFFECTS);
         for index in 0..self.tasks[id].dependents.len() {
             let dependent = self.tasks[id].dependents[index].task;
             if self.tasks[dependent].phase.is_active() {
-                self.dequeue(dependent);
+                match recalls {
+                    true => self.leave(dependent, effects),
+                    false => self.dequeue(dependent),
+                }
                 self.tasks[dependent].missing += 1;
             }
         }
@@ -507,7 +526,9 @@ impl Scheduler {
         }
         self.note_loss(id, name);
         self.enter(id, Phase::Released);
-        self.tasks[id].flags.set(Flags::LOST);
+        // A copy that turns up would not bring back what the task did beside it.
+        let revives = !self.tasks[id].flags.has(Flags::EFFECTS);
+        self.tasks[id].flags.put(Flags::LOST, revives);
         if self.tasks[id].is_needed() {
             self.notify(id, Notice::Pending, effects);
             self.activate(id);

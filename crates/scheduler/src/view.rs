@@ -9,6 +9,7 @@ use treadle_types::{
     Attempt, ClientId, Constraint, Failure, ObjectId, Priority, Symbol, TaskId, WorkerId,
 };
 
+use crate::performed::Performed;
 use crate::scheduler::{Scheduler, state_of};
 use crate::task::{Flags, Phase, Task};
 use crate::worker::{Health, Worker, WorkerStatus};
@@ -58,15 +59,21 @@ impl<'a> TaskView<'a> {
         self.task.client
     }
 
-    /// What it runs; empty for a value that no task computes, and where the value is inline.
+    /// What it runs; empty for a value that no task computes, and where the value is inline, unless
+    /// the task has effects.
     pub fn recipe(&self) -> Bytes {
         match self.task.phase {
-            Phase::Memory { inline: true, .. } => Bytes::new(),
+            Phase::Memory { inline: true, .. } => {
+                let performed = self.scheduler.performed.get(&self.id);
+                let recipe = performed.and_then(|performed| performed.recipe.clone());
+                recipe.unwrap_or_default()
+            }
             _ => self.task.payload.clone(),
         }
     }
 
-    /// The tasks that it reads. Those of a task with an inline value are not known any more.
+    /// The tasks that it reads. Those of a task with an inline value are not known any more, unless
+    /// it has effects.
     pub fn inputs(&self) -> impl Iterator<Item = TaskId> + 'a {
         self.task.inputs.iter().map(|edge| edge.task)
     }
@@ -326,6 +333,7 @@ impl Scheduler {
         let own = self.workers.iter().map(|(_, at)| {
             at.own.memory() + at.held.capacity() * 4 + at.sent.capacity() * size_of::<ObjectId>()
         });
-        self.tasks.memory() + self.common.memory() + own.sum::<usize>()
+        let performed = self.performed.len() * size_of::<(TaskId, Performed)>();
+        self.tasks.memory() + self.common.memory() + own.sum::<usize>() + performed
     }
 }

@@ -191,20 +191,6 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Values are gone, says the plane that made them.
-    pub(crate) fn invalidate(&mut self, tasks: &[TaskId], effects: &mut Effects) {
-        for &id in tasks {
-            let phase = self.tasks.get(id).map(|task| task.phase);
-            if matches!(phase, Some(Phase::Memory { inline: false, .. })) {
-                let last = self.tasks[id].holders.last().map(|holder| holder.worker);
-                self.drop_holders(id, effects);
-                if let Some(last) = last {
-                    self.lose_value(id, last, effects);
-                }
-            }
-        }
-    }
-
     /// Everything is cancelled and dropped.
     pub(crate) fn restart(&mut self, effects: &mut Effects) {
         let open: Vec<_> = self.clients.submissions().map(|(id, _)| id).collect();

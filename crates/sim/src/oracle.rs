@@ -15,6 +15,7 @@ pub(crate) struct Attempted {
     pub(crate) worker: WorkerId,
     pub(crate) key: Option<Key>,
     function: Option<Symbol>,
+    has_effects: bool,
     /// The scheduler has heard that it is over, or that its worker is lost.
     pub(crate) is_over: bool,
     pub(crate) is_cancelled: bool,
@@ -22,6 +23,8 @@ pub(crate) struct Attempted {
     has_seceded: bool,
     /// What it finds has not all been there yet.
     is_ahead: bool,
+    /// Values that it reads.
+    reads: Vec<ObjectId>,
     /// Values that it fetches.
     fetches: Vec<ObjectId>,
     /// Values that it finds, or that are made before it can run.
@@ -44,6 +47,14 @@ struct Memory {
 pub(crate) struct Oracle {
     /// By key, the function of the task.
     functions: Vec<Symbol>,
+    /// Keys whose tasks have effects.
+    with_effects: BTreeSet<Key>,
+    /// Their attempts that have ended, and whose effects are there, with the workers that ran them.
+    performed: BTreeMap<ObjectId, WorkerId>,
+    /// Tasks whose effects are gone, and that have not run again.
+    undone: BTreeSet<TaskId>,
+    /// How often a task ran again since its effects were gone.
+    pub(crate) redone: u64,
     relief: Duration,
     /// How often each task has run.
     runs: BTreeMap<Key, u32>,
@@ -76,6 +87,7 @@ impl Oracle {
         let functions = plan.universe.specs.iter().map(|spec| spec.function);
         Self {
             functions: functions.collect(),
+            with_effects: plan.universe.with_effects(),
             relief: plan.config.relief,
             ..Self::default()
         }
@@ -109,6 +121,41 @@ impl Oracle {
         for attempt in self.attempts.values_mut() {
             attempt.is_over |= attempt.worker == worker;
         }
+        self.undo(|_, runner| runner == worker);
+    }
+
+    /// Somebody says that the values of tasks are gone.
+    pub(crate) fn invalidated(&mut self, tasks: &[TaskId]) {
+        self.has_invalidated = true;
+        self.undo(|task, _| tasks.contains(&task));
+    }
+
+    /// The effects of some tasks are gone.
+    fn undo(&mut self, is_gone: impl Fn(TaskId, WorkerId) -> bool) {
+        let Self {
+            performed, undone, ..
+        } = self;
+        performed.retain(|object, runner| {
+            let stays = !is_gone(object.task, *runner);
+            if !stays {
+                undone.insert(object.task);
+            }
+            stays
+        });
+    }
+
+    /// Whether what an attempt did is there, or will be; so it is where it does nothing but return a
+    /// value.
+    fn has_performed(&self, object: ObjectId) -> bool {
+        let attempt = self.attempts.get(&object);
+        let with_effects = attempt.filter(|attempt| attempt.has_effects);
+        with_effects.is_none_or(|attempt| !attempt.is_over || self.performed.contains_key(&object))
+    }
+
+    /// Whether the effects of a task that has a value are there.
+    pub(crate) fn is_in_effect(&self, task: TaskId) -> bool {
+        self.latest(task)
+            .is_none_or(|object| self.has_performed(object))
     }
 
     pub(crate) fn drains(&mut self, worker: WorkerId) {
@@ -120,12 +167,20 @@ impl Oracle {
     }
 
     /// The scheduler is told something by a worker.
-    pub(crate) fn heard(&mut self, worker: WorkerId, report: &Report, now: Duration) {
+    pub(crate) fn heard(
+        &mut self,
+        worker: WorkerId,
+        report: &Report,
+        now: Duration,
+    ) -> Result<(), String> {
         if let Report::Unavailable { .. } | Report::CopyFailed { .. } = report {
             self.unfetched = Some(now);
         }
+        if let Report::Finished { object, .. } = report {
+            self.must_have_relied(worker, *object)?;
+        }
         let Some(held) = self.held.get_mut(&worker) else {
-            return;
+            return Ok(());
         };
         let over = match report {
             Report::Finished { object, value, .. } => {
@@ -134,6 +189,9 @@ impl Oracle {
                 }
                 if let Some(attempt) = self.attempts.get_mut(object) {
                     attempt.has_finished = true;
+                    if attempt.has_effects {
+                        self.performed.insert(*object, worker);
+                    }
                     if value.nbytes <= INLINE as u64 {
                         self.small.extend(attempt.function);
                     }
@@ -149,32 +207,50 @@ impl Oracle {
             Report::Stored { object, nbytes } => {
                 held.insert(*object, *nbytes);
                 self.arrived(worker);
-                return;
+                return Ok(());
             }
             Report::Gone(object) => {
                 held.remove(object);
-                return;
+                return Ok(());
             }
             Report::Seceded(object) | Report::Rejoined(object) => {
                 if let Some(attempt) = self.attempts.get_mut(object) {
                     attempt.has_seceded = matches!(report, Report::Seceded(_));
                 }
-                return;
+                return Ok(());
             }
             Report::Health { managed, .. } => {
                 if let Some(memory) = self.memory.get_mut(&worker) {
                     memory.managed = *managed;
                     memory.held_then = held.values().sum();
                 }
-                return;
+                return Ok(());
             }
-            _ => return,
+            _ => return Ok(()),
         };
         if let Some(attempt) = self.attempts.get_mut(over) {
             attempt.is_over = true;
         }
         if let Report::Finished { .. } = report {
             self.arrived(worker);
+        }
+        Ok(())
+    }
+
+    /// A task that ends has relied on what others did, which must be there by now.
+    fn must_have_relied(&self, worker: WorkerId, object: ObjectId) -> Result<(), String> {
+        let counts = |attempt: &&Attempted| {
+            attempt.worker == worker && !attempt.is_over && !attempt.is_cancelled
+        };
+        let Some(attempt) = self.attempts.get(&object).filter(counts) else {
+            return Ok(());
+        };
+        let mut reads = attempt.reads.iter();
+        match reads.find(|&&input| !self.has_performed(input)) {
+            Some(input) => Err(format!(
+                "{object:?} has read {input:?}, whose effects are gone, and ends"
+            )),
+            None => Ok(()),
         }
     }
 
@@ -222,8 +298,15 @@ impl Oracle {
                 {
                     return Err(format!("{object:?} is assigned before {before:?} is over"));
                 }
+                self.redone += u64::from(self.undone.remove(&object.task));
                 let (mut fetches, mut finds) = (Vec::new(), Vec::new());
                 for input in &assignment.inputs {
+                    if !self.has_performed(input.object) {
+                        return Err(format!(
+                            "{object:?} is to read {:?}, whose effects are gone",
+                            input.object
+                        ));
+                    }
                     match &input.place {
                         Place::Inline(_) => {}
                         Place::Here => {
@@ -253,11 +336,13 @@ impl Oracle {
                         worker,
                         key,
                         function,
+                        has_effects: key.is_some_and(|key| self.with_effects.contains(&key)),
                         is_over: false,
                         is_cancelled: false,
                         has_finished: false,
                         has_seceded: false,
                         is_ahead: true,
+                        reads: assignment.inputs.iter().map(|input| input.object).collect(),
                         fetches,
                         finds,
                     },
@@ -306,6 +391,9 @@ impl Oracle {
         {
             return Err(format!("{task:?} is finished, and {object:?} is not"));
         }
+        if !self.is_in_effect(task) {
+            return Err(format!("{task:?} is finished, and its effects are gone"));
+        }
         if let Some(holder) = holder {
             let holds = |held: &BTreeMap<ObjectId, u64>| held.keys().any(|o| o.task == task);
             if !self.held.get(&holder).is_some_and(holds) {
@@ -326,6 +414,7 @@ impl Oracle {
     pub(crate) fn forgotten(&mut self, task: TaskId) {
         self.told.retain(|&(_, other)| other != task);
         self.latest.remove(&task);
+        self.undone.remove(&task);
     }
 
     fn latest(&self, task: TaskId) -> Option<ObjectId> {

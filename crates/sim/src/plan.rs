@@ -40,6 +40,12 @@ pub enum Mutation {
     Search,
     /// The scheduler does not ask clients for values that they keep.
     Keeping,
+    /// The scheduler takes what a task with effects did for there when its worker is lost.
+    Effects,
+    /// The scheduler takes it for there when it is told that it is gone, if the value is small.
+    Invalidation,
+    /// The scheduler lets those go on that rely on what is gone.
+    Recall,
     /// A worker answers a request for a value with what any attempt of the task returned.
     PeerAttempt,
     /// A running task reads its inputs when it ends, not when it begins.
@@ -50,7 +56,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every guard that can be switched off.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Incarnation,
         Self::Attempt,
         Self::Retraction,
@@ -60,6 +66,9 @@ impl Mutation {
         Self::Scarcity,
         Self::Search,
         Self::Keeping,
+        Self::Effects,
+        Self::Invalidation,
+        Self::Recall,
         Self::PeerAttempt,
         Self::Pin,
         Self::EarlyStop,
@@ -78,6 +87,9 @@ impl Mutation {
             Self::Scarcity => "scarcity",
             Self::Search => "search",
             Self::Keeping => "keeping",
+            Self::Effects => "effects",
+            Self::Invalidation => "invalidation",
+            Self::Recall => "recall",
             Self::PeerAttempt => "peer-attempt",
             Self::Pin => "pin",
             Self::EarlyStop => "early-stop",
@@ -95,6 +107,9 @@ impl Mutation {
             scarcity: self != Self::Scarcity,
             search: self != Self::Search,
             keeping: self != Self::Keeping,
+            effects: self != Self::Effects,
+            invalidation: self != Self::Invalidation,
+            recall: self != Self::Recall,
         }
     }
 }
@@ -199,8 +214,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn draw(random: &mut Random, mutation: Mutation) -> Self {
-        // Another stream, so that what is drawn from it leaves the rest of the plan alone.
+        // Other streams, so that what is drawn from them leaves the rest of the plan alone.
         let mut other = Random::new(random.clone().next());
+        let mut effects = Random::new(other.clone().next());
         let is_large = random.chance(3);
         let count = match is_large {
             true => random.between(5, 12) as usize,
@@ -261,12 +277,21 @@ impl Plan {
             universe.add_graph(random, &traits);
         }
         universe.add_waits(&mut other, &traits);
+        let percent = effects.pick(&[0, 0, 10, 50]);
+        universe.add_effects(&mut effects, percent);
         let low = random.pick(&[10, 100, 1_000]);
         let clients = (0..random.pick(&[1, 1, 2, 3]))
             .map(|_| random.micros(0, span / 3))
             .collect::<Vec<_>>();
         let most = if is_large { 40 } else { 10 };
-        let faults = faults(random, &machines, clients.len(), span, most);
+        let mut faults = faults(random, &machines, clients.len(), span, most);
+        if percent > 0 {
+            // The plane that relies on effects finds more of them gone than workers are lost.
+            let gone = (0..effects.below(4)).map(|_| effects.micros(span / 20, span));
+            let gone: Vec<_> = gone.map(|at| (at, Fault::Invalidate)).collect();
+            faults.extend(gone);
+            faults.sort_by_key(|(at, _)| *at);
+        }
         Self {
             config: Config {
                 allowed_losses: random.between(0, 4) as u32,

@@ -234,9 +234,9 @@ impl World {
     /// A plane says that the values of some tasks are gone.
     pub(crate) fn invalidate(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
-        self.oracle.has_invalidated = true;
         let tasks: Vec<_> = self.server.tasks.values().copied().collect();
         let tasks = self.random.some(&tasks, 20);
+        self.oracle.invalidated(&tasks);
         self.core_event(Event::Invalidate(tasks))
     }
 
@@ -283,7 +283,7 @@ impl World {
         let mut effects = Effects::default();
         for (worker, report) in std::mem::take(&mut self.server.together) {
             self.tell(|| format!("scheduler hears {worker:?} report {report:?}"));
-            self.oracle.heard(worker, &report, self.now);
+            self.oracle.heard(worker, &report, self.now)?;
             let core = &mut self.server.core;
             core.handle_reports(worker, std::iter::once(report), self.now, &mut effects);
             self.perform_all(&mut effects)?;

@@ -154,6 +154,7 @@ impl World {
                 retries: spec.retries,
                 constraint: spec.constraint,
                 actor: spec.is_actor,
+                effects: spec.has_effects,
             });
         }
         for key in &own {

@@ -44,6 +44,8 @@ pub(crate) struct Spec {
     pub(crate) is_actor: bool,
     /// Nobody else can be sent the value.
     pub(crate) is_immovable: bool,
+    /// The task does more than return a value.
+    pub(crate) has_effects: bool,
     pub(crate) inputs: Vec<Key>,
     pub(crate) nbytes: u64,
     pub(crate) duration: Duration,
@@ -167,6 +169,20 @@ impl Universe {
         }
     }
 
+    /// Has some tasks do more than return a value, as the transfers of a shuffle do.
+    pub(crate) fn add_effects(&mut self, random: &mut Random, percent: u64) {
+        for spec in &mut self.specs {
+            spec.has_effects = random.chance(percent) && !spec.is_data && !spec.is_actor;
+        }
+    }
+
+    /// The keys whose tasks do that.
+    pub(crate) fn with_effects(&self) -> BTreeSet<Key> {
+        let keys = (0..).map(Key).zip(&self.specs);
+        let with_effects = keys.filter(|(_, spec)| spec.has_effects);
+        with_effects.map(|(key, _)| key).collect()
+    }
+
     fn keys_from(&self, first: usize) -> Vec<Key> {
         (first..self.specs.len()).map(|n| Key(n as u32)).collect()
     }
@@ -228,6 +244,7 @@ impl Universe {
             is_data,
             is_actor,
             is_immovable: kind == Kind::Task && is_large && random.chance(traits.immovable),
+            has_effects: false,
             inputs,
             nbytes,
             duration: random.micros(1, traits.longest),

@@ -6,7 +6,7 @@ use treadle_types::WorkerId;
 
 use crate::client::Standing;
 use crate::process::Process;
-use crate::universe::Key;
+use crate::universe::{Key, recipe};
 use crate::world::World;
 
 impl World {
@@ -94,6 +94,10 @@ impl World {
                         if inline.is_none() && holders.is_empty() {
                             return Err(format!("{:?} is finished, and nowhere", future.key));
                         }
+                        if !self.oracle.is_in_effect(task) {
+                            let key = future.key;
+                            return Err(format!("{key:?} is wanted, and its effects are gone"));
+                        }
                     }
                     Standing::Failed => self.summary.failed += 1,
                     Standing::Cancelled => self.summary.cancelled += 1,
@@ -101,7 +105,24 @@ impl World {
             }
         }
         self.verify_kept()?;
+        self.verify_lineage()?;
         self.verify_values()
+    }
+
+    /// A task with effects can run again, as long as it is known.
+    fn verify_lineage(&self) -> Result<(), String> {
+        for (&key, &task) in &self.server.tasks {
+            let spec = self.plan.universe.spec(key);
+            let view = self.server.core.task(task);
+            let Some(view) = view.filter(|_| spec.has_effects) else {
+                continue;
+            };
+            let inputs = view.inputs().map(|input| self.server.keys.get(&input));
+            if !inputs.eq(spec.inputs.iter().map(Some)) || view.recipe() != recipe(key) {
+                return Err(format!("{key:?} has effects, and could not run again"));
+            }
+        }
+        Ok(())
     }
 
     /// Clients keep what the scheduler believes that they keep, and nothing else.

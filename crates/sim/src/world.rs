@@ -121,6 +121,8 @@ pub struct Summary {
     pub again: u64,
     /// Values that could not be read any more.
     pub gone: u64,
+    /// Tasks that ran again since what they did beside their value was gone.
+    pub redone: u64,
 }
 
 pub(crate) struct World {
@@ -235,6 +237,7 @@ impl World {
             self.schedule(Duration::ZERO, Item::Leave(client));
         }
         self.settle()?;
+        self.summary.redone = self.oracle.redone;
         self.verify_emptiness()
     }
 

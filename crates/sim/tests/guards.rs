@@ -33,6 +33,9 @@ fn without_a_guard_an_invariant_breaks() {
         (Mutation::Scarcity, 500, &["has had a free slot"]),
         (Mutation::Search, 5_000, &["has had a free slot"]),
         (Mutation::Keeping, 100, &["is lost, and"]),
+        (Mutation::Effects, 200, &["effects are gone"]),
+        (Mutation::Invalidation, 200, &["effects are gone"]),
+        (Mutation::Recall, 200, &["effects are gone, and ends"]),
         (Mutation::PeerAttempt, 500, &["and gets Copied"]),
         (Mutation::Pin, 20, &["ends without its input"]),
         (

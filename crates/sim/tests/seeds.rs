@@ -20,6 +20,7 @@ fn add(sum: &mut Summary, one: &Summary) {
     sum.gone += one.gone;
     sum.given_back += one.given_back;
     sum.immovable += one.immovable;
+    sum.redone += one.redone;
 }
 
 #[test]
@@ -53,6 +54,7 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.gone, 20),
         (sum.given_back, 500),
         (sum.immovable, 50),
+        (sum.redone, 500),
     ];
     for (index, (count, expected)) in happened.into_iter().enumerate() {
         assert!(count >= expected, "too little of number {index}: {sum:?}");

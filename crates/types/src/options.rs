@@ -37,4 +37,9 @@ pub struct Options {
     pub constraint: u32,
     /// The value is an actor: it stays on the worker that made it, and no copy is made.
     pub actor: bool,
+    /// The task does more than return a value, and those that read the value rely on that: it sends
+    /// rows to other workers, say. What it did counts as gone when the worker that ran it is lost, or
+    /// when somebody says so. Then the task runs again if its value is needed, however small that is,
+    /// and those that read the value and have not ended begin anew.
+    pub effects: bool,
 }

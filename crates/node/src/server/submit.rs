@@ -328,6 +328,7 @@ impl Hub {
                 retries: set.retries,
                 constraint,
                 actor: set.actor,
+                effects: set.effects,
             }
         });
         let options = options.collect();

@@ -50,7 +50,7 @@ pub(super) fn cost(batch: &Batch) -> usize {
     let names = |set: &TaskOptions| {
         let workers = set.workers.iter().map(|name| name.len() + 6);
         let resources = set.resources.iter().map(|(name, _)| name.len() + 20);
-        24 + workers.sum::<usize>() + resources.sum::<usize>()
+        26 + workers.sum::<usize>() + resources.sum::<usize>()
     };
     let sets = batch.option_sets.iter().map(names).sum::<usize>();
     200 + blobs(&batch.keys) + blobs(&batch.recipes) + 30 * batch.tasks.len() + 5 * numbers + sets
@@ -116,6 +116,7 @@ fn put_options(options: &TaskOptions) -> proto::TaskOptions {
         allow_other: options.allow_other,
         resources: put_resources(&options.resources),
         actor: options.actor,
+        effects: options.effects,
     }
 }
 
@@ -127,6 +128,7 @@ fn get_options(options: proto::TaskOptions) -> TaskOptions {
         allow_other: options.allow_other,
         resources: get_resources(options.resources),
         actor: options.actor,
+        effects: options.effects,
     }
 }
 

@@ -329,15 +329,17 @@ fn options() -> impl Strategy<Value = TaskOptions> {
         any::<bool>(),
         resources(),
         any::<bool>(),
+        any::<bool>(),
     )
         .prop_map(
-            |(priority, retries, workers, allow_other, resources, actor)| TaskOptions {
+            |(priority, retries, workers, allow_other, resources, actor, effects)| TaskOptions {
                 priority,
                 retries,
                 workers,
                 allow_other,
                 resources,
                 actor,
+                effects,
             },
         )
 }

@@ -49,6 +49,11 @@ impl Spec {
         self
     }
 
+    pub(crate) fn with_effects(mut self) -> Self {
+        self.options.effects = true;
+        self
+    }
+
     pub(crate) fn function(mut self, function: u32) -> Self {
         self.function = function;
         self

@@ -12,6 +12,7 @@ mod loss;
 mod memory;
 mod model;
 mod overtaking;
+mod performed;
 mod placement;
 mod reruns;
 mod resources;

@@ -312,6 +312,9 @@ impl Model {
             if kind % 64 == 6 {
                 spec = spec.actor();
             }
+            if kind % 8 < 2 {
+                spec = spec.with_effects();
+            }
             if kind % 2 == 0 {
                 self.cluster.size(id, 5_000);
             } else {

@@ -1,0 +1,70 @@
+//! Tasks with effects: those that do more than return a value, as the transfers of a shuffle do, which
+//! send rows to other workers. What they did can be lost while their value is not. So they keep what
+//! led to a small value, too, and run again.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use treadle_types::{TaskId, WorkerId};
+
+use crate::Effects;
+use crate::scheduler::Scheduler;
+use crate::task::{Flags, Phase};
+
+/// What is known of a task with effects beside its value, as long as it has one.
+#[derive(Debug)]
+pub(crate) struct Performed {
+    /// Who ran it.
+    pub(crate) worker: WorkerId,
+    /// Its recipe, where the value has taken that one's place.
+    pub(crate) recipe: Option<Bytes>,
+}
+
+impl Scheduler {
+    /// A task with effects has no value any more: its recipe is where it was before.
+    pub(crate) fn forget_performed(&mut self, id: TaskId) {
+        if self.tasks[id].flags.has(Flags::EFFECTS)
+            && let Some(performed) = self.performed.remove(&id)
+            && let Some(recipe) = performed.recipe
+        {
+            self.tasks[id].payload = recipe;
+        }
+    }
+
+    /// A worker is gone, and with it what its tasks with effects did. Copies of their values do not
+    /// help.
+    pub(crate) fn lose_performed(&mut self, worker: WorkerId, effects: &mut Effects) {
+        if !self.config.guards.effects {
+            return;
+        }
+        let performed = self.performed.iter();
+        let lost = performed.filter(|(_, performed)| performed.worker == worker);
+        let lost: Vec<TaskId> = lost.map(|(&id, _)| id).collect();
+        for id in lost {
+            self.drop_holders(id, effects);
+            self.lose(id, worker, effects);
+        }
+    }
+
+    /// Values are gone, says the plane that made them.
+    pub(crate) fn invalidate(&mut self, tasks: &[TaskId], effects: &mut Effects) {
+        for &id in tasks {
+            if let Some(worker) = self.source(id) {
+                self.drop_holders(id, effects);
+                self.lose(id, worker, effects);
+            }
+        }
+    }
+
+    /// A worker that a value came from, if the value can be lost: one that has it, or ran the task.
+    fn source(&self, id: TaskId) -> Option<WorkerId> {
+        let task = self.tasks.get(id)?;
+        match task.phase {
+            Phase::Memory { inline: false, .. } => task.holders.last().map(|holder| holder.worker),
+            Phase::Memory { inline: true, .. } if self.config.guards.invalidation => {
+                self.performed.get(&id).map(|performed| performed.worker)
+            }
+            _ => None,
+        }
+    }
+}

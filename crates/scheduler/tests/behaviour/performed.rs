@@ -1,0 +1,254 @@
+//! Tasks with effects: what they did can be lost while their small value is not, and they run again.
+
+use bytes::Bytes;
+use treadle_scheduler::{Event, Notice, State};
+use treadle_types::{Cause, Command, TaskId, WorkerId};
+
+use crate::cluster::*;
+
+/// The sending half of a shuffle: two sources of much data, a transfer of each, and a barrier that
+/// reads the transfers, and alone is wanted.
+struct Shuffle {
+    sources: Vec<TaskId>,
+    transfers: Vec<TaskId>,
+    barrier: TaskId,
+}
+
+impl Shuffle {
+    /// Runs it: the transfers on workers 0 and 1, the rest on worker 2.
+    fn run(cluster: &mut Cluster) -> Self {
+        let ids: Vec<_> = (0..5).map(|_| cluster.scheduler.allocate()).collect();
+        let specs = vec![
+            reads(&[]).on(&[2]),
+            reads(&[]).on(&[2]),
+            reads(&ids[..1]).with_effects().on(&[0]).or_others(),
+            reads(&ids[1..2]).with_effects().on(&[1]).or_others(),
+            reads(&ids[2..4]).with_effects().on(&[2]).or_others(),
+        ];
+        cluster.submit_as(C, &ids, specs, &ids[4..]);
+        cluster.size(ids[0], 5_000);
+        cluster.size(ids[1], 5_000);
+        cluster.run();
+        Self {
+            sources: ids[..2].to_vec(),
+            transfers: ids[2..4].to_vec(),
+            barrier: ids[4],
+        }
+    }
+
+    /// How often the sources, the transfers and the barrier ran.
+    fn runs(&self, cluster: &Cluster) -> [Vec<usize>; 3] {
+        [&self.sources, &self.transfers, &vec![self.barrier]].map(|tasks| {
+            let runs = tasks.iter().map(|&task| cluster.assigned(task).len());
+            runs.collect()
+        })
+    }
+}
+
+fn lose_as_told(cluster: &mut Cluster, worker: u32) {
+    let worker = WorkerId(worker);
+    cluster.nodes.remove(&worker);
+    let cause = Cause::Drained;
+    cluster.event(Event::WorkerLost { worker, cause });
+}
+
+#[test]
+fn recipe_and_inputs_stay_beside_a_small_value() {
+    let mut cluster = Cluster::new(3, 1);
+    let shuffle = Shuffle::run(&mut cluster);
+    let barrier = cluster.scheduler.task(shuffle.barrier).expect("wanted");
+    assert_eq!(barrier.inline(), Some(Bytes::from_static(b"value")));
+    assert_eq!(barrier.recipe(), Bytes::from_static(b"recipe"));
+    assert_eq!(barrier.inputs().collect::<Vec<_>>(), shuffle.transfers);
+    // What the transfers have read is not needed any more; its recipe could be.
+    assert_eq!(cluster.state(shuffle.transfers[0]), State::Memory);
+    assert_eq!(cluster.state(shuffle.sources[0]), State::Released);
+    cluster.unwant(&[shuffle.barrier]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_plane_can_say_that_effects_are_gone() {
+    for turned in [false, true] {
+        let mut cluster = Cluster::new(3, 1);
+        let shuffle = Shuffle::run(&mut cluster);
+        let mut gone = vec![shuffle.transfers[0], shuffle.barrier];
+        if turned {
+            gone.reverse();
+        }
+        cluster.event(Event::Invalidate(gone));
+        assert_eq!(cluster.last_notice(shuffle.barrier), Some(&Notice::Pending));
+        cluster.run();
+        assert_eq!(cluster.state(shuffle.barrier), State::Memory);
+        // The value has not taken the recipe's place for good.
+        let other = |command: &Command| match command {
+            Command::Assign(assignment) => assignment.recipe != "recipe",
+            _ => false,
+        };
+        assert_eq!(cluster.count(other), 0);
+        // What the other transfer did is still there.
+        assert_eq!(shuffle.runs(&cluster), [vec![2, 1], vec![2, 1], vec![2]]);
+        cluster.unwant(&[shuffle.barrier]);
+        cluster.run();
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn small_values_of_other_tasks_cannot_be_gone() {
+    let mut cluster = Cluster::new(1, 1);
+    let task = cluster.one(reads(&[]));
+    cluster.run();
+    cluster.event(Event::Invalidate(vec![task]));
+    cluster.run();
+    assert_eq!(cluster.state(task), State::Memory);
+    assert_eq!(cluster.assigned(task).len(), 1);
+}
+
+#[test]
+fn effects_go_with_the_worker_that_ran_the_task() {
+    for lose in [Cluster::lose, lose_as_told] {
+        let mut cluster = Cluster::new(2, 1);
+        let task = cluster.one(reads(&[]).with_effects().on(&[0]).or_others());
+        cluster.run();
+        lose(&mut cluster, 0);
+        assert_eq!(cluster.last_notice(task), Some(&Notice::Pending));
+        // Who reads it waits for the second run, and is told what that returned.
+        let reader = cluster.one(reads(&[task]).on(&[7]).or_others());
+        assert_eq!(cluster.state(reader), State::Waiting);
+        cluster.run();
+        assert_eq!(cluster.assigned(task), [WorkerId(0), WorkerId(1)]);
+        assert_eq!(cluster.state(reader), State::Memory);
+        let object = cluster.scheduler.task(task).expect("wanted").object();
+        let reads_it = |command: &Command| {
+            matches!(command, Command::Assign(assignment)
+                if assignment.inputs.iter().any(|input| input.object == object))
+        };
+        assert_eq!(cluster.count(reads_it), 1);
+    }
+}
+
+#[test]
+fn a_reader_that_has_not_run_has_them_again() {
+    let mut cluster = Cluster::new(2, 1);
+    let ids: Vec<_> = (0..2).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![
+        reads(&[]).with_effects().on(&[0]).or_others(),
+        reads(&ids[..1]).on(&[9]),
+    ];
+    cluster.submit_as(C, &ids, specs, &ids[1..]);
+    cluster.run();
+    assert_eq!(cluster.state(ids[1]), State::Ready);
+    cluster.lose(0);
+    assert_eq!(cluster.state(ids[1]), State::Waiting);
+    cluster.run();
+    assert_eq!(cluster.assigned(ids[0]), [WorkerId(0), WorkerId(1)]);
+    cluster.join(9, profile(9, 1));
+    cluster.run();
+    assert_eq!(cluster.state(ids[1]), State::Memory);
+    assert_eq!(cluster.state(ids[0]), State::Forgotten);
+}
+
+#[test]
+fn who_has_not_ended_begins_anew() {
+    let mut cluster = Cluster::new(2, 1);
+    let ids: Vec<_> = (0..4).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![
+        reads(&[]).with_effects().on(&[0]).or_others(),
+        reads(&ids[..1]).on(&[1]),
+        reads(&ids[..1]).on(&[1]),
+        reads(&ids[2..3]).on(&[1]),
+    ];
+    cluster.submit_as(C, &ids, specs, &ids[1..]);
+    cluster.start_all();
+    cluster.end(ids[0]);
+    cluster.deliver();
+    cluster.start_all();
+    // One runs, one is queued behind it, and the last one was sent ahead.
+    for reader in &ids[1..] {
+        assert_eq!(cluster.state(*reader), State::Assigned);
+    }
+    cluster.lose(0);
+    assert_eq!(cluster.count(|c| matches!(c, Command::Cancel(_))), 3);
+    cluster.run();
+    for reader in &ids[1..] {
+        assert_eq!(cluster.state(*reader), State::Memory);
+    }
+    assert_eq!(cluster.assigned(ids[0]), [WorkerId(0), WorkerId(1)]);
+}
+
+#[test]
+fn what_nobody_needs_does_not_run_again() {
+    let mut cluster = Cluster::new(3, 1);
+    let shuffle = Shuffle::run(&mut cluster);
+    cluster.lose(0);
+    cluster.lose(1);
+    cluster.run();
+    // The barrier has read the transfers, and they are wanted by nobody.
+    assert_eq!(shuffle.runs(&cluster), [vec![1, 1], vec![1, 1], vec![1]]);
+    assert_eq!(cluster.state(shuffle.transfers[0]), State::Released);
+    assert_eq!(cluster.state(shuffle.barrier), State::Memory);
+    // Until the barrier has to run again.
+    cluster.join(3, profile(2, 1));
+    cluster.lose(2);
+    cluster.run();
+    assert_eq!(cluster.state(shuffle.barrier), State::Memory);
+    assert_eq!(shuffle.runs(&cluster), [vec![2, 2], vec![2, 2], vec![2]]);
+}
+
+#[test]
+fn a_large_value_that_nobody_needs_is_dropped_as_others_are() {
+    let mut cluster = Cluster::new(1, 1);
+    let ids: Vec<_> = (0..2).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![reads(&[]).with_effects(), reads(&ids[..1])];
+    cluster.submit_as(C, &ids, specs, &ids[1..]);
+    cluster.size(ids[0], 5_000);
+    cluster.size(ids[1], 5_000);
+    cluster.run();
+    assert_eq!(cluster.state(ids[0]), State::Released);
+}
+
+#[test]
+fn copies_of_the_value_do_not_help() {
+    let mut cluster = Cluster::new(3, 1);
+    let task = cluster.one(reads(&[]).with_effects().on(&[0]));
+    cluster.size(task, 5_000);
+    cluster.run();
+    let replicate = |copies| Event::Replicate {
+        tasks: vec![task],
+        copies,
+        among: Vec::new(),
+    };
+    cluster.event(replicate(2));
+    cluster.run();
+    // A third one is on its way, and comes too late.
+    cluster.event(replicate(3));
+    cluster.lose(0);
+    assert_eq!(cluster.last_notice(task), Some(&Notice::Pending));
+    cluster.run();
+    assert_eq!(cluster.state(task), State::Ready);
+    cluster.join(3, profile(0, 1));
+    cluster.run();
+    assert_eq!(cluster.assigned(task), [WorkerId(0), WorkerId(3)]);
+    assert_eq!(cluster.holders(task), [WorkerId(3)]);
+    cluster.unwant(&[task]);
+    cluster.run();
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_value_that_a_client_brings_has_none() {
+    let mut cluster = Cluster::new(0, 0);
+    let task = cluster.one(reads(&[]).with_effects());
+    cluster.event(Event::Put {
+        client: C,
+        task,
+        nbytes: 5,
+        inline: Some(Bytes::from_static(b"value")),
+        class: Bytes::new(),
+        holders: Vec::new(),
+        kept: false,
+    });
+    cluster.event(Event::Invalidate(vec![task]));
+    assert_eq!(cluster.state(task), State::Memory);
+}

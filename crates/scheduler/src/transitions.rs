@@ -503,18 +503,7 @@ impl Scheduler {
         let gone = (is_put && !self.is_kept(id)) || task.flags.has(Flags::ACTOR);
         let name = self.workers.name(worker);
         let name = name.unwrap_or(treadle_types::Symbol(0));
-        // Who was sent to a worker may have the value. That is enough, unless there is more to it.
-        let recalls = self.config.guards.recall && self.tasks[id].flags.has(Flags::EFFECTS);
-        for index in 0..self.tasks[id].dependents.len() {
-            let dependent = self.tasks[id].dependents[index].task;
-            if self.tasks[dependent].phase.is_active() {
-                match recalls {
-                    true => self.leave(dependent, effects),
-                    false => self.dequeue(dependent),
-                }
-                self.tasks[dependent].missing += 1;
-            }
-        }
+        let recalled = self.hold_up_readers(id, effects);
         if gone {
             let failure = Failure::DataLost {
                 task: id,
@@ -529,12 +518,37 @@ impl Scheduler {
         // A copy that turns up would not bring back what the task did beside it.
         let revives = !self.tasks[id].flags.has(Flags::EFFECTS);
         self.tasks[id].flags.put(Flags::LOST, revives);
+        for reader in recalled {
+            // Another input may have failed while it ran.
+            self.await_inputs(reader);
+        }
         if self.tasks[id].is_needed() {
             self.notify(id, Notice::Pending, effects);
             self.activate(id);
         } else {
             self.work.unneeded.push(id);
         }
+    }
+
+    /// Those that read a value that is gone wait for it. Who was sent to a worker may have it, and goes
+    /// on, unless there is more to it than the value: then it is cancelled there, and returned.
+    fn hold_up_readers(&mut self, id: TaskId, effects: &mut Effects) -> Vec<TaskId> {
+        let recalls = self.config.guards.recall && self.tasks[id].flags.has(Flags::EFFECTS);
+        let mut recalled = Vec::new();
+        for index in 0..self.tasks[id].dependents.len() {
+            let dependent = self.tasks[id].dependents[index].task;
+            let phase = self.tasks[dependent].phase;
+            if !phase.is_active() {
+                continue;
+            }
+            if recalls && phase.run().is_some() {
+                self.end_stay(dependent, false, effects);
+                recalled.push(dependent);
+            }
+            self.dequeue(dependent);
+            self.tasks[dependent].missing += 1;
+        }
+        recalled
     }
 
     /// A copy of a lost value has turned up, before another attempt began.

@@ -67,8 +67,12 @@ fn seeds_that_failed_pass() {
     // A task was sent to where an input is that cannot travel, which it may not run at; a report
     // that a value is stored passed the command to release it, twice; a task was taken back for a
     // worker again and again, and did not come there; cancelled tasks ran where a slot was counted as
-    // free; a task was asked back for a more urgent one that its worker did not take, again and again.
-    for seed in [297_686, 442_894, 311_289, 206_189, 596_317, 684_106, 56_043] {
+    // free; a task was asked back for a more urgent one that its worker did not take, again and again;
+    // a reader of effects that are gone was called back, and one of its inputs had failed.
+    let seeds = [
+        297_686, 442_894, 311_289, 206_189, 596_317, 684_106, 56_043, 1_014_663, 1_028_858,
+    ];
+    for seed in seeds {
         if let Err(failure) = simulate(seed, Mutation::None, false) {
             panic!("{failure}");
         }

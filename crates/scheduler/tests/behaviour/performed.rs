@@ -178,6 +178,34 @@ fn who_has_not_ended_begins_anew() {
 }
 
 #[test]
+fn who_has_not_ended_fails_if_it_cannot_begin_anew() {
+    let mut cluster = Cluster::new(3, 1);
+    let data = cluster.scheduler.allocate();
+    cluster.event(Event::Put {
+        client: C,
+        task: data,
+        nbytes: 5_000,
+        inline: None,
+        class: Bytes::new(),
+        holders: vec![WorkerId(0)],
+        kept: false,
+    });
+    let object = cluster.scheduler.task(data).expect("wanted").object();
+    let holder = cluster.nodes.get_mut(&WorkerId(0)).expect("there");
+    holder.store.insert(object);
+    let task = cluster.one(reads(&[]).with_effects().on(&[1]));
+    cluster.run();
+    let reader = cluster.one(reads(&[data, task]).on(&[2]));
+    cluster.start_all();
+    // It has fetched the data, and the scheduler has not heard.
+    cluster.lose(0);
+    assert_eq!(cluster.state(data), State::Failed);
+    assert_eq!(cluster.state(reader), State::Assigned);
+    cluster.lose(1);
+    assert_eq!(cluster.state(reader), State::Failed);
+}
+
+#[test]
 fn what_nobody_needs_does_not_run_again() {
     let mut cluster = Cluster::new(3, 1);
     let shuffle = Shuffle::run(&mut cluster);

@@ -138,7 +138,9 @@ def test_a_worker_that_can_removes_its_own(worker, tmp_path, end):
 
 
 def test_a_worker_that_is_replaced_leaves_nothing(new_client, tmp_path):
-    client = new_client(workers=1, memory_limit=LIMIT, local_directory=str(tmp_path))
+    client = new_client(
+        workers=1, threads_per_worker=1, memory_limit=LIMIT, local_directory=str(tmp_path)
+    )
     (process,) = client.cluster.workers.values()
     for _ in range(3):
         futures = spill(client)
@@ -158,7 +160,9 @@ CLUSTER = """
 import os, sys, time
 import treadle
 if __name__ == "__main__":
-    client = treadle.Client(workers=1, memory_limit={limit!r}, local_directory={directory!r})
+    client = treadle.Client(
+        workers=1, threads_per_worker=1, memory_limit={limit!r}, local_directory={directory!r}
+    )
     futures = client.map(lambda number: bytes([number]) * {block}, range(8))
     client.gather(client.map(len, futures))
     child = os.fork()

@@ -60,6 +60,8 @@ pub struct Stock {
     pub used: u64,
     /// What it takes beside them.
     pub rest: u64,
+    /// All that it takes.
+    pub process: u64,
 }
 
 /// Where a consumer stands.
@@ -112,14 +114,17 @@ impl Ledger {
         }
     }
 
-    /// Tells what the consumers keep of a process that takes so many bytes from what it takes beside
-    /// them.
-    pub fn stock(&self, process: u64) -> Stock {
+    /// Tells what the consumers keep of a process from what it takes beside them. `process` measures
+    /// what it takes, in bytes. It is called after they were asked: what they give back meanwhile must
+    /// not look like memory that the rest takes.
+    pub fn stock(&self, process: impl FnOnce() -> u64) -> Stock {
         let usages = self.copy().into_iter().map(|entry| entry.consumer.usage());
         let used = usages.fold(0, |sum: u64, usage| sum.saturating_add(usage.used()));
+        let process = process();
         Stock {
             used,
             rest: process.saturating_sub(used),
+            process,
         }
     }
 
@@ -263,16 +268,38 @@ mod tests {
         let _payloads = ledger.register("broadcast payloads", payloads.clone());
         for (kept, rest, target) in [(0, 0, 900), (500, 300, 600), (5000, 300, 600), (9, 950, 0)] {
             values.keeps(Usage::reclaimable(kept));
-            let stock = ledger.stock(kept + 100 + rest);
             let used = kept + 100;
-            assert_eq!(stock, Stock { used, rest });
+            let process = used + rest;
+            let stock = ledger.stock(|| process);
+            assert_eq!(
+                stock,
+                Stock {
+                    used,
+                    rest,
+                    process
+                }
+            );
             ledger.share(BUDGET, stock.rest);
             assert_eq!(values.target(), target);
         }
         // Mapped pages of others can make the measured process smaller than what is kept.
-        assert_eq!(ledger.stock(3), Stock { used: 109, rest: 0 });
+        let stock = ledger.stock(|| 3);
+        assert_eq!((stock.used, stock.rest), (109, 0));
         ledger.share(BUDGET, u64::MAX);
         assert_eq!((values.target(), payloads.target()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_given_back_while_the_process_is_measured_is_not_the_rest() {
+        let ledger = Ledger::new();
+        let values = Shelf::new(Usage::reclaimable(300));
+        let _values = ledger.register("values", Arc::<Shelf>::clone(&values));
+        let stock = ledger.stock(|| {
+            // A value goes to disk.
+            values.keeps(Usage::reclaimable(200));
+            200 + 50
+        });
+        assert_eq!(stock.rest, 0, "{stock:?}");
     }
 
     #[test]

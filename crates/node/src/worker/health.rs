@@ -48,13 +48,16 @@ pub struct Health {
 
 impl Health {
     pub(super) fn of(inner: &Inner) -> Self {
-        // What this process made.
-        let shared = Segments::global().stats();
-        let in_use = resident().unwrap_or(0) + shared.live_bytes as u64;
-        let stock = inner.memory.ledger.stock(in_use);
+        let mut idle = 0;
+        let stock = inner.memory.ledger.stock(|| {
+            // What this process made.
+            let shared = Segments::global().stats();
+            idle = shared.idle_bytes as u64;
+            resident().unwrap_or(0) + shared.live_bytes as u64
+        });
         Self {
             managed: stock.used,
-            process: in_use + shared.idle_bytes as u64,
+            process: stock.process + idle,
             others: stock.rest,
             spilled: inner.values.store().stats().spilled.nbytes,
         }

@@ -50,6 +50,16 @@ impl Runs {
 }
 
 impl Runs {
+    /// As numbers for the wire: for each run how far it begins after the one before, and how long it
+    /// is.
+    pub fn gaps(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut last = 0;
+        self.ranges().iter().flat_map(move |&(start, end)| {
+            let gap = start - core::mem::replace(&mut last, end);
+            [gap, end - start]
+        })
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -17,12 +17,12 @@ pub mod client;
 mod clock;
 mod error;
 pub mod log;
-pub mod message;
 pub mod server;
 pub mod wire;
 pub mod worker;
 
 pub use error::NodeError;
+pub use treadle_messages as message;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

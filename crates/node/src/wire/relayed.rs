@@ -196,15 +196,8 @@ fn put_offset(cast: CastId, offset: u64) -> proto::CastOffset {
     }
 }
 
-/// For each run how far it begins after the one before, and how long it is.
 pub(crate) fn put_runs(runs: &Runs) -> Vec<u64> {
-    let mut numbers = Vec::with_capacity(2 * runs.ranges().len());
-    let mut last = 0;
-    for &(start, end) in runs.ranges() {
-        numbers.extend([start - last, end - start]);
-        last = end;
-    }
-    numbers
+    runs.gaps().collect()
 }
 
 pub(crate) fn get_runs(numbers: &[u64]) -> Result<Runs, WireError> {

@@ -1,5 +1,14 @@
-//! What nodes say to each other, one thing each; [`wire`](crate::wire) packs many of them into one
-//! message, in order.
+//! What nodes say to each other, one thing each. The wire packs many of them into one message, in
+//! order.
+//!
+//! The crate is pure: plain data.
+
+#![no_std]
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use treadle_broadcast::{Runs, Settled};

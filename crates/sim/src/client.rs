@@ -167,7 +167,7 @@ impl World {
         self.clients[client].actions -= 1;
         let habits = &self.plan.habits;
         let (cancels, releases, moves) = (habits.cancels, habits.releases, habits.moves);
-        let draw = self.random.below(100);
+        let draw = self.kernel.random.below(100);
         match draw {
             _ if draw < cancels => self.cancel_some(client),
             _ if draw < cancels + releases => self.release_some(client),
@@ -178,8 +178,8 @@ impl World {
             _ => self.submit(client),
         }
         let pause = self.plan.habits.pause;
-        let pause = self.random.micros(100, pause);
-        self.schedule(pause, Item::Act(client));
+        let pause = self.kernel.random.micros(100, pause);
+        self.kernel.schedule(pause, Item::Act(client));
         Ok(())
     }
 
@@ -197,14 +197,14 @@ impl World {
     }
 
     fn submit(&mut self, client: usize) {
-        let graph = self.random.index(self.plan.universe.graphs.len());
+        let graph = self.kernel.random.index(self.plan.universe.graphs.len());
         let outputs = self.plan.universe.graphs[graph].outputs.clone();
-        let share = self.random.pick(&[20, 50, 100]);
-        let mut outputs = self.random.some(&outputs, share);
-        if self.random.chance(10) {
+        let share = self.kernel.random.pick(&[20, 50, 100]);
+        let mut outputs = self.kernel.random.some(&outputs, share);
+        if self.kernel.random.chance(10) {
             // Somebody keeps a future of something in the middle.
             let keys = self.plan.universe.graphs[graph].keys.clone();
-            outputs.extend(self.random.some(&keys, 20));
+            outputs.extend(self.kernel.random.some(&keys, 20));
         }
         outputs.retain(|&key| !self.plan.universe.spec(key).is_data);
         let (tasks, external) = self.closure(client, &outputs);
@@ -217,8 +217,8 @@ impl World {
                 *readers.entry(input).or_insert(0) += 1;
             }
         }
-        let count = match self.random.chance(self.plan.habits.batches) {
-            true => self.random.between(2, 5) as usize,
+        let count = match self.kernel.random.chance(self.plan.habits.batches) {
+            true => self.kernel.random.between(2, 5) as usize,
             false => 1,
         };
         let size = tasks.len().div_ceil(count);
@@ -251,7 +251,7 @@ impl World {
             });
         }
         state.submissions.push((batches, uses));
-        self.schedule(Duration::ZERO, Item::Batch(client));
+        self.kernel.schedule(Duration::ZERO, Item::Batch(client));
     }
 
     /// The tasks of a submission for these outputs, inputs first, and the keys that it refers to
@@ -278,7 +278,7 @@ impl World {
             } else if lives
                 && !outputs.contains(&key)
                 && !unsent.contains(&key)
-                && self.random.chance(50)
+                && self.kernel.random.chance(50)
             {
                 external.insert(key);
             } else {
@@ -294,7 +294,10 @@ impl World {
         if self.clients[client].has_left || self.clients[client].submissions.is_empty() {
             return;
         }
-        let index = self.random.index(self.clients[client].submissions.len());
+        let index = self
+            .kernel
+            .random
+            .index(self.clients[client].submissions.len());
         let state = &mut self.clients[client];
         let (batches, _) = &mut state.submissions[index];
         let batch = batches.pop_front();
@@ -309,8 +312,8 @@ impl World {
         if let Some(batch) = batch {
             self.say(client, Message::Submit(batch));
         }
-        let pause = self.random.micros(0, 100_000);
-        self.schedule(pause, Item::Batch(client));
+        let pause = self.kernel.random.micros(0, 100_000);
+        self.kernel.schedule(pause, Item::Batch(client));
     }
 
     fn put(&mut self, client: usize, key: Key) {
@@ -319,7 +322,7 @@ impl World {
             self.say(client, Message::Put(number, key, false));
             return;
         }
-        let keeps = self.random.chance(self.plan.habits.keeps);
+        let keeps = self.kernel.random.chance(self.plan.habits.keeps);
         let state = &mut self.clients[client];
         state.bringing.insert(key, Bringing::default());
         if keeps {
@@ -338,7 +341,7 @@ impl World {
 
     /// The scheduler asks for a value that was put under a number and is lost.
     fn bring_again(&mut self, client: usize, number: u32) {
-        let cannot = self.random.chance(10);
+        let cannot = self.kernel.random.chance(10);
         let state = &mut self.clients[client];
         let mut kept = state.kept.iter();
         let Some(key) = kept.find_map(|(&key, &put)| (put == number).then_some(key)) else {
@@ -359,10 +362,10 @@ impl World {
 
     fn cancel_some(&mut self, client: usize) {
         let all = self.clients[client].all(|future| future.standing != Standing::Cancelled);
-        let share = self.random.pick(&[10, 50, 100]);
-        let some = self.random.some(&all, share);
+        let share = self.kernel.random.pick(&[10, 50, 100]);
+        let some = self.kernel.random.some(&all, share);
         if !some.is_empty() {
-            let force = self.random.chance(30);
+            let force = self.kernel.random.chance(30);
             for number in &some {
                 let key = self.clients[client].futures[number].key;
                 self.oracle.cancelled.insert(key);
@@ -373,7 +376,7 @@ impl World {
 
     fn release_some(&mut self, client: usize) {
         let all = self.clients[client].all(|future| future.uses == 0);
-        let some = self.random.some(&all, 40);
+        let some = self.kernel.random.some(&all, 40);
         let state = &mut self.clients[client];
         // Futures of what is still to be sent or brought stay.
         let unsent = state.unsent();
@@ -402,7 +405,7 @@ impl World {
     /// Asks for the future of a key that perhaps somebody else has.
     fn want_some(&mut self, client: usize) {
         let keys = self.plan.universe.specs.len();
-        let key = Key(self.random.index(keys) as u32);
+        let key = Key(self.kernel.random.index(keys) as u32);
         if self.clients[client].standing(key).is_none() {
             let number = self.clients[client].future(key);
             self.say(client, Message::Want(number, key));
@@ -412,9 +415,9 @@ impl World {
     fn move_some(&mut self, client: usize) {
         let is_finished = |future: &Future| matches!(future.standing, Standing::Finished { .. });
         let finished = self.clients[client].all(is_finished);
-        for number in self.random.some(&finished, 50) {
-            let message = match self.random.chance(50) {
-                true => Message::Replicate(number, self.random.between(1, 3) as u32),
+        for number in self.kernel.random.some(&finished, 50) {
+            let message = match self.kernel.random.chance(50) {
+                true => Message::Replicate(number, self.kernel.random.between(1, 3) as u32),
                 false => Message::Move(number),
             };
             self.say(client, message);
@@ -424,7 +427,7 @@ impl World {
     /// Reads values, some of which may have gone or moved since the client heard of them.
     fn gather_some(&mut self, client: usize) {
         let heard = self.clients[client].heard.clone();
-        for (key, worker, object) in self.random.some(&heard, 30) {
+        for (key, worker, object) in self.kernel.random.some(&heard, 30) {
             let request = self.next_request + 1;
             self.clients[client].requests.insert(request, (key, object));
             let nbytes = self.plan.universe.spec(key).nbytes;
@@ -530,14 +533,14 @@ impl World {
                 object,
                 key,
             };
-            self.schedule(travels, bring);
+            self.kernel.schedule(travels, bring);
         }
         let timeout = Item::BringTimeout {
             client,
             key,
             attempt,
         };
-        self.schedule(travels * 4 + PATIENCE, timeout);
+        self.kernel.schedule(travels * 4 + PATIENCE, timeout);
     }
 
     /// The scheduler has not said that there is a value: asks for other workers, or gives up.

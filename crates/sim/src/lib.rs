@@ -7,13 +7,13 @@
 
 pub mod broadcast;
 mod client;
+pub mod kernel;
 mod liveness;
 mod network;
 mod notices;
 mod oracle;
 mod plan;
 mod process;
-mod random;
 pub mod scaling;
 mod server;
 mod sessions;

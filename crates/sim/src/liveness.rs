@@ -22,7 +22,7 @@ impl World {
         let workers: Vec<_> = self.server.there();
         for worker in workers {
             let waiting = self.task_for(worker);
-            let now = self.now;
+            let now = self.kernel.now();
             let Some((task, key)) = waiting else {
                 self.oracle.idle.remove(&worker);
                 continue;
@@ -54,7 +54,10 @@ impl World {
         let view = self.server.core.worker(worker)?;
         if !is_reached
             || view.status() != WorkerStatus::Running
-            || self.oracle.unfetched.is_some_and(|at| self.now < at + CUT)
+            || self
+                .oracle
+                .unfetched
+                .is_some_and(|at| self.kernel.now() < at + CUT)
         {
             return None;
         }
@@ -89,10 +92,11 @@ impl World {
         };
         let machine = registration.machine;
         let process = self.current[machine].and_then(|pid| self.processes.get(&pid));
-        let is_there = process
-            .is_some_and(|process| process.id == Some(worker) && process.paused_until <= self.now);
-        let cut = self.cut(Node::Server, Node::Machine(machine));
-        is_there && cut.is_none_or(|until| until <= self.now)
+        let is_there = process.is_some_and(|process| process.id == Some(worker));
+        let pid = self.current[machine].unwrap_or_default();
+        let is_paused = self.kernel.paused_until(Node::Process(pid)).is_some();
+        let cut = self.kernel.cut_until(Node::Server, Node::Machine(machine));
+        is_there && !is_paused && cut.is_none()
     }
 
     /// Whether an attempt waits at a worker for a slot.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use treadle_sim::broadcast::{self, Guard};
+use treadle_sim::kernel::Trace;
 use treadle_sim::{Mutation, simulate};
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
@@ -57,14 +58,14 @@ impl Subject {
     }
 
     /// How many steps a simulation took, and what happened.
-    fn simulate(&self, seed: u64, trace: bool) -> Result<(u64, String), String> {
+    fn simulate(&self, seed: u64, trace: Trace) -> Result<(u64, String), String> {
         match *self {
             Self::Cluster(mutation) => {
                 let summary = simulate(seed, mutation, trace)?;
                 Ok((summary.steps, format!("{summary:?}")))
             }
             Self::Broadcast(guard) => {
-                let summary = broadcast::simulate(seed, guard, trace)?;
+                let summary = broadcast::simulate(seed, guard, matches!(trace, Trace::Print))?;
                 Ok((summary.steps, format!("{summary:?}")))
             }
         }
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(seed) = arguments.seed {
-        return match subject.simulate(seed, true) {
+        return match subject.simulate(seed, Trace::Print) {
             Ok((_, summary)) => {
                 println!("{summary}");
                 ExitCode::SUCCESS
@@ -135,7 +136,7 @@ fn main() -> ExitCode {
         && time.is_none_or(|time| begun.elapsed() < time)
         && arguments.seeds.is_none_or(|count| seeds < count)
     {
-        match subject.simulate(seed, false) {
+        match subject.simulate(seed, Trace::Off) {
             Ok((count, _)) => steps += count,
             Err(error) => {
                 failures += 1;

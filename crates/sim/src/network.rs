@@ -5,6 +5,7 @@ use std::time::Duration;
 use treadle_types::{Command, ObjectId, Report, WorkerId};
 
 use crate::client::Batch;
+use crate::kernel::Link;
 use crate::plan::Node;
 use crate::universe::Key;
 use crate::world::{Item, Pid, World};
@@ -14,8 +15,8 @@ pub(crate) struct Connection {
     pub(crate) node: Node,
     /// The worker's process.
     pub(crate) process: Option<Pid>,
-    /// When the last message arrives, from the scheduler and at it.
-    last: [Duration; 2],
+    /// From the scheduler and to it.
+    links: [Link; 2],
     /// What is still under way to the scheduler is lost.
     pub(crate) is_broken: bool,
     pub(crate) is_closed: [bool; 2],
@@ -23,7 +24,7 @@ pub(crate) struct Connection {
 
 /// A direction of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct Direction {
     pub(crate) connection: usize,
     pub(crate) to_server: bool,
 }
@@ -84,7 +85,7 @@ impl World {
         self.connections.push(Connection {
             node,
             process,
-            last: [Duration::ZERO; 2],
+            links: Default::default(),
             is_broken: false,
             is_closed: [false; 2],
         });
@@ -115,19 +116,18 @@ impl World {
 
     fn transmit(&mut self, connection: usize, to_server: bool, message: Message, delay: Duration) {
         let latency = self.latency();
-        let last = &mut self.connections[connection].last[usize::from(to_server)];
-        *last = (*last).max(self.now + latency + delay);
-        let at = *last;
-        let link = Link {
+        let link = &mut self.connections[connection].links[usize::from(to_server)];
+        let at = link.arrival(self.kernel.now() + latency + delay);
+        let link = Direction {
             connection,
             to_server,
         };
-        self.schedule_at(at, Item::Deliver(link, message));
+        self.kernel.schedule_at(at, Item::Deliver(link, message));
     }
 
     pub(crate) fn latency(&mut self) -> Duration {
         let (low, high) = self.plan.latency;
-        self.random.micros(low, high)
+        self.kernel.random.micros(low, high)
     }
 
     /// How long so many bytes travel.
@@ -135,12 +135,7 @@ impl World {
         self.latency() + Duration::from_micros(nbytes * 1_000_000 / self.plan.bandwidth)
     }
 
-    /// Until when nothing gets through between two nodes.
-    pub(crate) fn cut(&self, one: Node, other: Node) -> Option<Duration> {
-        self.cuts.get(&(one.min(other), one.max(other))).copied()
-    }
-
-    pub(crate) fn deliver(&mut self, link: Link, message: Message) -> Result<(), String> {
+    pub(crate) fn deliver(&mut self, link: Direction, message: Message) -> Result<(), String> {
         let connection = &self.connections[link.connection];
         if link.to_server {
             if connection.is_broken && !matches!(message, Message::Closed) {

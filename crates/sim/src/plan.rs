@@ -5,8 +5,9 @@ use std::time::Duration;
 use treadle_scheduler::{Config, Guards};
 use treadle_types::{Constraint, Symbol};
 
-use crate::random::Random;
+use crate::kernel::Random;
 use crate::universe::{Traits, Universe};
+use crate::world::Pid;
 
 /// A worker from which nothing is heard for so long is lost.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(1_000);
@@ -137,12 +138,13 @@ impl MachinePlan {
     }
 }
 
-/// The scheduler's node on the network, the machines', and the clients'.
+/// The scheduler's node on the network, the machines', and the clients'; and processes, which are paused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Node {
     Server,
     Machine(usize),
     Client(usize),
+    Process(Pid),
 }
 
 #[derive(Clone, Copy, Debug)]

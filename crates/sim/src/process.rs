@@ -58,7 +58,6 @@ pub(crate) struct Process {
     jobs: BTreeMap<ObjectId, Job>,
     /// Values that are asked for.
     requests: BTreeMap<u64, (ObjectId, WorkerId)>,
-    pub(crate) paused_until: Duration,
     is_out_of_memory: bool,
     /// Tasks that were reported as stopped too early.
     hushed: Vec<ObjectId>,
@@ -86,14 +85,13 @@ impl World {
             store: BTreeMap::new(),
             jobs: BTreeMap::new(),
             requests: BTreeMap::new(),
-            paused_until: Duration::ZERO,
             is_out_of_memory: false,
             hushed: Vec::new(),
         };
         self.processes.insert(pid, process);
         self.current[machine] = Some(pid);
         self.send_to_server(connection, Message::Register(machine));
-        self.schedule(HEARTBEAT, Item::Heartbeat(pid));
+        self.kernel.schedule(HEARTBEAT, Item::Heartbeat(pid));
     }
 
     /// Ends a process. The scheduler's side sees the end of the connection `delay` later.
@@ -101,7 +99,8 @@ impl World {
         let Some(process) = self.processes.remove(&pid) else {
             return;
         };
-        self.tell(|| format!("process {pid} of machine {} ends", process.machine));
+        self.kernel
+            .tell(|| format!("process {pid} of machine {} ends", process.machine));
         self.current[process.machine] = None;
         self.connections[process.connection].is_broken = loses;
         self.close(process.connection, true, delay);
@@ -120,8 +119,8 @@ impl World {
             Message::Leave | Message::Closed => {
                 let machine = process.machine;
                 self.kill(pid, false, Duration::ZERO);
-                let delay = self.random.micros(1_000, 500_000);
-                self.schedule(delay, Item::Start(machine));
+                let delay = self.kernel.random.micros(1_000, 500_000);
+                self.kernel.schedule(delay, Item::Start(machine));
                 Ok(())
             }
             _ => Err("a worker was told what only the scheduler or a client hears".into()),
@@ -133,7 +132,7 @@ impl World {
             let target = self.plan.machines[process.machine].target();
             let (connection, health) = (process.connection, process.health(target));
             self.send_to_server(connection, Message::Report(health));
-            self.schedule(HEARTBEAT, Item::Heartbeat(pid));
+            self.kernel.schedule(HEARTBEAT, Item::Heartbeat(pid));
         }
         Ok(())
     }
@@ -157,11 +156,11 @@ impl World {
         let mut effects = Effects::default();
         let handled = process.core.handle(event, &mut effects);
         handled.map_err(|error| format!("process {pid}: {error}"))?;
-        if self.summary.steps.is_multiple_of(self.plan.check_every) {
+        if self.kernel.steps().is_multiple_of(self.plan.check_every) {
             process.core.check();
         }
         for effect in effects.0 {
-            self.tell(|| format!("process {pid}: {effect:?}"));
+            self.kernel.tell(|| format!("process {pid}: {effect:?}"));
             self.carry_out(pid, effect)?;
         }
         self.check_process(pid)
@@ -177,7 +176,7 @@ impl World {
                 if let Some(job) = process.jobs.get_mut(&object) {
                     job.has_slot = true;
                     let delay = job.steps.front().map_or(Duration::ZERO, |step| step.0);
-                    self.schedule(delay, Item::Job(pid, object));
+                    self.kernel.schedule(delay, Item::Job(pid, object));
                 }
             }
             Effect::Interrupt(object) => {
@@ -189,14 +188,14 @@ impl World {
                     self.send_to_server(connection, stopped);
                 }
                 // Some functions notice, others run on.
-                if self.random.chance(50)
+                if self.kernel.random.chance(50)
                     && let Some(process) = self.processes.get_mut(&pid)
                     && let Some(job) = process.jobs.get_mut(&object)
                 {
                     job.is_interrupted = true;
                     job.steps = VecDeque::from([(Duration::ZERO, Step::End)]);
-                    let delay = self.random.micros(0, 1_000);
-                    self.schedule(delay, Item::Job(pid, object));
+                    let delay = self.kernel.random.micros(0, 1_000);
+                    self.kernel.schedule(delay, Item::Job(pid, object));
                 }
             }
             Effect::Fetch {
@@ -242,10 +241,11 @@ impl World {
                 worker: from,
                 object,
             };
-            self.schedule(latency, get);
+            self.kernel.schedule(latency, get);
         }
         let patience = PATIENCE + self.transfer(nbytes) + latency * 20;
-        self.schedule(patience, Item::GetTimeout { by, request });
+        self.kernel
+            .schedule(patience, Item::GetTimeout { by, request });
     }
 
     /// A worker is asked for a value.
@@ -294,7 +294,7 @@ impl World {
             request,
             copied,
         };
-        self.schedule(delay, got);
+        self.kernel.schedule(delay, got);
         Ok(())
     }
 
@@ -431,7 +431,10 @@ impl World {
             ],
             (None, Habit::Leaves) => vec![(third, Step::Secede), (2 * third, Step::End)],
             (None, Habit::Waits(key)) => vec![
-                (spec.duration, Step::Wait(key, self.now + LONGEST_WAIT)),
+                (
+                    spec.duration,
+                    Step::Wait(key, self.kernel.now() + LONGEST_WAIT),
+                ),
                 (Duration::ZERO, Step::End),
             ],
         };
@@ -446,7 +449,7 @@ impl World {
             is_interrupted: false,
         };
         process.jobs.insert(object, job);
-        self.schedule(first, Item::Job(pid, object));
+        self.kernel.schedule(first, Item::Job(pid, object));
         Ok(())
     }
 
@@ -465,17 +468,18 @@ impl World {
         match step {
             Step::Secede => {
                 job.has_slot = false;
-                self.schedule(next, Item::Job(pid, object));
+                self.kernel.schedule(next, Item::Job(pid, object));
                 self.process_event(pid, Event::Seceded(object))
             }
             // It goes on when it is told to.
             Step::Rejoin => self.process_event(pid, Event::Rejoining(object)),
             Step::Wait(key, until) => {
-                let goes_on = self.now >= until || self.oracle.has_run(key);
+                let goes_on = self.kernel.now() >= until || self.oracle.has_run(key);
                 if !goes_on {
                     job.steps.push_front((LOOK, step));
                 }
-                self.schedule(if goes_on { next } else { LOOK }, Item::Job(pid, object));
+                self.kernel
+                    .schedule(if goes_on { next } else { LOOK }, Item::Job(pid, object));
                 Ok(())
             }
             Step::End => self.end(pid, object),

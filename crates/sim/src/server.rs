@@ -117,7 +117,8 @@ impl Server {
 impl World {
     pub(crate) fn server_tick(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
-        let silent = |entry: &Registration| !entry.is_lost && self.now > entry.heard + TIMEOUT;
+        let silent =
+            |entry: &Registration| !entry.is_lost && self.kernel.now() > entry.heard + TIMEOUT;
         let workers = self.server.workers.iter();
         let silent: Vec<_> = workers
             .filter(|(_, entry)| silent(entry))
@@ -128,7 +129,7 @@ impl World {
         }
         self.core_event(Event::Tick)?;
         self.verify_liveness()?;
-        self.schedule(TICK, Item::ServerTick);
+        self.kernel.schedule(TICK, Item::ServerTick);
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl World {
         let registration = Registration {
             connection,
             machine,
-            heard: self.now,
+            heard: self.kernel.now(),
             is_lost: false,
             is_leaving: false,
         };
@@ -235,7 +236,7 @@ impl World {
     pub(crate) fn invalidate(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
         let tasks: Vec<_> = self.server.tasks.values().copied().collect();
-        let tasks = self.random.some(&tasks, 20);
+        let tasks = self.kernel.random.some(&tasks, 20);
         self.oracle.invalidated(&tasks);
         self.core_event(Event::Invalidate(tasks))
     }
@@ -250,7 +251,7 @@ impl World {
         let Some(registration) = self.server.workers.get_mut(&worker) else {
             return Ok(());
         };
-        registration.heard = self.now;
+        registration.heard = self.kernel.now();
         match message {
             // Also what a worker says that was lost: it is the core's to ignore it.
             Message::Report(report) => self.reported(worker, report),
@@ -268,7 +269,7 @@ impl World {
     /// A report goes to the core by itself, or with those that follow.
     fn reported(&mut self, worker: WorkerId, report: Report) -> Result<(), String> {
         self.server.together.push((worker, report));
-        if self.server.together.len() < TOGETHER && self.random.chance(JOINS) {
+        if self.server.together.len() < TOGETHER && self.kernel.random.chance(JOINS) {
             return Ok(());
         }
         self.hand_in_reports()
@@ -282,10 +283,16 @@ impl World {
         }
         let mut effects = Effects::default();
         for (worker, report) in std::mem::take(&mut self.server.together) {
-            self.tell(|| format!("scheduler hears {worker:?} report {report:?}"));
-            self.oracle.heard(worker, &report, self.now)?;
+            self.kernel
+                .tell(|| format!("scheduler hears {worker:?} report {report:?}"));
+            self.oracle.heard(worker, &report, self.kernel.now())?;
             let core = &mut self.server.core;
-            core.handle_reports(worker, std::iter::once(report), self.now, &mut effects);
+            core.handle_reports(
+                worker,
+                std::iter::once(report),
+                self.kernel.now(),
+                &mut effects,
+            );
             self.perform_all(&mut effects)?;
         }
         while self.server.core.distribute(&mut effects) {}
@@ -294,17 +301,20 @@ impl World {
 
     pub(crate) fn core_event(&mut self, event: Event) -> Result<(), String> {
         if !matches!(event, Event::Tick) {
-            self.tell(|| format!("scheduler hears {event:?}"));
+            self.kernel.tell(|| format!("scheduler hears {event:?}"));
         }
         let mut effects = Effects::default();
-        let handled = self.server.core.handle(event, self.now, &mut effects);
+        let handled = self
+            .server
+            .core
+            .handle(event, self.kernel.now(), &mut effects);
         handled.map_err(|error| format!("the scheduler says: {error}"))?;
         self.follow(effects)
     }
 
     /// Checks the core, and does what it has said.
     fn follow(&mut self, mut effects: Effects) -> Result<(), String> {
-        let checked = match self.summary.steps.is_multiple_of(self.plan.check_every) {
+        let checked = match self.kernel.steps().is_multiple_of(self.plan.check_every) {
             true => self.server.core.check(),
             false => Ok(()),
         };
@@ -314,7 +324,7 @@ impl World {
 
     fn perform_all(&mut self, effects: &mut Effects) -> Result<(), String> {
         for effect in effects.0.drain(..) {
-            self.tell(|| format!("scheduler: {effect:?}"));
+            self.kernel.tell(|| format!("scheduler: {effect:?}"));
             self.perform(effect)?;
         }
         Ok(())
@@ -323,7 +333,7 @@ impl World {
     fn perform(&mut self, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Command { worker, command } => {
-                self.oracle.said(worker, &command, self.now)?;
+                self.oracle.said(worker, &command, self.kernel.now())?;
                 let connection = self.server.workers[&worker].connection;
                 self.send_from_server(connection, Message::Command(command));
             }

@@ -75,9 +75,9 @@ impl World {
             }
             Message::Replicate(future, copies) => {
                 let tasks = known(session, &[future]);
-                let among = match self.random.chance(50) {
+                let among = match self.kernel.random.chance(50) {
                     true => Vec::new(),
-                    false => self.random.some(&self.server.there(), 50),
+                    false => self.kernel.random.some(&self.server.there(), 50),
                 };
                 self.core_event(Event::Replicate {
                     tasks,
@@ -92,7 +92,7 @@ impl World {
                     Some(task) if !there.is_empty() => {
                         let holders = self.server.holders(task);
                         let from = holders.first().copied();
-                        let to = self.random.pick(&there);
+                        let to = self.kernel.random.pick(&there);
                         match from {
                             Some(from) => self.core_event(Event::Move { task, from, to }),
                             None => Ok(()),
@@ -181,7 +181,8 @@ impl World {
                 "{input:?} is forgotten, and {client:?} refers to it"
             ));
         }
-        self.tell(|| format!("{input:?} is unknown: the submission is refused"));
+        self.kernel
+            .tell(|| format!("{input:?} is unknown: the submission is refused"));
         if let Some(session) = self.server.clients.get_mut(&client) {
             session.refused.insert(batch.number);
         }
@@ -252,9 +253,9 @@ impl World {
         }
         let connection = session.connection;
         let object = self.server.object(task);
-        let mut workers = vec![self.random.pick(&there)];
-        let other = self.random.pick(&there);
-        if self.random.chance(30) && !workers.contains(&other) {
+        let mut workers = vec![self.kernel.random.pick(&there)];
+        let other = self.kernel.random.pick(&there);
+        if self.kernel.random.chance(30) && !workers.contains(&other) {
             workers.push(other);
         }
         self.send_from_server(connection, Message::Place(key, object, workers));

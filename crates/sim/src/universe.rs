@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use treadle_types::{Constraint, INLINE, Symbol};
 
-use crate::random::{Random, mix};
+use crate::kernel::{Random, mix};
 
 /// A key. Its task reads only keys of smaller numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -9,7 +9,7 @@ use treadle_broadcast::{CastId, Effect, Event, Message, Neighbour, Outcome};
 
 use crate::broadcast::network::Body;
 use crate::broadcast::world::{Item, Pid, Process, World};
-use crate::random::mix;
+use crate::kernel::mix;
 
 /// What there is of a payload.
 #[derive(Clone, Debug)]

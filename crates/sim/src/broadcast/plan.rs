@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use treadle_broadcast::{Config, Guards, Network};
 
-use crate::random::{Random, mix};
+use crate::kernel::{Random, mix};
 
 /// A guard of the core that is switched off, to prove that its absence is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use crate::broadcast::host::Stored;
 use crate::broadcast::network::{Body, Connection};
 use crate::broadcast::oracle::Oracle;
 use crate::broadcast::plan::{Action, Fault, Guard, Node, Plan};
-use crate::random::{Random, mix};
+use crate::kernel::{Random, mix};
 
 /// A process, by position.
 pub(crate) type Pid = usize;

@@ -38,6 +38,26 @@ def end(status: int) -> None:
     os._exit(status)
 
 
+def panic() -> None:
+    """Raise what PyO3 takes for a panic of another thread: it panics again where it meets this."""
+    kinds = BaseException.__subclasses__()
+    raise next(kind for kind in kinds if kind.__name__ == "PanicException")("on purpose")
+
+
+class PanicsOnce:
+    """A result: the engine panics the first time that it asks for the size of one."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    @property
+    def nbytes(self) -> int:
+        self.gate.arrive()
+        if not self.gate.arrived(2):
+            panic()
+        return 2000
+
+
 def close_this_worker() -> None:
     import asyncio
 
@@ -66,6 +86,28 @@ def test_a_task_that_always_ends_its_worker_with_status_0_is_given_up(new_client
         # Several processes are started and end before that.
         future.result(timeout=4 * SOON)
     assert client.submit(inc, 1).result(timeout=2 * SOON) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_whose_engine_panics_is_replaced(new_client, gate, workers, capfd):
+    client = new_client(workers=workers)
+    before = processes(client)
+    future = client.submit(PanicsOnce, gate)
+    distributed.wait(future, timeout=SOON)
+    assert future.status == "finished"
+    client.wait_for_workers(workers, timeout=SOON)
+    assert len(before.items() - processes(client).items()) == 1
+    assert client.gather(client.map(inc, range(20))) == list(range(1, 21))
+    assert "a thread of the engine panicked: on purpose" in capfd.readouterr().err
+
+
+def test_a_task_in_which_the_engine_panics_fails_and_its_worker_goes_on(new_client):
+    client = new_client(workers=1)
+    before = processes(client)
+    with pytest.raises(RuntimeError, match="engine panicked: on purpose"):
+        client.submit(panic).result(timeout=SOON)
+    assert client.gather(client.map(inc, range(20))) == list(range(1, 21))
+    assert processes(client) == before
 
 
 def test_a_worker_that_somebody_terminates_is_replaced(new_client):

@@ -14,7 +14,7 @@ def order(dsk: Graph, keys: Keys | None = None) -> dict[Key, int]:
     """The priority of each task: 0 runs first.
 
     The counterpart of ``dask.order.order``. The order keeps the number of values that are alive
-    at once small; see ``docs/ordering.md``.
+    at once small; see ``docs/internals/ordering.md``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-//! How one client says something to many engines; the design is `docs/broadcast.md`.
+//! How one client says something to many engines; the design is `docs/internals/broadcast.md`.
 //!
 //! [`Relay`] is what every node runs: the client's end of a session (the *top*), a relay and a leaf.
 //! It takes in what the user, the neighbours, the scheduler, memory and the engine report, and says

@@ -28,7 +28,7 @@ pub struct Definition {
     pub pickle: Bytes,
 }
 
-/// A question to another node, routed by the scheduler; see `docs/cluster.md`.
+/// A question to another node, routed by the scheduler; see `docs/internals/cluster.md`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Call {
     /// The asker's number for it, which the answer carries.

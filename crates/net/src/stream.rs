@@ -110,7 +110,7 @@ pub(crate) fn tune(socket: &TcpStream, remote: IpAddr) -> io::Result<()> {
     socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT)?;
     if remote.to_canonical().is_loopback() {
         // BBR, a default on many machines, paces even where there is no network: it halves the rate
-        // of a socket on the loopback interface (docs/transfer.md). Best effort.
+        // of a socket on the loopback interface (docs/internals/transfer.md). Best effort.
         let _ = rustix::net::sockopt::set_tcp_congestion(socket, "cubic");
     }
     Ok(())

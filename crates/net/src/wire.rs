@@ -116,7 +116,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 /// CRC-32C of bytes that are not in the cache, and will be needed in it: the kernel copies them next.
 ///
 /// A core that only computes waits for memory half of the time. Asking for what comes a few pages
-/// later makes it 1.4 times as fast (`docs/transfer.md`).
+/// later makes it 1.4 times as fast (`docs/internals/transfer.md`).
 pub(crate) fn crc32c_of_cold(bytes: &[u8]) -> u32 {
     const STEP: usize = 2 * 1024;
     const AHEAD: usize = 16 * 1024;

@@ -1,4 +1,4 @@
-"""What carries casts to engines: the seam between views and the broadcast plane (``docs/broadcast.md``)."""
+"""What carries casts to engines: the seam between views and the broadcast plane (``docs/internals/broadcast.md``)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Cast: TypeAlias = "tuple[int | str, int, Sequence[Any]]"
 class Casts:
     """What waits for the engine.
 
-    Casts come from the broadcast plane, each client's in its order (``docs/broadcast.md``); tasks of
+    Casts come from the broadcast plane, each client's in its order (``docs/internals/broadcast.md``); tasks of
     load-balanced views go first.
 
     Parameters

@@ -1,5 +1,5 @@
 //! The broadcast plane's node: `treadle-broadcast` with sockets, memory and an engine's queue around
-//! it. The design is `docs/broadcast.md`.
+//! it. The design is `docs/internals/broadcast.md`.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! What the scheduler itself answers; the shapes are in `docs/cluster-calls.md`.
+//! What the scheduler itself answers; the shapes are in `docs/internals/cluster-calls.md`.
 
 mod holdings;
 mod identity;

@@ -97,7 +97,7 @@ impl Tracing {
 }
 
 impl Hub {
-    /// A client traces, or fetches what there is; see `docs/cluster-calls.md`.
+    /// A client traces, or fetches what there is; see `docs/internals/cluster-calls.md`.
     pub(super) fn trace(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         let Node::Client(client) = asker else {
             return Err("trace: only clients can trace".to_owned());

@@ -65,7 +65,7 @@ impl Subject {
                 Ok((summary.steps, format!("{summary:?}")))
             }
             Self::Broadcast(guard) => {
-                let summary = broadcast::simulate(seed, guard, matches!(trace, Trace::Print))?;
+                let summary = broadcast::simulate(seed, guard, trace)?;
                 Ok((summary.steps, format!("{summary:?}")))
             }
         }

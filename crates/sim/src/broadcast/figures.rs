@@ -10,6 +10,7 @@ use treadle_types::{ClientId, WorkerId};
 
 use crate::broadcast::plan::Plan;
 use crate::broadcast::world::{World, run};
+use crate::kernel::Trace;
 
 /// What came of a push to engines that each have a host of their own, and that have been called
 /// before.
@@ -34,8 +35,8 @@ pub struct Push {
 /// # Errors
 /// What went wrong, for people.
 pub fn push(engines: u32, size: u64) -> Result<Push, String> {
-    let before = run(Plan::push(engines, size, 1), false)?;
-    let after = run(Plan::push(engines, size, 2), false)?;
+    let before = run(Plan::push(engines, size, 1), Trace::Off)?;
+    let after = run(Plan::push(engines, size, 2), Trace::Off)?;
     let cast = after.oracle.casts.last_key_value().expect("it was made").1;
     let most = cast.sent.values().copied().max().unwrap_or(0);
     let client = |world: &World| {
@@ -66,7 +67,7 @@ pub fn paused(
     victim: usize,
     at: Duration,
 ) -> Result<[Duration; 3], String> {
-    let world = run(Plan::paused(engines, crowd, size, victim, at), false)?;
+    let world = run(Plan::paused(engines, crowd, size, victim, at), Trace::Off)?;
     let summary = &world.summary;
     if summary.lost + summary.unreachable > 0 {
         return Err("who was paused has no result".into());

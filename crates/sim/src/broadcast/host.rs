@@ -131,7 +131,8 @@ impl World {
                 }
                 let is_back = self.procs[pid].withdraw(|other| other == cast, events);
                 if interrupt && !is_back {
-                    self.schedule(Duration::from_micros(10), Item::RunEnds(pid, cast));
+                    self.kernel
+                        .schedule(Duration::from_micros(10), Item::RunEnds(pid, cast));
                 }
             }
             Effect::Drop(cast) => {
@@ -144,8 +145,8 @@ impl World {
             }
             Effect::Ask(session) => {
                 self.summary.asked += 1;
-                let wait = self.random.micros(100, 5_000);
-                self.schedule(wait, Item::Ask(pid, session));
+                let wait = self.kernel.random.micros(100, 5_000);
+                self.kernel.schedule(wait, Item::Ask(pid, session));
             }
             Effect::Result {
                 number,
@@ -164,7 +165,9 @@ impl World {
                     return Err("an engine has results as if it were a client".into());
                 };
                 let cast = CastId { session, number };
-                return self.oracle.result(cast, &engines, &outcome, body, self.now);
+                return self
+                    .oracle
+                    .result(cast, &engines, &outcome, body, self.kernel.now());
             }
             Effect::Output(output) => {
                 self.summary.outputs += 1;
@@ -177,7 +180,9 @@ impl World {
                 let Neighbour::Top(session) = self.procs[pid].neighbour else {
                     return Err("an engine completes a cast".into());
                 };
-                return self.oracle.complete(CastId { session, number }, self.now);
+                return self
+                    .oracle
+                    .complete(CastId { session, number }, self.kernel.now());
             }
         }
         Ok(())
@@ -259,9 +264,9 @@ impl World {
             Err(_) => self.oracle.refuse(cast, process.neighbour),
         }
         let event = Event::Reserved { cast, result };
-        if self.plan.slow_memory > 0 && self.random.chance(self.plan.slow_memory) {
-            let wait = self.random.micros(1, 3_000);
-            self.schedule(wait, Item::Event(pid, event));
+        if self.plan.slow_memory > 0 && self.kernel.random.chance(self.plan.slow_memory) {
+            let wait = self.kernel.random.micros(1, 3_000);
+            self.kernel.schedule(wait, Item::Event(pid, event));
         } else {
             events.push_front((event, Body::None));
         }
@@ -289,10 +294,10 @@ impl World {
             return self.run_begins(pid, cast);
         }
         self.procs[pid].has_begun = false;
-        if self.random.chance(self.plan.queued) {
+        if self.kernel.random.chance(self.plan.queued) {
             let most = self.plan.longest.as_micros() as u64;
-            let wait = self.random.micros(1, most);
-            self.schedule(wait, Item::RunBegins(pid, cast));
+            let wait = self.kernel.random.micros(1, most);
+            self.kernel.schedule(wait, Item::RunBegins(pid, cast));
             return Ok(());
         }
         self.run_begins(pid, cast)
@@ -313,18 +318,18 @@ impl World {
         process.has_begun |= waits;
         let engine = u64::from(worker.0);
         self.summary.runs += 1;
-        self.oracle.run(cast, engine, self.now)?;
+        self.oracle.run(cast, engine, self.kernel.now())?;
         let longest = self.plan.longest.as_micros() as u64;
         let time = match longest {
             0 => Duration::ZERO,
-            longest => self.random.micros(1, longest),
+            longest => self.kernel.random.micros(1, longest),
         };
-        if self.random.chance(self.plan.writes) {
+        if self.kernel.random.chance(self.plan.writes) {
             let text = Bytes::from_static(b"text");
             let event = Event::Wrote { cast, text };
-            self.schedule(time / 2, Item::Event(pid, event));
+            self.kernel.schedule(time / 2, Item::Event(pid, event));
         }
-        self.schedule(time, Item::RunEnds(pid, cast));
+        self.kernel.schedule(time, Item::RunEnds(pid, cast));
         Ok(())
     }
 

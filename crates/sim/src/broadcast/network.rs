@@ -6,6 +6,7 @@ use std::time::Duration;
 use treadle_broadcast::{CastId, Event, Message, Neighbour, Outcome, Told};
 
 use crate::broadcast::world::{Item, Pid, World};
+use crate::kernel::Link;
 
 /// What travels with a message.
 #[derive(Clone, Debug)]
@@ -23,8 +24,8 @@ pub(crate) struct Connection {
     /// Which of the connections between the two.
     pub(crate) generation: u32,
     pub(crate) is_open: bool,
-    /// When the last message arrives, at the one and at the other.
-    last: [Duration; 2],
+    /// To the one and to the other.
+    links: [Link; 2],
     /// Who will hear that it is there, and who has.
     told: [bool; 2],
     seen: [bool; 2],
@@ -56,52 +57,47 @@ impl World {
         self.connections.entry(key(one, other)).or_default()
     }
 
-    /// Whether nothing gets through between two nodes.
-    fn is_cut(&self, one: Pid, other: Pid) -> bool {
-        let is_active = |until: &Duration| *until > self.now;
-        let is_alone = |pid: Pid| self.isolated.get(&pid).is_some_and(is_active);
-        let is_cut = self.cuts.get(&key(one, other)).is_some_and(is_active);
-        is_cut || is_alone(one) || is_alone(other)
-    }
-
     pub(crate) fn dial(&mut self, from: Pid, to: Pid) {
         let wait = self.latency(from, to) * 2;
-        self.schedule(wait, Item::Dial(from, to));
+        self.kernel.schedule(wait, Item::Dial(from, to));
     }
 
     /// A connection is there, or will not be.
     pub(crate) fn dialled(&mut self, from: Pid, to: Pid) {
-        let (Neighbour::Worker(worker), now) = (self.procs[to].neighbour, self.now) else {
+        let (Neighbour::Worker(worker), now) = (self.procs[to].neighbour, self.kernel.now()) else {
             return;
         };
-        if self.is_cut(from, to) || !self.procs[to].is_alive {
+        if self.kernel.cut_until(from, to).is_some() || !self.procs[to].is_alive {
             let patience = match self.procs[to].is_alive {
                 true => Duration::from_millis(50),
                 false => Duration::ZERO,
             };
-            return self.schedule(patience, Item::Event(from, Event::Unreachable(worker)));
+            return self
+                .kernel
+                .schedule(patience, Item::Event(from, Event::Unreachable(worker)));
         }
         if !self.procs[from].is_alive {
             return;
         }
         let connection = self.connection(from, to);
         if !connection.is_open {
-            let generation = connection.generation + 1;
             *connection = Connection {
-                generation,
+                generation: connection.generation + 1,
                 is_open: true,
-                last: connection.last.map(|last| last.max(now)),
+                links: connection.links,
                 ..Connection::default()
             };
         }
         for (at, other) in [(to, from), (from, to)] {
+            let neighbour = self.procs[other].neighbour;
             let connection = self.connection(from, to);
             let side = usize::from(at > other);
             if !std::mem::replace(&mut connection.told[side], true) {
                 let generation = connection.generation;
-                let event = Event::Connected(self.procs[other].neighbour);
-                let at_once = connection_time(self.connection(from, to), side, now);
-                self.schedule_at(at_once, Item::Link(at, other, generation, event));
+                let event = Event::Connected(neighbour);
+                let at_once = connection.links[side].arrival(now);
+                self.kernel
+                    .schedule_at(at_once, Item::Link(at, other, generation, event));
             }
         }
     }
@@ -124,18 +120,13 @@ impl World {
         for (at, from) in [(one, other), (other, one)] {
             let event = Event::Broken(self.procs[from].neighbour);
             let side = usize::from(at > from);
-            let connection = &self.connections[&key(one, other)];
-            let last = connection.last[side];
-            let heard = connection.told[side];
-            let wait = self.random.micros(10, 2_000);
-            let when = match lingers {
-                true => last.max(self.now + wait),
-                false => self.now + wait,
-            };
-            if heard {
-                let connection = self.connection(one, other);
-                connection.last[side] = connection.last[side].max(when);
-                self.schedule_at(when, Item::Link(at, from, generation, event));
+            let soon = self.kernel.now() + self.kernel.random.micros(10, 2_000);
+            let connection = self.connection(one, other);
+            if connection.told[side] {
+                let last = connection.links[side].arrival(soon);
+                let when = if lingers { last } else { soon };
+                self.kernel
+                    .schedule_at(when, Item::Link(at, from, generation, event));
             }
         }
     }
@@ -153,18 +144,17 @@ impl World {
         *sent = (sent.0 + 1, sent.1 + bytes);
         let received = &mut self.procs[to].received;
         *received = (received.0 + 1, received.1 + bytes);
-        let mut at = self.now;
+        let mut at = self.kernel.now();
         if !is_near {
             let rate = self.plan.bandwidth;
             let time = Duration::from_secs_f64(bytes as f64 / rate) + self.plan.overhead;
             let node = &mut self.procs[from];
-            node.uplink = node.uplink.max(self.now) + time;
-            at = node.uplink;
+            (_, at) = node.uplink.send(at, time);
         }
         let mut latency = self.latency(from, to);
         let (percent, most) = self.plan.late;
-        if percent > 0 && self.random.chance(percent) {
-            latency += self.random.micros(0, most.as_micros() as u64);
+        if percent > 0 && self.kernel.random.chance(percent) {
+            latency += self.kernel.random.micros(0, most.as_micros() as u64);
         }
         self.oracle.sent(from, &message, &body);
         let window = self.plan.config.window;
@@ -184,10 +174,12 @@ impl World {
                 return Err(format!("{bytes} bytes of {cast:?} are under way to {to}"));
             }
         }
-        let last = &mut connection.last[side];
-        *last = (*last).max(at + latency);
-        let (at, generation) = (*last, connection.generation);
-        self.schedule_at(at, Item::Deliver(from, to, generation, message, body));
+        let (at, generation) = (
+            connection.links[side].arrival(at + latency),
+            connection.generation,
+        );
+        self.kernel
+            .schedule_at(at, Item::Deliver(from, to, generation, message, body));
         Ok(())
     }
 
@@ -233,18 +225,13 @@ impl World {
             true => self.plan.local,
             false => self.plan.latency,
         };
-        self.random.micros(low, high)
+        self.kernel.random.micros(low, high)
     }
 
     pub(crate) fn is_near(&self, one: Pid, other: Pid) -> bool {
         let host = self.procs[one].host;
         host.is_some() && host == self.procs[other].host
     }
-}
-
-fn connection_time(connection: &mut Connection, side: usize, now: Duration) -> Duration {
-    connection.last[side] = connection.last[side].max(now);
-    connection.last[side]
 }
 
 /// Bytes of a message on the wire, about.

@@ -1,8 +1,6 @@
 //! The world: nodes, the scheduler's part, and what happens next.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,19 +11,15 @@ use crate::broadcast::host::Stored;
 use crate::broadcast::network::{Body, Connection};
 use crate::broadcast::oracle::Oracle;
 use crate::broadcast::plan::{Action, Fault, Guard, Node, Plan};
-use crate::kernel::{Random, mix};
+use crate::kernel::{self, Kernel, Line, Random, Trace, World as _, mix};
 
 /// A process, by position.
 pub(crate) type Pid = usize;
 
-/// A simulation that has not come to rest by then, or after so many steps, never will.
-const REST: Duration = Duration::from_secs(1_000);
-const STEPS: u64 = 50_000_000;
-
+crate::counters! {
 /// What happened in a simulation.
-#[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Events that nodes took in.
+    /// Things that happened.
     pub steps: u64,
     /// Casts.
     pub casts: u64,
@@ -55,30 +49,7 @@ pub struct Summary {
     pub wanted: u64,
     /// Text that came to a client.
     pub outputs: u64,
-    /// When everything was over.
-    pub end: Duration,
 }
-
-impl Summary {
-    /// Adds what happened in another simulation.
-    pub fn add(&mut self, other: &Self) {
-        self.steps += other.steps;
-        self.casts += other.casts;
-        self.runs += other.runs;
-        self.finished += other.finished;
-        self.aborted += other.aborted;
-        self.early += other.early;
-        self.refused += other.refused;
-        self.lost += other.lost;
-        self.unreachable += other.unreachable;
-        self.repairs += other.repairs;
-        self.declined += other.declined;
-        self.asked += other.asked;
-        self.dead += other.dead;
-        self.wanted += other.wanted;
-        self.outputs += other.outputs;
-        self.end = self.end.max(other.end);
-    }
 }
 
 /// What is to happen.
@@ -107,11 +78,7 @@ pub(crate) struct Process {
     pub(crate) neighbour: Neighbour,
     pub(crate) host: Option<u32>,
     pub(crate) is_alive: bool,
-    is_paused: bool,
-    /// What waits for a process that is paused.
-    inbox: VecDeque<Item>,
-    /// When everything that was sent has left.
-    pub(crate) uplink: Duration,
+    pub(crate) uplink: Line,
     /// Messages and bytes.
     pub(crate) sent: (u64, u64),
     pub(crate) received: (u64, u64),
@@ -129,11 +96,7 @@ pub(crate) struct Process {
 
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    pub(crate) random: Random,
-    pub(crate) now: Duration,
-    queue: BinaryHeap<Reverse<(Duration, u64)>>,
-    items: BTreeMap<u64, Item>,
-    sequence: u64,
+    pub(crate) kernel: Kernel<Item, Pid>,
     pub(crate) procs: Vec<Process>,
     pub(crate) by_neighbour: BTreeMap<Neighbour, Pid>,
     /// The processes of the clients, by position.
@@ -144,18 +107,15 @@ pub(crate) struct World {
     declared: BTreeSet<Pid>,
     pub(crate) connections: BTreeMap<(Pid, Pid), Connection>,
     pub(crate) severed: BTreeSet<((Pid, Pid), u32)>,
-    pub(crate) cuts: BTreeMap<(Pid, Pid), Duration>,
-    pub(crate) isolated: BTreeMap<Pid, Duration>,
     pub(crate) oracle: Oracle,
     pub(crate) summary: Summary,
-    trace: bool,
 }
 
 /// Simulates what a seed decides.
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn simulate(seed: u64, without: Option<Guard>, trace: bool) -> Result<Summary, String> {
+pub fn simulate(seed: u64, without: Option<Guard>, trace: Trace) -> Result<Summary, String> {
     simulate_plan(Plan::new(seed, without), trace)
 }
 
@@ -163,38 +123,26 @@ pub fn simulate(seed: u64, without: Option<Guard>, trace: bool) -> Result<Summar
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn simulate_plan(plan: Plan, trace: bool) -> Result<Summary, String> {
+pub fn simulate_plan(plan: Plan, trace: Trace) -> Result<Summary, String> {
     run(plan, trace).map(|world| world.summary)
 }
 
-/// Simulates a plan, and turns panics into errors.
+/// Simulates a plan, and returns what is there in the end.
 ///
 /// # Errors
 /// What went wrong, for people.
-pub(crate) fn run(plan: Plan, trace: bool) -> Result<World, String> {
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(plan, trace);
-        world.begin();
-        world.go()?;
-        Ok(world)
-    }));
-    result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(text.unwrap_or_default())
-    })
+pub(crate) fn run(plan: Plan, trace: Trace) -> Result<World, String> {
+    let mut world = World::new(plan, trace);
+    world.simulate(World::live)?;
+    Ok(world)
 }
 
 impl World {
-    fn new(plan: Plan, trace: bool) -> Self {
+    fn new(plan: Plan, trace: Trace) -> Self {
         Self {
-            random: Random::new(plan.seed),
+            kernel: Kernel::new(Random::new(plan.seed), trace),
             oracle: Oracle::new(plan.is_faultless, plan.config.processors > 0),
             plan,
-            now: Duration::ZERO,
-            queue: BinaryHeap::new(),
-            items: BTreeMap::new(),
-            sequence: 0,
             procs: Vec::new(),
             by_neighbour: BTreeMap::new(),
             clients: Vec::new(),
@@ -203,21 +151,8 @@ impl World {
             declared: BTreeSet::new(),
             connections: BTreeMap::new(),
             severed: BTreeSet::new(),
-            cuts: BTreeMap::new(),
-            isolated: BTreeMap::new(),
             summary: Summary::default(),
-            trace,
         }
-    }
-
-    pub(crate) fn schedule(&mut self, wait: Duration, item: Item) {
-        self.schedule_at(self.now + wait, item);
-    }
-
-    pub(crate) fn schedule_at(&mut self, at: Duration, item: Item) {
-        self.sequence += 1;
-        self.queue.push(Reverse((at, self.sequence)));
-        self.items.insert(self.sequence, item);
     }
 
     fn begin(&mut self) {
@@ -233,16 +168,17 @@ impl World {
         let members = self.members.clone();
         for pid in self.clients.clone() {
             let event = Event::Introduce(members.clone());
-            self.schedule(Duration::ZERO, Item::Event(pid, event));
+            self.kernel
+                .schedule(Duration::ZERO, Item::Event(pid, event));
         }
         for (at, client, action) in self.plan.actions.clone() {
-            self.schedule_at(at, Item::Act(client, action));
+            self.kernel.schedule_at(at, Item::Act(client, action));
         }
         for (at, fault) in self.plan.faults.clone() {
-            self.schedule_at(at, Item::Fault(fault));
+            self.kernel.schedule_at(at, Item::Fault(fault));
         }
         for (at, host) in self.plan.joins.clone() {
-            self.schedule_at(at, Item::Join(host));
+            self.kernel.schedule_at(at, Item::Join(host));
         }
     }
 
@@ -253,9 +189,7 @@ impl World {
             neighbour,
             host,
             is_alive: true,
-            is_paused: false,
-            inbox: VecDeque::new(),
-            uplink: Duration::ZERO,
+            uplink: Line::default(),
             sent: (0, 0),
             received: (0, 0),
             timer: None,
@@ -272,7 +206,7 @@ impl World {
 
     fn add_engine(&mut self, host: u32) -> Member {
         // Ids have holes: other workers are no engines.
-        if !self.plan.is_faultless && self.random.chance(10) {
+        if !self.plan.is_faultless && self.kernel.random.chance(10) {
             self.workers += 1;
         }
         let worker = WorkerId(self.workers);
@@ -289,97 +223,13 @@ impl World {
         member
     }
 
-    fn go(&mut self) -> Result<(), String> {
-        while let Some(Reverse((at, sequence))) = self.queue.pop() {
-            self.now = at;
-            let item = self.items.remove(&sequence).expect("it was scheduled");
-            self.happen(item)?;
-            if self.now > REST && self.plan.checks || self.summary.steps > STEPS {
-                let reason = self.oracle.end(self).err().unwrap_or_default();
-                return Err(format!("it does not come to rest: {reason}"));
-            }
-        }
-        self.summary.end = self.now;
+    /// Until everything is over.
+    fn live(&mut self) -> Result<(), String> {
+        self.begin();
+        self.run()?;
+        self.summary.steps = self.kernel.steps();
         self.summary.early = self.oracle.early;
         self.oracle.end(self)
-    }
-
-    fn owner(item: &Item) -> Option<Pid> {
-        match item {
-            Item::Event(pid, _)
-            | Item::Link(pid, ..)
-            | Item::Deliver(_, pid, ..)
-            | Item::RunBegins(pid, _)
-            | Item::RunEnds(pid, _)
-            | Item::Timer(pid) => Some(*pid),
-            _ => None,
-        }
-    }
-
-    fn happen(&mut self, item: Item) -> Result<(), String> {
-        if let Some(pid) = Self::owner(&item) {
-            let process = &mut self.procs[pid];
-            if !process.is_alive {
-                return Ok(());
-            }
-            if process.is_paused {
-                process.inbox.push_back(item);
-                return Ok(());
-            }
-        }
-        match item {
-            Item::Event(pid, event) => {
-                if let Event::Gone(worker, _) = &event {
-                    let dead = Neighbour::Worker(*worker);
-                    self.procs[pid].dead.insert(dead);
-                }
-                self.handle(pid, event, Body::None)
-            }
-            Item::Link(pid, other, generation, event) => self.link(pid, other, generation, event),
-            Item::Deliver(from, pid, generation, message, body) => {
-                if !self.arrives(from, pid, generation, &message) {
-                    return Ok(());
-                }
-                self.hear(from, pid, message, body)
-            }
-            Item::Dial(from, to) => {
-                self.dialled(from, to);
-                Ok(())
-            }
-            Item::RunBegins(pid, cast) => self.run_begins(pid, cast),
-            Item::RunEnds(pid, cast) => self.run_ends(pid, cast),
-            Item::Timer(pid) => {
-                let process = &mut self.procs[pid];
-                process.timer = None;
-                match process.relay.next_deadline() {
-                    Some(at) if at <= self.now => self.handle(pid, Event::Tick, Body::None),
-                    _ => {
-                        self.set_timer(pid);
-                        Ok(())
-                    }
-                }
-            }
-            Item::Act(client, action) => self.act_client(client, action),
-            Item::Fault(fault) => {
-                self.fault(fault);
-                Ok(())
-            }
-            Item::Join(host) => self.join(host),
-            Item::Wake(pid) => self.wake(pid),
-            Item::Declare(pid) => {
-                self.declare(pid);
-                Ok(())
-            }
-            Item::Stranger(pid) => {
-                let host = self.procs[pid].host.expect("engines have hosts");
-                self.kill(pid);
-                self.join(host)
-            }
-            Item::Ask(pid, session) => {
-                self.ask(pid, session);
-                Ok(())
-            }
-        }
     }
 
     fn link(&mut self, pid: Pid, other: Pid, generation: u32, event: Event) -> Result<(), String> {
@@ -427,20 +277,15 @@ impl World {
     pub(crate) fn handle(&mut self, pid: Pid, event: Event, body: Body) -> Result<(), String> {
         let mut events = VecDeque::from([(event, body)]);
         while let Some((event, body)) = events.pop_front() {
-            self.summary.steps += 1;
-            if self.trace {
-                println!(
-                    "{:>10.3?} {:?}: {event:?}",
-                    self.now, self.procs[pid].neighbour
-                );
-            }
+            let neighbour = self.procs[pid].neighbour;
+            self.kernel.tell(|| format!("{neighbour:?}: {event:?}"));
             let from = match &event {
                 Event::Message(from, _) => Some(*from),
                 _ => None,
             };
             let mut effects = Effects::default();
-            let process = &mut self.procs[pid];
-            if let Err(violation) = process.relay.handle(event, self.now, &mut effects) {
+            let (process, now) = (&mut self.procs[pid], self.kernel.now());
+            if let Err(violation) = process.relay.handle(event, now, &mut effects) {
                 let sender = from.and_then(|from| self.by_neighbour.get(&from).copied());
                 let is_dead = sender.is_some_and(|sender| {
                     self.declared.contains(&sender) || !self.procs[sender].is_alive
@@ -454,9 +299,7 @@ impl World {
                 self.procs[pid].relay.check();
             }
             for effect in effects.0 {
-                if self.trace {
-                    println!("{:>10} {effect:?}", "");
-                }
+                self.kernel.tell(|| format!("{effect:?}"));
                 self.act(pid, effect, &body, &mut events)?;
             }
         }
@@ -472,10 +315,10 @@ impl World {
         let Some(at) = self.procs[pid].relay.next_deadline() else {
             return;
         };
-        let at = at.max(self.now);
+        let at = at.max(self.kernel.now());
         if self.procs[pid].timer.is_none_or(|timer| at < timer) {
             self.procs[pid].timer = Some(at);
-            self.schedule_at(at, Item::Timer(pid));
+            self.kernel.schedule_at(at, Item::Timer(pid));
         }
     }
 
@@ -489,7 +332,7 @@ impl World {
             Action::Cast { percent, size } => {
                 if !self.procs[pid].relay.has_room() {
                     let again = Item::Act(client, action);
-                    self.schedule(Duration::from_millis(5), again);
+                    self.kernel.schedule(Duration::from_millis(5), again);
                     return Ok(());
                 }
                 let dead = &self.procs[pid].dead;
@@ -498,10 +341,10 @@ impl World {
                 let known: Vec<u64> = known.map(|member| u64::from(member.worker.0)).collect();
                 let mut chosen = match percent {
                     100 => known.clone(),
-                    percent => self.random.some(&known, percent),
+                    percent => self.kernel.random.some(&known, percent),
                 };
                 if chosen.is_empty() && !known.is_empty() {
-                    chosen.push(self.random.pick(&known));
+                    chosen.push(self.kernel.random.pick(&known));
                 }
                 let members: Runs = chosen.into_iter().collect();
                 let number = self.procs[pid].relay.next_number();
@@ -509,7 +352,7 @@ impl World {
                 self.summary.casts += 1;
                 let draw = mix(self.plan.seed ^ mix(u64::from(session.0) << 40 | number));
                 let beside = draw % 100 < self.plan.beside;
-                let (to, now) = (&members, self.now);
+                let (to, now) = (&members, self.kernel.now());
                 self.oracle.cast(cast, (size, beside), to, now);
                 let stored = Stored::whole(cast, size);
                 self.procs[pid].payloads.insert(cast, stored);
@@ -526,8 +369,9 @@ impl World {
                 if open.is_empty() {
                     return Ok(());
                 }
-                let number = self.random.pick(&open);
-                self.oracle.abort(CastId { session, number }, self.now);
+                let number = self.kernel.random.pick(&open);
+                self.oracle
+                    .abort(CastId { session, number }, self.kernel.now());
                 self.handle(pid, Event::Abort { number, interrupt }, Body::None)
             }
         }
@@ -551,43 +395,38 @@ impl World {
     }
 
     fn fault(&mut self, fault: Fault) {
-        if self.trace {
-            println!("{:>10.3?} {fault:?}", self.now);
-        }
         match fault {
             Fault::Kill(position) => {
                 if let Some(pid) = self.engine(position) {
                     self.kill(pid);
                     let most = self.plan.detection.as_micros() as u64;
-                    let wait = self.random.micros(100, most);
-                    self.schedule(wait, Item::Declare(pid));
+                    let wait = self.kernel.random.micros(100, most);
+                    self.kernel.schedule(wait, Item::Declare(pid));
                 }
             }
             Fault::Pause(position, length) => {
                 if let Some(pid) = self.engine(position)
-                    && !self.procs[pid].is_paused
+                    && self.kernel.paused_until(pid).is_none()
                 {
-                    self.procs[pid].is_paused = true;
+                    self.kernel.pause(pid, length);
                     let timeout = self.plan.timeout;
                     if length > timeout {
-                        self.schedule(timeout, Item::Declare(pid));
+                        self.kernel.schedule(timeout, Item::Declare(pid));
                     }
-                    self.schedule(length, Item::Wake(pid));
+                    self.kernel.schedule(length, Item::Wake(pid));
                 }
             }
             Fault::Cut(one, other, length) => {
                 if let (Some(one), Some(other)) = (self.node(one), self.node(other))
                     && one != other
                 {
-                    let until = self.now + length;
-                    self.cuts.insert((one.min(other), one.max(other)), until);
+                    self.kernel.cut(one, other, length);
                     self.sever(one, other, false);
                 }
             }
             Fault::Isolate(position, length) => {
                 if let Some(pid) = self.engine(position) {
-                    let until = self.now + length;
-                    self.isolated.insert(pid, until);
+                    self.kernel.isolate(pid, length);
                     for other in 0..self.procs.len() {
                         if other != pid {
                             self.sever(pid, other, false);
@@ -601,8 +440,8 @@ impl World {
                     self.kill(pid);
                     self.oracle.clients_gone.insert(ClientId(client as u32));
                     let most = self.plan.detection.as_micros() as u64;
-                    let wait = self.random.micros(100, most);
-                    self.schedule(wait, Item::Declare(pid));
+                    let wait = self.kernel.random.micros(100, most);
+                    self.kernel.schedule(wait, Item::Declare(pid));
                 }
             }
         }
@@ -610,7 +449,7 @@ impl World {
 
     fn kill(&mut self, pid: Pid) {
         self.procs[pid].is_alive = false;
-        let lingers = self.random.chance(50);
+        let lingers = self.kernel.random.chance(50);
         for other in 0..self.procs.len() {
             if other != pid {
                 self.sever(pid, other, lingers);
@@ -620,12 +459,12 @@ impl World {
 
     /// The scheduler says that a process is gone.
     fn declare(&mut self, pid: Pid) {
-        let is_back = self.procs[pid].is_alive && !self.procs[pid].is_paused;
+        let is_back = self.procs[pid].is_alive && self.kernel.paused_until(pid).is_none();
         if is_back || !self.declared.insert(pid) {
             return;
         }
         let neighbour = self.procs[pid].neighbour;
-        let lingers = self.random.chance(50);
+        let lingers = self.kernel.random.chance(50);
         for other in 0..self.procs.len() {
             if other == pid || !self.procs[other].is_alive {
                 continue;
@@ -634,8 +473,8 @@ impl World {
                 Neighbour::Worker(worker) => Event::Gone(worker, Cause::Unreachable),
                 Neighbour::Top(client) => Event::ClientGone(client),
             };
-            let wait = self.random.micros(0, 5_000);
-            self.schedule(wait, Item::Event(other, event));
+            let wait = self.kernel.random.micros(0, 5_000);
+            self.kernel.schedule(wait, Item::Event(other, event));
             self.sever(pid, other, lingers);
         }
         if let Neighbour::Worker(worker) = neighbour {
@@ -643,21 +482,12 @@ impl World {
         }
     }
 
-    fn wake(&mut self, pid: Pid) -> Result<(), String> {
-        let process = &mut self.procs[pid];
-        if !process.is_alive || !process.is_paused {
-            return Ok(());
+    /// A process goes on. It takes in what waited for it, and does not know that it is a stranger.
+    fn wake(&mut self, pid: Pid) {
+        if self.procs[pid].is_alive && self.declared.contains(&pid) {
+            let wait = self.kernel.random.micros(0, 20_000);
+            self.kernel.schedule(wait, Item::Stranger(pid));
         }
-        process.is_paused = false;
-        // It takes in what waited for it, and does not know that it is a stranger.
-        for item in std::mem::take(&mut process.inbox) {
-            self.happen(item)?;
-        }
-        if self.declared.contains(&pid) {
-            let wait = self.random.micros(0, 20_000);
-            self.schedule(wait, Item::Stranger(pid));
-        }
-        Ok(())
     }
 
     fn join(&mut self, host: u32) -> Result<(), String> {
@@ -672,8 +502,8 @@ impl World {
             self.handle(pid, introduction, Body::None)?;
             let session = ClientId(client as u32);
             let open = self.oracle.open(session);
-            if !open.is_empty() && self.random.chance(70) {
-                let number = self.random.pick(&open);
+            if !open.is_empty() && self.kernel.random.chance(70) {
+                let number = self.kernel.random.pick(&open);
                 self.oracle.extend(CastId { session, number }, engine);
                 let members = Runs::one(engine);
                 self.handle(pid, Event::Extend { number, members }, Body::None)?;
@@ -685,7 +515,7 @@ impl World {
     /// A node asks a client through the scheduler.
     fn ask(&mut self, pid: Pid, session: ClientId) {
         let client = self.by_neighbour[&Neighbour::Top(session)];
-        let wait = self.random.micros(100, 5_000);
+        let wait = self.kernel.random.micros(100, 5_000);
         let event = if self.declared.contains(&client) {
             Event::ClientGone(session)
         } else if self.procs[client].is_alive {
@@ -694,6 +524,105 @@ impl World {
         } else {
             return;
         };
-        self.schedule(wait, Item::Event(pid, event));
+        self.kernel.schedule(wait, Item::Event(pid, event));
     }
 }
+
+impl kernel::World for World {
+    type Item = Item;
+    type Node = Pid;
+    const LIMIT: (Duration, u64) = (Duration::from_secs(1_000), 50_000_000);
+
+    fn kernel(&self) -> &Kernel<Item, Pid> {
+        &self.kernel
+    }
+
+    fn kernel_mut(&mut self) -> &mut Kernel<Item, Pid> {
+        &mut self.kernel
+    }
+
+    fn process(&self, item: &Item) -> Option<Pid> {
+        match item {
+            Item::Event(pid, _)
+            | Item::Link(pid, ..)
+            | Item::Deliver(_, pid, ..)
+            | Item::RunBegins(pid, _)
+            | Item::RunEnds(pid, _)
+            | Item::Timer(pid) => Some(*pid),
+            _ => None,
+        }
+    }
+
+    fn step(&mut self, item: Item) -> Result<(), String> {
+        if self
+            .process(&item)
+            .is_some_and(|pid| !self.procs[pid].is_alive)
+        {
+            return Ok(());
+        }
+        match item {
+            Item::Event(pid, event) => {
+                if let Event::Gone(worker, _) = &event {
+                    let dead = Neighbour::Worker(*worker);
+                    self.procs[pid].dead.insert(dead);
+                }
+                self.handle(pid, event, Body::None)
+            }
+            Item::Link(pid, other, generation, event) => self.link(pid, other, generation, event),
+            Item::Deliver(from, pid, generation, message, body) => {
+                if !self.arrives(from, pid, generation, &message) {
+                    return Ok(());
+                }
+                self.hear(from, pid, message, body)
+            }
+            Item::Dial(from, to) => {
+                self.dialled(from, to);
+                Ok(())
+            }
+            Item::RunBegins(pid, cast) => self.run_begins(pid, cast),
+            Item::RunEnds(pid, cast) => self.run_ends(pid, cast),
+            Item::Timer(pid) => {
+                let process = &mut self.procs[pid];
+                process.timer = None;
+                match process.relay.next_deadline() {
+                    Some(at) if at <= self.kernel.now() => {
+                        self.handle(pid, Event::Tick, Body::None)
+                    }
+                    _ => {
+                        self.set_timer(pid);
+                        Ok(())
+                    }
+                }
+            }
+            Item::Act(client, action) => self.act_client(client, action),
+            Item::Fault(fault) => {
+                self.fault(fault);
+                Ok(())
+            }
+            Item::Join(host) => self.join(host),
+            Item::Wake(pid) => {
+                self.wake(pid);
+                Ok(())
+            }
+            Item::Declare(pid) => {
+                self.declare(pid);
+                Ok(())
+            }
+            Item::Stranger(pid) => {
+                let host = self.procs[pid].host.expect("engines have hosts");
+                self.kill(pid);
+                self.join(host)
+            }
+            Item::Ask(pid, session) => {
+                self.ask(pid, session);
+                Ok(())
+            }
+        }
+    }
+
+    fn unresolved(&self) -> String {
+        self.oracle.end(self).err().unwrap_or_default()
+    }
+}
+
+impl kernel::Item for Item {}

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use treadle_transfer::{Event, Message, PairEnd};
 
 use crate::awake;
-use crate::driver::{Driver, Interest, Readiness, Source, Token};
+use crate::driver::Driver;
 use crate::inner::Inner;
 use crate::peer::Shared;
+use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
 use crate::wire::{self, Frame, WireError};
 
@@ -107,7 +108,7 @@ impl Control {
     fn want(&mut self, interest: Interest) {
         if interest != self.interest && self.stream.is_some() {
             self.interest = interest;
-            self.driver.interest(self.token, interest);
+            self.driver.sources.interest(self.token, interest);
         }
     }
 

@@ -81,11 +81,11 @@ impl NetError {
     }
 }
 
-impl From<crate::driver::Early> for NetError {
-    fn from(early: crate::driver::Early) -> Self {
+impl From<crate::wait::Early> for NetError {
+    fn from(early: crate::wait::Early) -> Self {
         match early {
-            crate::driver::Early::Deadline => Self::Timeout,
-            crate::driver::Early::Interrupted => Self::Interrupted,
+            crate::wait::Early::Deadline => Self::Timeout,
+            crate::wait::Early::Interrupted => Self::Interrupted,
         }
     }
 }

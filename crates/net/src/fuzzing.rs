@@ -57,7 +57,7 @@ pub fn frames(bytes: &[u8]) {
         let (frame, next) = rest.split_at(length);
         let _ = wire::decode_frame(frame);
         let mut frame = frame.to_vec();
-        let checksum = wire::crc32c(&frame[8..]);
+        let checksum = crate::checksum::crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&checksum.to_le_bytes());
         if let Ok(Some(decoded)) = wire::decode_frame(&frame) {
             decoded_frame(decoded, frame.len());
@@ -100,7 +100,7 @@ pub fn extents(bytes: &[u8]) {
     for header in bytes.chunks_exact(EXTENT_HEADER) {
         let mut header: [u8; EXTENT_HEADER] = header.try_into().expect("a whole chunk");
         let _ = wire::decode_extent(&header);
-        let checksum = wire::crc32c(&header[..EXTENT_HEADER - 4]);
+        let checksum = crate::checksum::crc32c(&header[..EXTENT_HEADER - 4]);
         header[EXTENT_HEADER - 4..].copy_from_slice(&checksum.to_le_bytes());
         if let Ok((extent, checksum)) = wire::decode_extent(&header) {
             assert_eq!(wire::encode_extent(&extent, checksum), header);
@@ -364,7 +364,7 @@ fn message(bytes: &[u8]) -> Option<Message> {
     frame[..4].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     frame[8] = kind;
     frame.extend_from_slice(payload);
-    let checksum = wire::crc32c(&frame[8..]);
+    let checksum = crate::checksum::crc32c(&frame[8..]);
     frame[4..8].copy_from_slice(&checksum.to_le_bytes());
     match wire::decode_frame(&frame).ok()?? {
         Frame::Message(message) => Some(message),
@@ -476,7 +476,7 @@ mod tests {
                     offset,
                     length,
                 },
-                wire::crc32c(b"bytes"),
+                crate::checksum::crc32c(b"bytes"),
             )
         };
         let largest = extent(u64::MAX, u32::MAX, 1 << 47, 256 * 1024);

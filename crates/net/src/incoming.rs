@@ -8,11 +8,13 @@ use std::time::Instant;
 use treadle_transfer::layout::EXTENT;
 use treadle_transfer::{Event, StripeId};
 
-use crate::driver::{Driver, Interest, Readiness, Source, Token};
+use crate::checksum::Checksum;
+use crate::driver::Driver;
 use crate::memory::Region;
 use crate::peer::Shared;
+use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
-use crate::wire::{Checksum, EXTENT_HEADER, decode_extent};
+use crate::wire::{EXTENT_HEADER, decode_extent};
 
 /// Bytes read in one turn of the leader.
 const TURN: usize = 512 * 1024;
@@ -75,15 +77,15 @@ impl InStripe {
                 closed: false,
             }),
         });
-        driver.replace(token, Arc::clone(&source) as _);
+        driver.sources.replace(token, Arc::clone(&source) as _);
         let now = shared.now();
         shared.with(|inner| inner.joined(stripe, Arc::clone(&source), now));
-        driver.interest(token, Interest::Read);
+        driver.sources.interest(token, Interest::Read);
     }
 
     /// Ends it at once: the leader meets the end of the stream.
     pub(crate) fn cut(&self) {
-        self.driver.shut(self.token);
+        self.driver.sources.shut(self.token);
     }
 
     fn reader(&self) -> MutexGuard<'_, Reader> {
@@ -149,7 +151,7 @@ impl InStripe {
 
     fn end(&self, reader: &mut Reader) {
         if !std::mem::replace(&mut reader.closed, true) {
-            self.driver.deregister(self.token);
+            self.driver.sources.deregister(self.token);
         }
     }
 }

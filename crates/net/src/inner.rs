@@ -4,7 +4,6 @@ mod inbound;
 mod outbound;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +14,17 @@ use treadle_transfer::{
 };
 
 use crate::control::Control;
-use crate::driver::{Driver, Token, lock};
+use crate::driver::Driver;
 use crate::incoming::InStripe;
+use crate::lock;
 use crate::memory::Region;
 use crate::outgoing::OutStripe;
 use crate::peer::{MAX_QUEUED, Shared};
 use crate::poller::Watch;
 use crate::segments::{Channel, Kept, Mappings};
+use crate::sources::Token;
 use crate::stream::Stream;
+use crate::wake::Waker;
 use crate::wire;
 
 pub(crate) use inbound::{Inbound, State};
@@ -44,7 +46,7 @@ pub(crate) enum Garbage {
 #[derive(Debug)]
 pub(crate) enum Action {
     Notify,
-    Signal(Arc<OwnedFd>),
+    Wake(Waker),
     Queue(Arc<Watch>),
     Dial {
         stripe: StripeId,
@@ -90,7 +92,7 @@ pub(crate) struct Inner {
     pub(crate) lent: crate::segments::Lent,
     /// Files of the other side that need not be passed again.
     kept: Kept,
-    pub(crate) notifier: Option<Arc<OwnedFd>>,
+    pub(crate) waker: Option<Waker>,
     pub(crate) watch: Option<Arc<Watch>>,
     pub(crate) changed: bool,
     /// Headers waited for credit when the lock was last released.
@@ -129,7 +131,7 @@ impl Inner {
             mapped: HashMap::new(),
             lent: crate::segments::Lent::default(),
             kept: Kept::default(),
-            notifier: None,
+            waker: None,
             watch: None,
             changed: false,
             backlog: false,
@@ -351,7 +353,7 @@ impl Inner {
             return false;
         };
         let is_mapped = |inbound: &Inbound| inbound.header.shared;
-        shared.driver.is_patient() && self.incoming.get(object).is_some_and(is_mapped)
+        !shared.driver.spins() && self.incoming.get(object).is_some_and(is_mapped)
     }
 
     /// Tells what the other side gave cause to, unless it lets too much of that wait.
@@ -420,8 +422,8 @@ impl Inner {
                 actions.push(Action::Queue(Arc::clone(watch)));
             }
             actions.push(Action::Notify);
-            if let Some(notifier) = &self.notifier {
-                actions.push(Action::Signal(Arc::clone(notifier)));
+            if let Some(waker) = &self.waker {
+                actions.push(Action::Wake(waker.clone()));
             }
         }
         (std::mem::take(&mut self.garbage), actions)

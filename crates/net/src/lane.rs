@@ -1,9 +1,11 @@
 //! Drivers of one's own.
 
+use std::io;
 use std::sync::Arc;
 
-use crate::driver::{Driver, Wait, Waiters};
+use crate::driver::Driver;
 use crate::error::NetError;
+use crate::wait::{Wait, Waiters};
 
 /// A driver for some connections, apart from those that the process shares: what happens on these
 /// connections is moved by the threads that wait for them, and never waits behind the bulk of
@@ -24,11 +26,7 @@ impl Lane {
     /// # Errors
     /// When the system has no more threads or descriptors.
     pub fn new() -> Result<Self, NetError> {
-        let driver = Driver::start().map_err(|source| NetError::io("opening a lane", source))?;
-        Ok(Self(Arc::new(Owner {
-            driver,
-            waiters: Waiters::default(),
-        })))
+        Self::with(Driver::start())
     }
 
     /// A lane whose threads sleep at once when there is nothing to do. Others look out for a moment
@@ -40,10 +38,16 @@ impl Lane {
     ///
     /// # Errors
     /// As [`Lane::new`].
-    pub fn patient() -> Result<Self, NetError> {
-        let lane = Self::new()?;
-        lane.driver().be_patient();
-        Ok(lane)
+    pub fn attended() -> Result<Self, NetError> {
+        Self::with(Driver::start_attended())
+    }
+
+    fn with(driver: io::Result<Arc<Driver>>) -> Result<Self, NetError> {
+        let driver = driver.map_err(|source| NetError::io("opening a lane", source))?;
+        Ok(Self(Arc::new(Owner {
+            driver,
+            waiters: Waiters::default(),
+        })))
     }
 
     pub(crate) fn driver(&self) -> &Arc<Driver> {
@@ -70,7 +74,7 @@ impl Lane {
         // Who joins them from here on looks by itself before it waits.
         if !self.0.waiters.is_empty() {
             self.0.waiters.wake();
-            self.0.driver.ring();
+            self.0.driver.wake();
         }
     }
 }

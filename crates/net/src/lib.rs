@@ -5,13 +5,15 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`wire`] | bytes: preambles, frames, extent headers |
-//! | `handshake`, [`secret`], [`tls`], [`certs`] | who may talk |
+//! | [`wire`], `checksum` | bytes: preambles, frames, extent headers |
+//! | `handshake`, `handshaking`, [`secret`], [`tls`], [`certs`] | who may talk |
 //! | `dialled` | whether who was dialled is who was reached |
-//! | `driver` | which thread moves the bytes |
-//! | `dial`, [`listener`](Listener), `local` | connections that are being made; those within a host |
-//! | `control`, `outgoing`, `incoming`, `segments` | connections of a pair |
-//! | `inner`, [`peer`](Peer) | the pair |
+//! | [`leader`] | which of the threads that wait leads, and which follow |
+//! | `wait`, [`wake`] | how long threads wait, and what wakes them |
+//! | `driver`, `sources` | the thread that leads moves the bytes; sockets and timers |
+//! | `dial`, [`listener`](Listener), `local` | connecting, accepting; connections within a host |
+//! | `control`, `stripes`, `outgoing`, `incoming`, `segments` | connections of a pair |
+//! | `inner`, [`peer`](Peer), `objects` | the pair, and what is on its way |
 //! | [`poller`](Poller) | waiting for any of many pairs |
 //! | [`pool`] | connections to many others, made when they are needed |
 //! | [`lane`](Lane) | connections apart from those that the process shares |
@@ -23,6 +25,7 @@
 pub mod address;
 pub mod awake;
 pub mod certs;
+mod checksum;
 mod control;
 mod dial;
 mod dialled;
@@ -32,14 +35,17 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
+mod handshaking;
 mod incoming;
 mod inner;
 mod lane;
+pub mod leader;
 mod listener;
 pub mod load;
 mod local;
 mod lookout;
 mod memory;
+mod objects;
 mod options;
 mod outgoing;
 mod peer;
@@ -47,22 +53,36 @@ mod poller;
 pub mod pool;
 pub mod secret;
 mod segments;
+mod sources;
 mod stream;
+mod stripes;
 pub mod thread;
 pub mod tls;
+mod wait;
+pub mod wake;
 pub mod wire;
 
 pub use address::Address;
 pub use dialled::{ClusterId, NoClusterId};
-pub use driver::Wait;
 pub use error::NetError;
 pub use handshake::HandshakeError;
 pub use lane::Lane;
 pub use listener::Listener;
 pub use lookout::LOOKOUT;
 pub use memory::{Frame, Target};
+pub use objects::{Incoming, Received, Sending, Timings};
 pub use options::Options;
-pub use peer::{Incoming, Peer, Received, Sending, Stats, Timings};
+pub use peer::{Peer, Stats};
 pub use poller::{Poller, Signal, Turn};
 pub use treadle_transfer::layout::{INLINE, SMALL};
 pub use treadle_transfer::{Config, Failure, PairEnd};
+pub use wait::{Early, Wait};
+pub use wake::Waker;
+
+/// Locks a mutex, also after a panic.
+pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic elsewhere left the data as it was before or after a whole step.
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,4 +1,4 @@
-//! Listening: who knocks, and the pairs that came of it.
+//! Listening: who connects, and the pairs that came of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -7,35 +7,40 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use treadle_transfer::{Config, StripeId};
 
 use crate::address::Address;
-use crate::dial::{Door, Greeting, Opened, hello, start_stripe};
 use crate::dialled::{self, ClusterId};
-use crate::driver::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, drivers};
+use crate::driver::{Driver, drivers};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError};
+use crate::handshaking::{Admission, Handshaking, Opened, hello};
 use crate::lane::Lane;
 use crate::local;
+use crate::lock;
 use crate::options::{Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::poller::{Poller, Watch};
 use crate::secret::random;
 use crate::segments::Channel;
+use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, tune};
+use crate::stripes::start_stripe;
 use crate::tls::Tls;
+use crate::wait::{Wait, Waiters};
+use crate::wake::Waker;
 use crate::wire::proto::{self, Role};
 
 /// Connections in the middle of their handshake; more of them wait in the kernel's queue.
-const MAX_GREETINGS: usize = 256;
+const MAX_HANDSHAKES: usize = 256;
 /// The longest patience that a client is granted.
 const MAX_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long a handshake may take.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pairs that nobody has accepted yet.
 const MAX_WAITING: usize = 1024;
 /// The kernel's queue.
@@ -62,15 +67,15 @@ struct Listening {
     cluster: OnceLock<ClusterId>,
     /// The abstract name of the Unix socket: for descriptors and, without TLS, for clients of this host.
     descriptors: Vec<u8>,
-    greetings: AtomicUsize,
+    handshakes: AtomicUsize,
     waiters: Waiters,
-    halls: Mutex<Hall>,
+    accepting: Mutex<Accepting>,
 }
 
-struct Hall {
+struct Accepting {
     sessions: HashMap<u64, Weak<Shared>>,
     waiting: VecDeque<Peer>,
-    notifier: Option<Arc<std::os::fd::OwnedFd>>,
+    waker: Option<Waker>,
     watch: Option<Arc<Watch>>,
     tcp: Option<(TcpListener, Token)>,
     unix: Option<(UnixListener, Token)>,
@@ -122,12 +127,12 @@ impl Listener {
             contact: options.contact.clone(),
             cluster: options.cluster.map_or_else(OnceLock::new, OnceLock::from),
             descriptors,
-            greetings: AtomicUsize::new(0),
+            handshakes: AtomicUsize::new(0),
             waiters: Waiters::default(),
-            halls: Mutex::new(Hall {
+            accepting: Mutex::new(Accepting {
                 sessions: HashMap::new(),
                 waiting: VecDeque::new(),
-                notifier: None,
+                waker: None,
                 watch: None,
                 tcp: None,
                 unix: None,
@@ -135,7 +140,7 @@ impl Listener {
             }),
         });
         let source = |kind| -> Arc<dyn Source> {
-            Arc::new(Doorway {
+            Arc::new(Acceptor {
                 state: Arc::clone(&state),
                 kind,
                 is_paused: AtomicBool::new(false),
@@ -143,17 +148,19 @@ impl Listener {
         };
         let driver = &state.driver;
         let token = driver
+            .sources
             .register(source(Kind::Tcp), tcp.as_fd(), Interest::Read, true)
             .map_err(failed)?;
-        let mut hall = state.hall();
-        hall.tcp = Some((tcp, token));
+        let mut accepting = state.accepting();
+        accepting.tcp = Some((tcp, token));
         if let Some(unix) = unix {
             let token = driver
+                .sources
                 .register(source(Kind::Unix), unix.as_fd(), Interest::Read, true)
                 .map_err(failed)?;
-            hall.unix = Some((unix, token));
+            accepting.unix = Some((unix, token));
         }
-        drop(hall);
+        drop(accepting);
         Ok(Self {
             state,
             address: Address {
@@ -193,42 +200,42 @@ impl Listener {
     /// # Errors
     /// When the listener is closed.
     pub fn try_accept(&self) -> Result<Option<Peer>, NetError> {
-        let mut hall = self.state.hall();
-        match hall.waiting.pop_front() {
+        let mut accepting = self.state.accepting();
+        match accepting.waiting.pop_front() {
             Some(peer) => Ok(Some(peer)),
-            None if hall.closed => Err(NetError::ListenerClosed),
+            None if accepting.closed => Err(NetError::ListenerClosed),
             None => Ok(None),
         }
     }
 
-    /// A descriptor (an eventfd) to write to whenever somebody waits to be accepted.
-    pub fn set_notifier(&self, notifier: Option<Arc<std::os::fd::OwnedFd>>) {
-        self.state.hall().notifier = notifier;
+    /// What to wake whenever somebody waits to be accepted.
+    pub fn set_waker(&self, waker: Option<Waker>) {
+        self.state.accepting().waker = waker;
     }
 
     /// Queues `key` in the poller now, and whenever somebody waits to be accepted.
     pub fn watch(&self, poller: &Arc<Poller>, key: usize) {
         let watch = Watch::new(poller, key);
-        self.state.hall().watch = Some(Arc::clone(&watch));
+        self.state.accepting().watch = Some(Arc::clone(&watch));
         watch.changed();
     }
 
     /// Takes no more connections. Those that were accepted stay, and keep the port for their
     /// stripes until the last of them ends.
     pub fn close(&self) {
-        let mut hall = self.state.hall();
-        hall.closed = true;
-        let waiting = std::mem::take(&mut hall.waiting);
-        let doors = [
-            hall.tcp.as_ref().map(|(_, token)| *token),
-            hall.unix.as_ref().map(|(_, token)| *token),
+        let mut accepting = self.state.accepting();
+        accepting.closed = true;
+        let waiting = std::mem::take(&mut accepting.waiting);
+        let sockets = [
+            accepting.tcp.as_ref().map(|(_, token)| *token),
+            accepting.unix.as_ref().map(|(_, token)| *token),
         ];
-        drop(hall);
+        drop(accepting);
         drop(waiting);
         self.state.leave();
         // From now on it looks each tick whether it can leave.
-        for token in doors.into_iter().flatten() {
-            self.state.driver.call_at(token, Instant::now());
+        for token in sockets.into_iter().flatten() {
+            self.state.driver.sources.call_at(token, Instant::now());
         }
         self.state.notify();
     }
@@ -272,18 +279,18 @@ fn bind_abstract(name: &[u8]) -> io::Result<UnixListener> {
 }
 
 impl Listening {
-    fn hall(&self) -> MutexGuard<'_, Hall> {
-        self.halls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn accepting(&self) -> MutexGuard<'_, Accepting> {
+        lock(&self.accepting)
     }
 
     /// Tells those who wait that somebody is to be accepted, or that it is closed.
     fn notify(&self) {
-        let hall = self.hall();
-        let (notifier, watch) = (hall.notifier.clone(), hall.watch.clone());
-        drop(hall);
+        let accepting = self.accepting();
+        let (waker, watch) = (accepting.waker.clone(), accepting.watch.clone());
+        drop(accepting);
         self.waiters.wake();
-        if let Some(notifier) = notifier {
-            let _ = rustix::io::write(&*notifier, &1u64.to_ne_bytes());
+        if let Some(waker) = waker {
+            waker.wake();
         }
         if let Some(watch) = watch {
             watch.changed();
@@ -292,19 +299,19 @@ impl Listening {
 
     /// Gives up the port when the listener is closed and no connection needs it.
     fn leave(&self) {
-        let mut hall = self.hall();
-        hall.sessions.retain(|_, pair| pair.strong_count() > 0);
-        if !hall.closed || !hall.sessions.is_empty() {
+        let mut accepting = self.accepting();
+        accepting.sessions.retain(|_, pair| pair.strong_count() > 0);
+        if !accepting.closed || !accepting.sessions.is_empty() {
             return;
         }
-        let (tcp, unix) = (hall.tcp.take(), hall.unix.take());
-        drop(hall);
+        let (tcp, unix) = (accepting.tcp.take(), accepting.unix.take());
+        drop(accepting);
         if let Some((listener, token)) = tcp {
-            self.driver.deregister(token);
+            self.driver.sources.deregister(token);
             drop(listener);
         }
         if let Some((listener, token)) = unix {
-            self.driver.deregister(token);
+            self.driver.sources.deregister(token);
             drop(listener);
         }
     }
@@ -327,13 +334,13 @@ impl Listening {
     }
 
     fn pair(&self, session: u64) -> Option<Arc<Shared>> {
-        self.hall().sessions.get(&session)?.upgrade()
+        self.accepting().sessions.get(&session)?.upgrade()
     }
 
     /// A handshake is done.
     fn opened(&self, opened: Opened, session: u64, address: String) {
         let stripe = StripeId(opened.hello.stripe);
-        let abandon = |opened: Opened| opened.driver.deregister(opened.token);
+        let abandon = |opened: Opened| opened.driver.sources.deregister(opened.token);
         if opened.hello.role() == Role::Control {
             self.welcome(opened, session, address);
             return;
@@ -385,28 +392,30 @@ impl Listening {
             cluster: None,
         };
         let peer = Peer::start(established, &config, None);
-        let mut hall = self.hall();
-        hall.sessions.retain(|_, pair| pair.strong_count() > 0);
-        hall.sessions.insert(session, Arc::downgrade(peer.shared()));
-        let refused = if hall.closed || hall.waiting.len() >= MAX_WAITING {
+        let mut accepting = self.accepting();
+        accepting.sessions.retain(|_, pair| pair.strong_count() > 0);
+        accepting
+            .sessions
+            .insert(session, Arc::downgrade(peer.shared()));
+        let refused = if accepting.closed || accepting.waiting.len() >= MAX_WAITING {
             Some(peer)
         } else {
-            hall.waiting.push_back(peer);
+            accepting.waiting.push_back(peer);
             None
         };
-        drop(hall);
+        drop(accepting);
         drop(refused);
         self.notify();
     }
 }
 
 /// Answers one client.
-struct Reception {
+struct Candidate {
     state: Arc<Listening>,
     session: u64,
 }
 
-impl Door for Reception {
+impl Admission for Candidate {
     fn asked(&self, theirs: &proto::Hello, stream: &Stream, handshake: &mut Handshake) {
         let state = &self.state;
         let mut own = hello(theirs.role());
@@ -424,7 +433,7 @@ impl Door for Reception {
         // Where TLS is wanted, it says who somebody is.
         let may_ask = !is_local || state.security.server.is_none();
         match theirs.role() {
-            Role::Control if may_ask && state.hall().closed => {
+            Role::Control if may_ask && state.accepting().closed => {
                 handshake.refuse("the listener is closed");
             }
             Role::Control if may_ask => handshake.answer(own, state.security.secret.clone()),
@@ -442,7 +451,7 @@ impl Door for Reception {
 
     fn is_crowded(&self) -> bool {
         // Half of them, so that many make room at once, not one at each tick.
-        self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS / 2
+        self.state.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES / 2
     }
 }
 
@@ -453,20 +462,20 @@ enum Kind {
 }
 
 /// A listening socket, as its driver sees it.
-struct Doorway {
+struct Acceptor {
     state: Arc<Listening>,
     kind: Kind,
     /// Connections wait in the kernel's queue.
     is_paused: AtomicBool,
 }
 
-impl Doorway {
+impl Acceptor {
     /// The next connection in the kernel's queue, with the name of who it is from.
     fn accept(&self) -> io::Result<Option<(Stream, String)>> {
-        let hall = self.state.hall();
+        let accepting = self.state.accepting();
         match self.kind {
             Kind::Tcp => {
-                let Some((listener, _)) = &hall.tcp else {
+                let Some((listener, _)) = &accepting.tcp else {
                     return Ok(None);
                 };
                 let (socket, from) = listener.accept()?;
@@ -478,7 +487,7 @@ impl Doorway {
                 Ok(Some((stream, from.to_string())))
             }
             Kind::Unix => {
-                let Some((listener, _)) = &hall.unix else {
+                let Some((listener, _)) = &accepting.unix else {
                     return Ok(None);
                 };
                 let (socket, _) = listener.accept()?;
@@ -493,10 +502,10 @@ impl Doorway {
         }
     }
 
-    fn greet(&self, stream: Stream, from: String) -> io::Result<()> {
+    fn shake_hands(&self, stream: Stream, from: String) -> io::Result<()> {
         let state = &self.state;
         let session = u64::from_le_bytes(random());
-        let door = Arc::new(Reception {
+        let admission = Arc::new(Candidate {
             state: Arc::clone(state),
             session,
         });
@@ -508,38 +517,38 @@ impl Doorway {
             }
         };
         let after = Arc::clone(state);
-        state.greetings.fetch_add(1, Ordering::Relaxed);
-        let started = Greeting::start(
+        state.handshakes.fetch_add(1, Ordering::Relaxed);
+        let started = Handshaking::start(
             driver,
             stream,
             Handshake::listener(),
-            Some(door),
-            GREETING_TIMEOUT,
+            Some(admission),
+            HANDSHAKE_TIMEOUT,
             Box::new(move |opened| {
-                after.greetings.fetch_sub(1, Ordering::Relaxed);
+                after.handshakes.fetch_sub(1, Ordering::Relaxed);
                 if let Ok(opened) = opened {
                     after.opened(opened, session, from);
                 }
             }),
         );
         if started.is_err() {
-            state.greetings.fetch_sub(1, Ordering::Relaxed);
+            state.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
         started
     }
 }
 
-impl Source for Doorway {
+impl Source for Acceptor {
     fn ready(self: Arc<Self>, token: Token, _readiness: Readiness) {
         for _ in 0..16 {
-            if self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS {
+            if self.state.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES {
                 self.pause(token);
                 return;
             }
             match self.accept() {
                 Ok(Some((stream, from))) => {
                     // A client that is gone already is no reason to stop listening.
-                    let _ = self.greet(stream, from);
+                    let _ = self.shake_hands(stream, from);
                 }
                 Ok(None) => return,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -554,26 +563,26 @@ impl Source for Doorway {
 
     fn tick(self: Arc<Self>, token: Token, now: Instant) -> Option<Instant> {
         self.state.leave();
-        let is_crowded = self.state.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS;
+        let is_crowded = self.state.handshakes.load(Ordering::Relaxed) >= MAX_HANDSHAKES;
         if !is_crowded && self.is_paused.swap(false, Ordering::Relaxed) {
-            self.state.driver.interest(token, Interest::Read);
+            self.state.driver.sources.interest(token, Interest::Read);
         }
-        let is_waiting = is_crowded || self.state.hall().closed;
+        let is_waiting = is_crowded || self.state.accepting().closed;
         Some(if is_waiting { now } else { now + SWEEP })
     }
 
-    /// Whoever knocked is not let in; others are.
+    /// Whoever connected is not let in; others are.
     fn panicked(self: Arc<Self>, token: Token, _reason: String) {
-        self.state.driver.call_at(token, Instant::now());
+        self.state.driver.sources.call_at(token, Instant::now());
     }
 }
 
-impl Doorway {
+impl Acceptor {
     /// Leaves the others in the kernel's queue until the next tick.
     fn pause(&self, token: Token) {
         self.is_paused.store(true, Ordering::Relaxed);
-        self.state.driver.interest(token, Interest::None);
-        self.state.driver.call_at(token, Instant::now());
+        self.state.driver.sources.interest(token, Interest::None);
+        self.state.driver.sources.call_at(token, Instant::now());
     }
 }
 

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use treadle_transfer::layout::SMALL;
 
 use crate::error::NetError;
-use crate::peer::{Incoming, Peer, Received};
+use crate::objects::{Incoming, Received};
+use crate::peer::Peer;
 
 pub use client::{Channel, Load, Report, drive};
 pub use histogram::Histogram;

@@ -9,10 +9,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use treadle_transfer::{Event, Extent, StripeId};
 
-use crate::driver::{Driver, Interest, Readiness, Source, Token};
+use crate::checksum::crc32c_of_cold;
+use crate::driver::Driver;
 use crate::peer::Shared;
+use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
-use crate::wire::{EXTENT_HEADER, crc32c_of_cold, encode_extent};
+use crate::wire::{EXTENT_HEADER, encode_extent};
 
 /// Extents taken at a time: with their checksums computed, they are still in the second-level cache
 /// when the kernel copies them.
@@ -71,8 +73,8 @@ impl OutStripe {
             }),
             retired: AtomicBool::new(false),
         });
-        driver.replace(token, Arc::clone(&source) as _);
-        driver.interest(token, Interest::Both);
+        driver.sources.replace(token, Arc::clone(&source) as _);
+        driver.sources.interest(token, Interest::Both);
         let now = shared.now();
         shared.with(|inner| inner.opened(stripe, source, now));
     }
@@ -84,7 +86,7 @@ impl OutStripe {
     /// There may be extents to send.
     pub(crate) fn wake(&self) {
         // The leader meets a writable socket, and asks for extents.
-        self.driver.interest(self.token, Interest::Both);
+        self.driver.sources.interest(self.token, Interest::Both);
     }
 
     /// Close it when everything is written.
@@ -95,12 +97,12 @@ impl OutStripe {
 
     /// Ends it at once.
     pub(crate) fn cut(&self) {
-        self.driver.shut(self.token);
+        self.driver.sources.shut(self.token);
     }
 
     fn close(&self, writer: &mut Writer) {
         if !std::mem::replace(&mut writer.closed, true) {
-            self.driver.deregister(self.token);
+            self.driver.sources.deregister(self.token);
         }
     }
 
@@ -161,7 +163,7 @@ impl OutStripe {
                 } else {
                     Interest::Read
                 };
-                self.driver.interest(self.token, interest);
+                self.driver.sources.interest(self.token, interest);
             }
         });
         for (extent, bytes) in extents {
@@ -244,7 +246,7 @@ impl Source for OutStripe {
         if !writer.pieces.is_empty() {
             return Some(now);
         }
-        let unsent = self.driver.unsent(self.token).unwrap_or(0);
+        let unsent = self.driver.sources.unsent(self.token).unwrap_or(0);
         // Nothing left to send is none: a proxy may have taken it, and lost it.
         let moved = unsent < writer.unsent;
         writer.unsent = unsent;

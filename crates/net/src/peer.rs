@@ -1,27 +1,29 @@
 //! A pair of peers: the state machine with the sockets around it, and what an application calls.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
-use treadle_transfer::{Config, Event, Failure, ObjectId, PairEnd};
+use treadle_transfer::layout::Layout;
+use treadle_transfer::{Config, Event, PairEnd};
 
 use crate::awake;
 use crate::dial::Remote;
 use crate::dialled::ClusterId;
-use crate::driver::{Driver, Token, Wait, Waiters};
+use crate::driver::Driver;
 use crate::error::NetError;
-use crate::inner::{Action, Inner, Outbound, State};
+use crate::inner::{Action, Inner, Outbound};
 use crate::lane::Lane;
-use crate::memory::{Frame, Memory, Region, Target};
+use crate::objects::{Completion, Incoming, Received, Sending, gather, inline_frames};
 use crate::poller::{Poller, Watch};
 use crate::secret::Secret;
 use crate::segments::Unmapped;
+use crate::sources::Token;
 use crate::stream::Stream;
-use crate::{segments, wire};
+use crate::wait::{Wait, Waiters};
+use crate::wake::Waker;
+use crate::{lock, segments, wire};
 
 /// Bytes of headers that wait to be written, above which `send_many` waits.
 pub(crate) const MAX_QUEUED: usize = 4 << 20;
@@ -29,33 +31,6 @@ pub(crate) const MAX_QUEUED: usize = 4 << 20;
 const BATCH: usize = 256 * 1024;
 /// How long closing waits for what was sent before.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// When the stages of a transfer were reached.
-#[derive(Clone, Copy, Debug)]
-pub struct Timings {
-    /// Sender: `send` was called. Receiver: the header arrived.
-    pub started: Instant,
-    /// Sender: the receiver had its memory ready. Receiver: the memory was ready.
-    pub accepted: Option<Instant>,
-    /// Sender: the receiver has every byte. Receiver: every byte is in its place.
-    pub finished: Instant,
-}
-
-/// What becomes of one object that is sent.
-#[derive(Debug)]
-pub(crate) struct Completion {
-    pub(crate) outcome: OnceLock<Result<Timings, Failure>>,
-    pub(crate) written: AtomicU64,
-}
-
-/// One object on its way out.
-#[derive(Clone, Debug)]
-pub struct Sending {
-    object: ObjectId,
-    bytes: u64,
-    completion: Arc<Completion>,
-    shared: Arc<Shared>,
-}
 
 /// What every part of a pair refers to.
 #[derive(Debug)]
@@ -95,8 +70,8 @@ impl Shared {
         self.stops.swap(stops, Ordering::Relaxed) != stops
     }
 
-    fn locked(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn locked(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
     }
 
     /// Does something under the lock, applies its effects, and does outside of the lock what must
@@ -113,19 +88,17 @@ impl Shared {
         for action in actions {
             match action {
                 Action::Notify => self.waiters.wake(),
-                Action::Signal(descriptor) => {
-                    let _ = rustix::io::write(&*descriptor, &1u64.to_ne_bytes());
-                }
+                Action::Wake(waker) => waker.wake(),
                 Action::Queue(watch) => watch.changed(),
                 Action::Call(due) => {
                     // A time that no clock reaches is none.
                     if let Some(when) = awake::moment(self.epoch.saturating_add(due)) {
-                        self.driver.call_at(self.token, when);
+                        self.driver.sources.call_at(self.token, when);
                     }
                 }
-                Action::Dial { stripe, sends } => crate::dial::stripe(self, stripe, sends),
+                Action::Dial { stripe, sends } => crate::stripes::stripe(self, stripe, sends),
                 Action::Close(driver, token, stream) => {
-                    driver.deregister(token);
+                    driver.sources.deregister(token);
                     drop(stream);
                 }
             }
@@ -144,7 +117,7 @@ impl Shared {
         self.with(|inner| inner.handle(event, now));
     }
 
-    fn wait<R>(
+    pub(crate) fn wait<R>(
         self: &Arc<Self>,
         wait: &mut Wait<'_>,
         mut attempt: impl FnMut(&mut Inner) -> Option<Result<R, NetError>>,
@@ -230,8 +203,8 @@ impl Peer {
             bytes_shared: AtomicU64::new(0),
             released: Mutex::new(Vec::new()),
         });
-        let source: Arc<dyn crate::driver::Source> = Arc::clone(&shared) as _;
-        shared.driver.replace(token, source);
+        let source: Arc<dyn crate::sources::Source> = Arc::clone(&shared) as _;
+        shared.driver.sources.replace(token, source);
         shared.with(Inner::listen);
         Self {
             _closer: Arc::new(Closer(Arc::clone(&shared))),
@@ -428,9 +401,9 @@ impl Peer {
         self.shared.with(|inner| inner.take_small(most, now, into));
     }
 
-    /// A descriptor (an eventfd) to write to whenever something about this pair changes.
-    pub fn set_notifier(&self, notifier: Option<Arc<OwnedFd>>) {
-        self.shared.locked().notifier = notifier;
+    /// What to wake whenever something about this pair changes.
+    pub fn set_waker(&self, waker: Option<Waker>) {
+        self.shared.locked().waker = waker;
     }
 
     /// Queues this pair as `key` in the poller now, and whenever something about it changes.
@@ -502,210 +475,4 @@ pub struct Stats {
     pub bytes_received: u64,
     /// Bytes passed as shared memory, in both directions.
     pub bytes_shared: u64,
-}
-
-/// The regions of an object: large frames as they are, small ones gathered.
-fn gather(frames: &[Bytes], layout: &Layout) -> Vec<Bytes> {
-    let mut regions = vec![Bytes::new(); layout.regions.len()];
-    let mut slab: Option<(u32, Vec<u8>)> = None;
-    let close = |slab: &mut Option<(u32, Vec<u8>)>, regions: &mut Vec<Bytes>| {
-        if let Some((region, bytes)) = slab.take() {
-            regions[region as usize] = bytes.into();
-        }
-    };
-    for (frame, place) in frames.iter().zip(&layout.places) {
-        let Place::Region { region, offset } = *place else {
-            continue;
-        };
-        if frame.len() as u64 == layout.regions[region as usize] {
-            regions[region as usize] = frame.clone();
-            continue;
-        }
-        if slab.as_ref().is_none_or(|(open, _)| *open != region) {
-            close(&mut slab, &mut regions);
-            let length = layout.regions[region as usize] as usize;
-            slab = Some((region, Vec::with_capacity(length)));
-        }
-        let (_, bytes) = slab.as_mut().expect("opened above");
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
-        debug_assert_eq!(bytes.len() as u64, offset);
-        bytes.extend_from_slice(frame);
-    }
-    close(&mut slab, &mut regions);
-    regions
-}
-
-fn inline_frames<'a>(frames: &'a [Bytes], layout: &'a Layout) -> impl Iterator<Item = &'a [u8]> {
-    frames
-        .iter()
-        .zip(&layout.places)
-        .filter(|(_, place)| matches!(place, Place::Inline { .. }))
-        .map(|(frame, _)| frame.as_ref())
-}
-
-impl Sending {
-    /// Whether it is sent, or has failed.
-    pub fn is_done(&self) -> bool {
-        self.completion.outcome.get().is_some()
-    }
-
-    /// What became of it, if that is known.
-    pub fn outcome(&self) -> Option<Result<Timings, Failure>> {
-        self.completion.outcome.get().cloned()
-    }
-
-    /// Waits until the receiver has it.
-    ///
-    /// # Errors
-    /// When it was not sent, or the wait ended.
-    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<Timings, NetError> {
-        let mut done = || self.is_done();
-        self.shared
-            .driver
-            .wait(&self.shared.waiters, &mut done, wait)?;
-        self.outcome()
-            .expect("the wait ended with it")
-            .map_err(NetError::from)
-    }
-
-    /// Gives it up, unless the receiver has it.
-    pub fn cancel(&self) {
-        self.shared.handle(Event::Cancel(self.object));
-    }
-
-    /// Bytes on their way, and in total; without those in the header.
-    pub fn progress(&self) -> (u64, u64) {
-        let written = match self.outcome() {
-            Some(Ok(_)) => self.bytes,
-            _ => self.completion.written.load(Ordering::Relaxed),
-        };
-        (written.min(self.bytes), self.bytes)
-    }
-}
-
-impl From<Failure> for NetError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Pair(end) => Self::Ended(end),
-            other => Self::Failed(other),
-        }
-    }
-}
-
-/// An object whose header is here. Dropping it puts it back to be received again.
-#[derive(Debug)]
-pub struct Incoming {
-    object: ObjectId,
-    shared: Arc<Shared>,
-}
-
-/// A received object.
-#[derive(Debug)]
-pub struct Received {
-    /// The sender's.
-    pub kind: u32,
-    /// The frames.
-    pub frames: Vec<Frame>,
-    /// When the stages were reached.
-    pub timings: Timings,
-}
-
-impl Incoming {
-    /// The application's kind, and the length of each frame in bytes.
-    pub fn header(&self) -> (u32, Vec<u64>) {
-        let inner = self.shared.locked();
-        let inbound = inner.inbound(self.object);
-        (inbound.header.kind, inbound.header.sizes.clone())
-    }
-
-    /// A frame, if it came in the header.
-    pub fn inline_frame(&self, index: usize) -> Option<Bytes> {
-        let inner = self.shared.locked();
-        let inbound = inner.inbound(self.object);
-        let Place::Inline { offset } = *inbound.header.layout.places.get(index)? else {
-            return None;
-        };
-        let range = offset as usize..(offset + inbound.header.sizes[index]) as usize;
-        Some(inbound.inline.slice(range))
-    }
-
-    /// Lets the object come, frames with a target into that, others into fresh memory. Targets
-    /// are used as long as nothing has been accepted yet; otherwise, and for frames that are not
-    /// alone in their region, they are given back: copy, then.
-    ///
-    /// # Errors
-    /// When a target has another length than its frame, or there is no memory.
-    pub fn accept(&self, targets: Vec<Option<Target>>) -> Result<Vec<Option<Target>>, NetError> {
-        self.shared.with(|inner| inner.accept(self.object, targets))
-    }
-
-    /// Waits until every byte is in place.
-    ///
-    /// # Errors
-    /// When the object will not be complete, or the wait ended; in the latter case it goes on
-    /// coming.
-    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<(), NetError> {
-        self.shared
-            .wait(wait, |inner| match inner.state(self.object) {
-                State::Offered | State::Accepted => None,
-                State::Complete => Some(Ok(())),
-                State::Failed(failure) => Some(Err(failure.into())),
-            })
-    }
-
-    /// Whether every byte is in place, or will never be.
-    pub fn is_done(&self) -> bool {
-        let state = self.shared.locked().state(self.object);
-        matches!(state, State::Complete | State::Failed(_))
-    }
-
-    /// Takes the object, which must be complete; [`Incoming::wait`] says so.
-    ///
-    /// # Errors
-    /// When it is not.
-    pub fn take(self) -> Result<Received, NetError> {
-        let now = self.shared.now();
-        self.shared.with(|inner| inner.take(self.object, now))
-    }
-
-    /// Bytes in their place, and in total; without those in the header.
-    pub fn progress(&self) -> (u64, u64) {
-        self.shared.locked().progress(self.object)
-    }
-
-    /// Tells the sender that the object is not wanted.
-    pub fn refuse(self, reason: &str) {
-        let event = Event::Refuse(self.object, reason.to_owned());
-        let now = self.shared.now();
-        self.shared
-            .with(|inner| inner.refuse(self.object, event, now));
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        self.shared.with(|inner| inner.unclaim(self.object));
-    }
-}
-
-/// The frames of a complete object.
-pub(crate) fn frames(
-    sizes: &[u64],
-    layout: &Layout,
-    inline: &Bytes,
-    regions: &[Arc<Region>],
-) -> Vec<Frame> {
-    let frame = |(size, place): (&u64, &Place)| match *place {
-        Place::Inline { offset } => Frame {
-            memory: Memory::Inline(inline.clone()),
-            offset: offset as usize,
-            length: *size as usize,
-        },
-        Place::Region { region, offset } => Frame {
-            memory: Memory::Region(Arc::clone(&regions[region as usize])),
-            offset: offset as usize,
-            length: *size as usize,
-        },
-    };
-    sizes.iter().zip(&layout.places).map(frame).collect()
 }

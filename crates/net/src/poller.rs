@@ -1,35 +1,28 @@
 //! Waiting for any of many pairs.
 //!
 //! A [`Poller`] queues the pairs of which something changed, each at most once, and hands each to
-//! one thread at a time. One of the threads that wait leads the driver (see `driver`); it serves
-//! what it finds itself, without a hand-over, and wakes another thread only if there is more.
+//! one thread at a time. One of the threads that wait leads: it waits at the driver, which it may
+//! lead too. It serves what it finds itself, without a hand-over, and another thread is called only
+//! if there is more.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::ThreadId;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crate::driver::{Driver, Wait, Waiters, drivers};
+use crate::driver::{Driver, drivers};
 use crate::error::NetError;
 use crate::lane::Lane;
+use crate::leader::{Handover, Leadership};
+use crate::lock;
+use crate::wait::{Wait, Waiters};
 
 /// A queue of pairs that want attention; [`Peer::watch`](crate::Peer::watch) adds one.
 #[derive(Debug)]
 pub struct Poller {
     driver: Arc<Driver>,
-    /// The thread that waits at the driver.
+    ready: Mutex<VecDeque<Arc<Watch>>>,
+    leadership: Leadership,
+    /// The thread that leads here, while it waits at the driver.
     leader: Waiters,
-    queue: Mutex<Queue>,
-    /// The other threads that wait.
-    idle: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    ready: VecDeque<Arc<Watch>>,
-    /// Who waits at the driver.
-    leader: Option<ThreadId>,
-    idle: usize,
 }
 
 /// A pair in a poller.
@@ -74,9 +67,9 @@ impl Poller {
     fn with(driver: &Arc<Driver>) -> Arc<Self> {
         Arc::new(Self {
             driver: Arc::clone(driver),
+            ready: Mutex::default(),
+            leadership: Leadership::new(Handover::Nobody),
             leader: Waiters::default(),
-            queue: Mutex::default(),
-            idle: Condvar::new(),
         })
     }
 
@@ -86,70 +79,40 @@ impl Poller {
     /// # Errors
     /// When the wait ends.
     pub fn next(&self, wait: &mut Wait<'_>) -> Result<Turn, NetError> {
-        loop {
-            let mut queue = self.queue();
-            if let Some(watch) = queue.ready.pop_front() {
-                if queue.idle > 0 && !queue.ready.is_empty() {
-                    self.idle.notify_one();
+        let mut found = lock(&self.ready).pop_front();
+        if found.is_none() {
+            let mut done = || {
+                found = lock(&self.ready).pop_front();
+                found.is_some()
+            };
+            if let Some(leader) = self.leadership.lead(&mut done, wait)? {
+                let waited = self.driver.wait(&self.leader, &mut done, wait);
+                drop(leader);
+                if let Err(early) = waited {
+                    // Somebody else is to wait at the driver.
+                    self.leadership.call();
+                    return Err(early.into());
                 }
-                drop(queue);
-                watch.set(State::Taken);
-                return Ok(Turn(watch));
-            }
-            if queue.leader.is_some() {
-                queue.idle += 1;
-                let (mut queue, timeout) = self
-                    .idle
-                    .wait_timeout(queue, wait.look())
-                    .unwrap_or_else(PoisonError::into_inner);
-                queue.idle -= 1;
-                drop(queue);
-                if timeout.timed_out() {
-                    if wait.is_interrupted() {
-                        return Err(NetError::Interrupted);
-                    }
-                    if wait
-                        .deadline
-                        .is_some_and(|deadline| Instant::now() >= deadline)
-                    {
-                        return Err(NetError::Timeout);
-                    }
-                }
-                continue;
-            }
-            queue.leader = Some(std::thread::current().id());
-            drop(queue);
-            let mut done = || !self.queue().ready.is_empty();
-            let waited = self.driver.wait(&self.leader, &mut done, wait);
-            let mut queue = self.queue();
-            queue.leader = None;
-            if let Err(early) = waited {
-                if queue.idle > 0 {
-                    self.idle.notify_one();
-                }
-                return Err(early.into());
             }
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        if !lock(&self.ready).is_empty() {
+            self.leadership.call();
+        }
+        let watch = found.expect("the wait ended with it");
+        watch.set(State::Taken);
+        Ok(Turn(watch))
     }
 
     fn push(&self, watch: Arc<Watch>) {
-        let mut queue = self.queue();
-        queue.ready.push_back(watch);
-        let (leader, idle) = (queue.leader, queue.idle);
-        drop(queue);
-        match leader {
+        lock(&self.ready).push_back(watch);
+        match self.leadership.leader() {
             // It looks at the queue after each turn of the driver.
-            Some(thread) if thread == std::thread::current().id() => {}
+            Some(leader) if leader == std::thread::current().id() => {}
             Some(_) => {
                 self.leader.wake();
-                self.driver.ring();
+                self.driver.wake();
             }
-            None if idle > 0 => self.idle.notify_one(),
-            None => {}
+            None => self.leadership.call(),
         }
     }
 }
@@ -188,7 +151,7 @@ impl Watch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use treadle_transfer::Failure;
 
-use crate::driver::lock;
 use crate::error::NetError;
+use crate::lock;
+use crate::objects::{Incoming, Received};
 use crate::options::Options;
-use crate::peer::{Incoming, Peer, Received};
+use crate::peer::Peer;
 use crate::poller::Poller;
 
 /// A connection that was not used for so long is closed.

@@ -21,9 +21,11 @@ use rustix::net::{
 use treadle_memory::{Export, Foreign, Handover, SegmentId, Segments};
 use treadle_transfer::ObjectId;
 
-use crate::driver::{Driver, Interest, Readiness, Source, Token, lock};
+use crate::driver::Driver;
+use crate::lock;
 use crate::memory::Region;
 use crate::peer::Shared;
+use crate::sources::{Interest, Readiness, Source, Token};
 use crate::wire::{self, Frame, Segment};
 
 /// The most descriptors that travel with one message, and regions of an object that is shared.
@@ -305,7 +307,7 @@ impl Unmapped {
     fn tell(self, shared: &Weak<Shared>) {
         if let Some(shared) = shared.upgrade() {
             lock(&shared.released).push(self);
-            shared.driver.call_at(shared.token, Instant::now());
+            shared.driver.sources.call_at(shared.token, Instant::now());
         }
     }
 }
@@ -352,7 +354,7 @@ impl Channel {
             out: Mutex::default(),
             input: Mutex::default(),
         });
-        driver.replace(token, Arc::clone(&channel) as _);
+        driver.sources.replace(token, Arc::clone(&channel) as _);
         let old = shared.with(|inner| {
             if inner.ended().is_some() {
                 channel.cut();
@@ -369,11 +371,11 @@ impl Channel {
         wire::encode_descriptors(NONE, &[], &mut ready);
         lock(&channel.out).queue.push_back((ready, Vec::new()));
         channel.flush();
-        driver.interest(token, Interest::Read);
+        driver.sources.interest(token, Interest::Read);
     }
 
     pub(crate) fn cut(&self) {
-        self.driver.shut(self.token);
+        self.driver.sources.shut(self.token);
     }
 
     /// Passes the descriptors of an object's regions, with the next [`Channel::flush`].
@@ -433,7 +435,7 @@ impl Channel {
                 }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                     out.full = true;
-                    self.driver.interest(self.token, Interest::Both);
+                    self.driver.sources.interest(self.token, Interest::Both);
                     return;
                 }
                 Err(_) => {
@@ -444,7 +446,7 @@ impl Channel {
             }
         }
         if std::mem::take(&mut out.full) {
-            self.driver.interest(self.token, Interest::Read);
+            self.driver.sources.interest(self.token, Interest::Read);
         }
     }
 
@@ -518,7 +520,7 @@ impl Source for Channel {
         }
         if readiness.readable && !self.receive(&mut lock(&self.input)) {
             self.cut();
-            self.driver.deregister(self.token);
+            self.driver.sources.deregister(self.token);
             self.shared.with(|inner| inner.channel_ended(&self));
         }
     }

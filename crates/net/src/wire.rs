@@ -7,6 +7,8 @@ use prost::Message as _;
 use treadle_transfer::layout::{EXTENT, INLINE, Layout, LayoutError, MAX_FRAMES};
 use treadle_transfer::{Extent, Message, ObjectId, StripeId};
 
+use crate::checksum::crc32c;
+
 /// The messages of `proto/transfer.proto`.
 #[allow(missing_docs, unreachable_pub)]
 pub mod proto {
@@ -106,60 +108,6 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-/// CRC-32C, as in iSCSI (RFC 3720).
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-/// CRC-32C of bytes that are not in the cache, and will be needed in it: the kernel copies them next.
-///
-/// A core that only computes waits for memory half of the time. Asking for what comes a few pages
-/// later makes it 1.4 times as fast (`docs/internals/transfer.md`).
-pub(crate) fn crc32c_of_cold(bytes: &[u8]) -> u32 {
-    const STEP: usize = 2 * 1024;
-    const AHEAD: usize = 16 * 1024;
-    let mut checksum = Checksum::new();
-    for (index, step) in bytes.chunks(STEP).enumerate() {
-        let ahead = index * STEP + AHEAD;
-        prefetch(
-            bytes
-                .get(ahead..bytes.len().min(ahead + STEP))
-                .unwrap_or_default(),
-        );
-        checksum.update(step);
-    }
-    checksum.finish()
-}
-
-/// Asks for bytes to be brought into the second-level cache.
-fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: every x86-64 processor has it, and it changes nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
-}
-
-/// CRC-32C of bytes that come in pieces.
-pub(crate) struct Checksum(crc_fast::Digest);
-
-impl Checksum {
-    pub(crate) fn new() -> Self {
-        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
-    }
-
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    pub(crate) fn finish(&self) -> u32 {
-        self.0.finalize() as u32
-    }
 }
 
 /// A preamble and what follows it.

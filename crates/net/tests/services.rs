@@ -9,7 +9,7 @@ use treadle_net::{Lane, Listener, Options, Peer};
 #[test]
 fn connections_for_a_service_live_in_its_lane() {
     const SERVICE: u32 = 7;
-    let lane = Lane::patient().unwrap();
+    let lane = Lane::attended().unwrap();
     let listening = Options {
         secret: Some(secret()),
         service_lanes: vec![(SERVICE, lane.clone())],

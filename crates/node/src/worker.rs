@@ -13,7 +13,7 @@
 mod casting;
 mod health;
 mod inner;
-mod nap;
+mod parker;
 mod peers;
 mod reclaim;
 mod runs;
@@ -46,7 +46,7 @@ use crate::wire;
 use crate::{lock, thread, to_scheduler};
 use casting::CastCalls;
 use health::Memory;
-use inner::{Around, Inner, Link, Machine, Sender, control};
+use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
 use serving::Visitors;
@@ -134,7 +134,7 @@ impl Worker {
     /// cannot be made.
     pub fn connect(mut options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
         let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
-        let relay_lane = Lane::patient()?;
+        let relay_lane = Lane::attended()?;
         let listening = treadle_net::Options {
             service_lanes: vec![(broadcast::SERVICE, relay_lane.clone())],
             ..options.net.clone()
@@ -185,7 +185,7 @@ impl Worker {
                 options.memory,
                 relay_lane,
                 options.net.clone(),
-                Box::new(Around(this.clone())),
+                Box::new(PlaneCallbacks(this.clone())),
             );
             Inner {
                 memory: Memory::new(&store, &plane),
@@ -212,7 +212,7 @@ impl Worker {
                 requests,
                 visitors,
                 listener,
-                nap: Arc::default(),
+                parker: Arc::default(),
                 tracing: Arc::default(),
                 definitions: Mutex::default(),
                 cast_calls: CastCalls::default(),
@@ -262,8 +262,8 @@ impl Worker {
             "treadle-fetch",
             Box::new(move || fetching.run(&weak, &poller)),
         )?;
-        let (weak, nap) = (Arc::downgrade(&self.0), Arc::clone(&self.0.nap));
-        start("treadle-control", Box::new(move || control(&weak, &nap)))
+        let (weak, parker) = (Arc::downgrade(&self.0), Arc::clone(&self.0.parker));
+        start("treadle-control", Box::new(move || control(&weak, &parker)))
     }
 
     /// Begins to take in what the scheduler says.

@@ -12,7 +12,8 @@ use treadle_transfer::{Event, Extent, Failure, Message, ObjectId, StripeId, Viol
 use super::{Garbage, Inner};
 use crate::error::NetError;
 use crate::memory::{Region, Target};
-use crate::peer::{Received, Shared, Timings, frames};
+use crate::objects::{Received, Timings, frames};
+use crate::peer::Shared;
 use crate::segments::{self, Channel, Mappings};
 use crate::wire::Header;
 

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use treadle_transfer::{Event, Extent, Failure, ObjectId, StripeId};
 
 use super::{Garbage, Inner};
-use crate::peer::{Completion, Shared, Timings};
+use crate::objects::{Completion, Timings};
+use crate::peer::Shared;
 use crate::segments::Exports;
 use crate::wire;
 

@@ -9,12 +9,12 @@ use treadle_transfer::PairEnd;
 
 use super::{Histogram, Messages, TURN, message};
 use crate::address::Address;
-use crate::driver::Wait;
-use crate::driver::lock;
 use crate::error::NetError;
+use crate::lock;
 use crate::options::Options;
 use crate::peer::Peer;
 use crate::poller::Poller;
+use crate::wait::Wait;
 
 /// The calling thread looks so often whether it is interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);

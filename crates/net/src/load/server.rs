@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::{Messages, TURN, message};
-use crate::driver::Wait;
 use crate::error::NetError;
 use crate::listener::Listener;
 use crate::poller::Poller;
+use crate::wait::Wait;
+use crate::wake::Waker;
 
 /// The calling thread looks so often whether it is interrupted.
 const INTERRUPT: Timespec = Timespec {
@@ -41,7 +42,7 @@ pub fn serve(
     response_size: usize,
     wait: &mut Wait<'_>,
 ) -> Result<Served, NetError> {
-    let failed = |source: rustix::io::Errno| NetError::io("waiting for clients", source.into());
+    let failed = |source| NetError::io("waiting for clients", source);
     let server = Server {
         poller: Poller::new()?,
         connections: Mutex::default(),
@@ -49,9 +50,8 @@ pub fn serve(
         requests: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
     };
-    let knock = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-    let knock = Arc::new(knock);
-    listener.set_notifier(Some(Arc::clone(&knock)));
+    let waker = Waker::new().map_err(failed)?;
+    listener.set_waker(Some(waker.clone()));
     let answer = message(response_size);
     let mut connections = 0;
     let result = std::thread::scope(|scope| {
@@ -66,23 +66,20 @@ pub fn serve(
                 server.connections().insert(key, connection);
                 peer.watch(&server.poller, key);
             }
-            let now = std::time::Instant::now();
-            if wait.is_interrupted() || wait.deadline.is_some_and(|deadline| now >= deadline) {
+            if wait.check().is_err() {
                 return Ok(());
             }
-            match poll(&mut [PollFd::new(&*knock, PollFlags::IN)], Some(&INTERRUPT)) {
+            match poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&INTERRUPT)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => {
-                    let _ = rustix::io::read(&*knock, &mut [0; 8]);
-                }
-                Err(error) => return Err(failed(error)),
+                Ok(_) => waker.reset(),
+                Err(error) => return Err(failed(error.into())),
             }
         };
         let result = accept();
         server.stop.store(true, Ordering::Relaxed);
         result
     });
-    listener.set_notifier(None);
+    listener.set_waker(None);
     result.map(|()| Served {
         connections,
         requests: server.requests.into_inner(),

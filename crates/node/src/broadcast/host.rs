@@ -33,7 +33,7 @@ pub(super) struct Own {
 
 /// What is left to do when the lock is released.
 #[derive(Default)]
-pub(super) struct Deeds {
+pub(super) struct Deferred {
     pub(super) dial: Vec<Member>,
     pub(super) ask: Vec<ClientId>,
     /// There is a cast for the engine.
@@ -145,9 +145,9 @@ impl Host {
     }
 
     /// Hands the machine an event, and does what follows.
-    pub(super) fn handle(&mut self, event: Event, deeds: &mut Deeds) {
-        if let Err(violation) = self.feed(event, Attached::default(), deeds) {
-            deeds.log.push(violation.to_string());
+    pub(super) fn handle(&mut self, event: Event, deferred: &mut Deferred) {
+        if let Err(violation) = self.feed(event, Attached::default(), deferred) {
+            deferred.log.push(violation.to_string());
         }
     }
 
@@ -155,7 +155,7 @@ impl Host {
         &mut self,
         event: Event,
         mut attached: Attached,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) -> Result<(), Violation> {
         if self.over {
             return Ok(());
@@ -163,21 +163,26 @@ impl Host {
         let mut later = VecDeque::new();
         let now = self.now();
         let outcome = self.relay.handle(event, now, &mut self.effects);
-        self.act(&mut attached, &mut later, deeds);
+        self.act(&mut attached, &mut later, deferred);
         while let Some(event) = later.pop_front() {
             let now = self.now();
             if let Err(violation) = self.relay.handle(event, now, &mut self.effects) {
-                deeds.log.push(violation.to_string());
+                deferred.log.push(violation.to_string());
             }
-            self.act(&mut attached, &mut later, deeds);
+            self.act(&mut attached, &mut later, deferred);
         }
         outcome
     }
 
-    fn act(&mut self, attached: &mut Attached, later: &mut VecDeque<Event>, deeds: &mut Deeds) {
+    fn act(
+        &mut self,
+        attached: &mut Attached,
+        later: &mut VecDeque<Event>,
+        deferred: &mut Deferred,
+    ) {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.0.drain(..) {
-            self.act_one(effect, attached, later, deeds);
+            self.act_one(effect, attached, later, deferred);
         }
         // For its memory.
         self.effects = effects;
@@ -188,7 +193,7 @@ impl Host {
         effect: Effect,
         attached: &mut Attached,
         later: &mut VecDeque<Event>,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) {
         match effect {
             Effect::Send(who, message) => {
@@ -200,7 +205,7 @@ impl Host {
                     later.push_back(Event::Broken(who));
                 }
             }
-            Effect::Connect(member) => deeds.dial.push(member),
+            Effect::Connect(member) => deferred.dial.push(member),
             Effect::Reserve { cast, size, mapped } => {
                 let result = self.reserve(cast, size, mapped).map_err(Arc::from);
                 later.push_back(Event::Reserved { cast, result });
@@ -217,49 +222,49 @@ impl Host {
                 Some(payload) => match payload.kind() {
                     Kind::Run => {
                         self.engine.put(cast, payload);
-                        deeds.put = true;
+                        deferred.put = true;
                     }
-                    Kind::Keep => deeds.keep.push((cast, payload.bytes)),
-                    Kind::Call => deeds.call.push((cast, payload.bytes)),
+                    Kind::Keep => deferred.keep.push((cast, payload.bytes)),
+                    Kind::Call => deferred.call.push((cast, payload.bytes)),
                 },
                 None => later.push_back(Event::Ran { cast, size: 0 }),
             },
             Effect::Stop { cast, interrupt } => {
-                let is_back = self.withdraw(|other| other == cast, later, deeds);
+                let is_back = self.withdraw(|other| other == cast, later, deferred);
                 if interrupt && !is_back {
-                    deeds.interrupt.push(cast);
+                    deferred.interrupt.push(cast);
                 }
             }
             Effect::Drop(cast) => {
-                deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
-                self.withdraw(|other| other == cast, later, deeds);
+                deferred.garbage.push(Box::new(self.store.drop_cast(cast)));
+                self.withdraw(|other| other == cast, later, deferred);
                 // A top may have waited for its memory.
-                deeds.room |= matches!(self.own.who, Neighbour::Top(_));
+                deferred.room |= matches!(self.own.who, Neighbour::Top(_));
             }
             Effect::DropSession(session) => {
-                deeds
+                deferred
                     .garbage
                     .push(Box::new(self.store.drop_session(session)));
-                self.withdraw(|other| other.session == session, later, deeds);
+                self.withdraw(|other| other.session == session, later, deferred);
             }
-            Effect::Ask(session) => deeds.ask.push(session),
+            Effect::Ask(session) => deferred.ask.push(session),
             Effect::Result {
                 number,
                 engines,
                 outcome,
             } => {
                 self.results(number, &engines, &outcome, attached);
-                deeds.arrived = true;
+                deferred.arrived = true;
             }
             Effect::Output(output) => {
                 let engine = Runs::one(u64::from(output.engine.0));
                 self.arrive(output.number, engine, What::Output(output.text));
-                deeds.arrived = true;
+                deferred.arrived = true;
             }
             Effect::Complete { number } => {
                 self.arrive(number, Runs::new(), What::Complete);
                 self.purposes.remove(&number);
-                deeds.arrived = true;
+                deferred.arrived = true;
             }
         }
     }
@@ -269,13 +274,13 @@ impl Host {
         &mut self,
         which: impl Fn(CastId) -> bool,
         later: &mut VecDeque<Event>,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) -> bool {
         let withdrawn = self.engine.withdraw(which);
         let is_back = !withdrawn.is_empty();
         for waiting in withdrawn {
             later.push_back(Event::Withdrawn(waiting.cast));
-            deeds.garbage.push(Box::new(waiting));
+            deferred.garbage.push(Box::new(waiting));
         }
         is_back
     }
@@ -337,7 +342,7 @@ impl Host {
         members: Runs,
         purpose: Purpose,
         payload: Bytes,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) -> Result<u64, Violation> {
         let number = self.relay.next_number();
         let size = payload.len() as u64;
@@ -350,16 +355,16 @@ impl Host {
             size,
             beside: purpose != Purpose::Run,
         };
-        let outcome = self.feed(event, Attached::default(), deeds);
+        let outcome = self.feed(event, Attached::default(), deferred);
         if outcome.is_err() {
             self.purposes.remove(&number);
-            deeds.garbage.push(Box::new(self.store.drop_cast(cast)));
+            deferred.garbage.push(Box::new(self.store.drop_cast(cast)));
         }
         outcome.map(|()| number)
     }
 
     /// The engine has run a cast.
-    pub(super) fn ran(&mut self, cast: CastId, result: Vec<Bytes>, deeds: &mut Deeds) {
+    pub(super) fn ran(&mut self, cast: CastId, result: Vec<Bytes>, deferred: &mut Deferred) {
         let Neighbour::Worker(engine) = self.own.who else {
             return;
         };
@@ -369,8 +374,8 @@ impl Host {
             let frames = result.into_iter().map(Frame::from).collect();
             attached.results.push(((cast.number, engine), frames));
         }
-        if let Err(violation) = self.feed(Event::Ran { cast, size }, attached, deeds) {
-            deeds.log.push(violation.to_string());
+        if let Err(violation) = self.feed(Event::Ran { cast, size }, attached, deferred) {
+            deferred.log.push(violation.to_string());
         }
     }
 
@@ -381,7 +386,7 @@ impl Host {
         who: Neighbour,
         dialled: bool,
         poller: &Arc<Poller>,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) {
         if self.over {
             return;
@@ -389,15 +394,20 @@ impl Host {
         let is_first = !self.links.has(who);
         let replaces = self.links.add(peer, who, dialled, poller, &mut self.store);
         if replaces {
-            self.handle(Event::Broken(who), deeds);
+            self.handle(Event::Broken(who), deferred);
         }
         if is_first || replaces {
-            self.handle(Event::Connected(who), deeds);
+            self.handle(Event::Connected(who), deferred);
         }
     }
 
     /// Somebody was dialled.
-    pub(super) fn dialled(&mut self, dialled: Dialled, poller: &Arc<Poller>, deeds: &mut Deeds) {
+    pub(super) fn dialled(
+        &mut self,
+        dialled: Dialled,
+        poller: &Arc<Poller>,
+        deferred: &mut Deferred,
+    ) {
         if self.over {
             return;
         }
@@ -419,12 +429,12 @@ impl Host {
                     until: Instant::now() + wait,
                 });
             }
-            Err(error) => self.unreachable(worker, &error.to_string(), deeds),
+            Err(error) => self.unreachable(worker, &error.to_string(), deferred),
         }
     }
 
     /// Adds connections whose way for shared memory is there, or does not come.
-    pub(super) fn open(&mut self, poller: &Arc<Poller>, deeds: &mut Deeds) {
+    pub(super) fn open(&mut self, poller: &Arc<Poller>, deferred: &mut Deferred) {
         let now = Instant::now();
         let is_open = |opening: &mut Opening| {
             let Opening { peer, until, .. } = opening;
@@ -432,35 +442,37 @@ impl Host {
         };
         let open: Vec<_> = self.opening.extract_if(.., is_open).collect();
         for Opening { worker, peer, .. } in open {
-            self.connected(&peer, Neighbour::Worker(worker), true, poller, deeds);
+            self.connected(&peer, Neighbour::Worker(worker), true, poller, deferred);
         }
     }
 
     /// There is no way to an engine.
-    pub(super) fn unreachable(&mut self, worker: WorkerId, reason: &str, deeds: &mut Deeds) {
-        deeds.log.push(format!("cannot reach {worker:?}: {reason}"));
-        self.handle(Event::Unreachable(worker), deeds);
+    pub(super) fn unreachable(&mut self, worker: WorkerId, reason: &str, deferred: &mut Deferred) {
+        deferred
+            .log
+            .push(format!("cannot reach {worker:?}: {reason}"));
+        self.handle(Event::Unreachable(worker), deferred);
     }
 
     /// Takes what has come on a connection.
-    pub(super) fn take(&mut self, key: usize, deeds: &mut Deeds) {
+    pub(super) fn take(&mut self, key: usize, deferred: &mut Deferred) {
         while let Some(who) = self.links.who(key) {
             match self.links.take(key, &mut self.store) {
                 Ok(Some(arrived)) => {
-                    if let Err(reason) = self.hear(who, key, arrived, deeds) {
-                        deeds.log.push(reason);
-                        self.broke(who, deeds);
+                    if let Err(reason) = self.hear(who, key, arrived, deferred) {
+                        deferred.log.push(reason);
+                        self.broke(who, deferred);
                     }
                 }
                 Ok(None) => return,
-                Err(_) => self.broke(who, deeds),
+                Err(_) => self.broke(who, deferred),
             }
         }
     }
 
-    fn broke(&mut self, who: Neighbour, deeds: &mut Deeds) {
+    fn broke(&mut self, who: Neighbour, deferred: &mut Deferred) {
         self.links.remove(who, &mut self.store);
-        self.handle(Event::Broken(who), deeds);
+        self.handle(Event::Broken(who), deferred);
     }
 
     fn hear(
@@ -468,7 +480,7 @@ impl Host {
         from: Neighbour,
         key: usize,
         arrived: Arrived,
-        deeds: &mut Deeds,
+        deferred: &mut Deferred,
     ) -> Result<(), String> {
         let Arrived { received, placed } = arrived;
         let (message, attached) = taken(received.frames)
@@ -486,21 +498,21 @@ impl Host {
                 self.store.skip(cast, key);
             }
         }
-        self.feed(Event::Message(from, message), attached, deeds)
+        self.feed(Event::Message(from, message), attached, deferred)
             .map_err(|violation| violation.to_string())
     }
 
     /// The scheduler says that a worker is gone.
-    pub(super) fn gone(&mut self, worker: WorkerId, cause: Cause, deeds: &mut Deeds) {
+    pub(super) fn gone(&mut self, worker: WorkerId, cause: Cause, deferred: &mut Deferred) {
         self.links
             .remove(Neighbour::Worker(worker), &mut self.store);
-        self.handle(Event::Gone(worker, cause), deeds);
+        self.handle(Event::Gone(worker, cause), deferred);
     }
 
     /// The scheduler says that a client is gone.
-    pub(super) fn client_gone(&mut self, client: ClientId, deeds: &mut Deeds) {
+    pub(super) fn client_gone(&mut self, client: ClientId, deferred: &mut Deferred) {
         self.links.remove(Neighbour::Top(client), &mut self.store);
-        self.handle(Event::ClientGone(client), deeds);
+        self.handle(Event::ClientGone(client), deferred);
     }
 
     /// Writes what was sent to neighbours.
@@ -509,21 +521,21 @@ impl Host {
     }
 
     /// Closes connections that nobody uses.
-    pub(super) fn sweep(&mut self, deeds: &mut Deeds) {
+    pub(super) fn sweep(&mut self, deferred: &mut Deferred) {
         for who in self.links.idle(Instant::now()) {
             if !self.relay.is_used(who) {
-                self.broke(who, deeds);
+                self.broke(who, deferred);
             }
         }
     }
 
     /// Nothing happens any more.
-    pub(super) fn end(&mut self, deeds: &mut Deeds) {
+    pub(super) fn end(&mut self, deferred: &mut Deferred) {
         self.over = true;
         self.opening.clear();
         self.links.close(&mut self.store);
         let store = std::mem::take(&mut self.store);
-        deeds.garbage.push(Box::new(store));
-        deeds.room = true;
+        deferred.garbage.push(Box::new(store));
+        deferred.room = true;
     }
 }

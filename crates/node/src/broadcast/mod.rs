@@ -11,15 +11,14 @@
 //! | `attached` | messages with what comes with them, as frames |
 //! | `engine` | casts for the engine |
 //! | `serving` | what comes on connections, and what is due |
-//! | `duty` | who serves: the engine's thread, or the node's own |
 //!
 //! Any thread may hand the machine an event: it takes one lock, for short, and what may take long is
-//! done after that. One thread at a time waits for what comes on connections and for time to pass: the
-//! engine's while it waits for a cast, otherwise the node's own, `treadle-relay`. That one is started
-//! with the first connection or cast.
+//! done after that. One thread at a time leads (see `treadle_net::leader`): it waits for what comes on
+//! connections and for time to pass. The engine's thread leads while it waits for a cast, as most of
+//! what comes is for it. The node's own, `treadle-relay`, stands by; it is started with the first
+//! connection or cast.
 
 mod attached;
-mod duty;
 mod engine;
 mod host;
 mod links;
@@ -39,15 +38,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
+use treadle_net::leader::{Grace, Handover, Leadership};
 use treadle_net::pool::CONNECT;
 use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::{caught, lock, thread};
-use duty::Duty;
 use engine::Engine;
-use host::{Deeds, Dialled, Host, Own};
+use host::{Deferred, Dialled, Host, Own};
 use payload::Kind;
+use serving::Upkeep;
 
 /// What connections between neighbours are for, in their handshake.
 pub(crate) const SERVICE: u32 = 1;
@@ -57,6 +57,12 @@ const SIGNAL: usize = 0;
 const PAYLOADS: u64 = 4;
 /// They may take so many bytes in any case: to read how much memory there is takes longer than a cast.
 const LITTLE: u64 = 64 << 20;
+/// When the engine's thread has been away for so long, the node's own leads: a call that is shorter
+/// costs no switch between threads, and what comes meanwhile is handled after it.
+const GRACE: Grace = Grace {
+    period: Duration::from_micros(500),
+    is_stopped: true,
+};
 /// How often a cast that waits for room looks whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
 
@@ -112,7 +118,7 @@ pub enum What {
 }
 
 /// The code around a node.
-pub(crate) trait Surroundings: Send + Sync {
+pub(crate) trait Callbacks: Send + Sync {
     /// [`Plane::take_arrivals`] has something.
     fn arrived(&self) {}
     /// Ask a client through the scheduler what is settled; see [`Plane::settled_is`].
@@ -143,7 +149,7 @@ struct Inner {
     /// Where connections live; a client that never casts has none.
     lane: OnceLock<Lane>,
     options: Options,
-    surroundings: Box<dyn Surroundings>,
+    callbacks: Box<dyn Callbacks>,
     host: Mutex<Host>,
     /// The client may cast again.
     room: Condvar,
@@ -159,7 +165,9 @@ struct Wires {
     lane: Lane,
     poller: Arc<Poller>,
     signal: Signal,
-    duty: Arc<Duty>,
+    leadership: Arc<Leadership>,
+    /// The leader's.
+    upkeep: Arc<Mutex<Upkeep>>,
 }
 
 /// A machine's number: nodes with the same share memory. Of two machines with the same number, which
@@ -184,7 +192,7 @@ impl Plane {
         limit: u64,
         lane: Lane,
         options: Options,
-        surroundings: Box<dyn Surroundings>,
+        callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let own = Own {
             who: Neighbour::Worker(member.worker),
@@ -199,7 +207,7 @@ impl Plane {
             host_number,
             OnceLock::from(lane),
             options,
-            surroundings,
+            callbacks,
         )
     }
 
@@ -208,7 +216,7 @@ impl Plane {
         session: ClientId,
         host: &str,
         options: Options,
-        surroundings: Box<dyn Surroundings>,
+        callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let own = Own {
             who: Neighbour::Top(session),
@@ -220,7 +228,7 @@ impl Plane {
             session,
             host: Some(host_number),
         };
-        Self::new(me, own, host_number, OnceLock::new(), options, surroundings)
+        Self::new(me, own, host_number, OnceLock::new(), options, callbacks)
     }
 
     fn new(
@@ -229,7 +237,7 @@ impl Plane {
         host_number: u32,
         lane: OnceLock<Lane>,
         options: Options,
-        surroundings: Box<dyn Surroundings>,
+        callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let engine = Arc::new(Engine::default());
         Self(Arc::new(Inner {
@@ -237,7 +245,7 @@ impl Plane {
             host_number,
             lane,
             options,
-            surroundings,
+            callbacks,
             host: Mutex::new(Host::new(me, own, Arc::clone(&engine))),
             room: Condvar::new(),
             engine,
@@ -251,7 +259,8 @@ impl Plane {
 
     /// The scheduler says that a worker is gone.
     pub(crate) fn gone(&self, worker: WorkerId, cause: Cause) {
-        self.0.with(|host, deeds| host.gone(worker, cause, deeds));
+        self.0
+            .with(|host, deferred| host.gone(worker, cause, deferred));
     }
 
     /// Bytes of memory that payloads take of this process.
@@ -266,11 +275,11 @@ impl Plane {
 
     /// Nothing happens any more.
     pub(crate) fn end(&self) {
-        self.0.with(|host, deeds| host.end(deeds));
+        self.0.with(|host, deferred| host.end(deferred));
         self.0.engine.close();
         self.0.wake();
         if let Some(Some(wires)) = self.0.wires.get() {
-            wires.duty.end();
+            wires.leadership.call_standby();
         }
     }
 
@@ -281,7 +290,7 @@ impl Plane {
         if let Some(wires) = self.0.wires() {
             let poller = &wires.poller;
             self.0
-                .with(|host, deeds| host.connected(peer, who, false, poller, deeds));
+                .with(|host, deferred| host.connected(peer, who, false, poller, deferred));
         }
     }
 
@@ -292,7 +301,7 @@ impl Plane {
         let deadline = Instant::now() + timeout;
         match (inner.engine.take(), inner.wires.get()) {
             (Some(next), _) => next,
-            (None, Some(Some(wires))) => inner.serve_for_engine(wires, deadline),
+            (None, Some(Some(wires))) => inner.lead_for_engine(wires, deadline),
             (None, _) => inner.engine.wait(deadline),
         }
     }
@@ -315,7 +324,7 @@ impl Plane {
             number,
         };
         let event = Event::Wrote { cast, text };
-        self.0.with(|host, deeds| host.handle(event, deeds));
+        self.0.with(|host, deferred| host.handle(event, deferred));
     }
 
     /// The engine has finished a cast.
@@ -324,18 +333,20 @@ impl Plane {
             session: client,
             number,
         };
-        self.0.with(|host, deeds| host.ran(cast, result, deeds));
+        self.0
+            .with(|host, deferred| host.ran(cast, result, deferred));
     }
 
     /// A client is gone.
     pub(crate) fn client_gone(&self, client: ClientId) {
-        self.0.with(|host, deeds| host.client_gone(client, deeds));
+        self.0
+            .with(|host, deferred| host.client_gone(client, deferred));
     }
 
-    /// A client's answer to [`Surroundings::ask`].
+    /// A client's answer to [`Callbacks::ask`].
     pub(crate) fn settled_is(&self, session: ClientId, settled: Settled) {
         let event = Event::Settled { session, settled };
-        self.0.with(|host, deeds| host.handle(event, deeds));
+        self.0.with(|host, deferred| host.handle(event, deferred));
     }
 
     // for clients
@@ -343,7 +354,7 @@ impl Plane {
     /// Workers that the scheduler knows.
     pub(crate) fn introduce(&self, members: Vec<Member>) {
         let event = Event::Introduce(members);
-        self.0.with(|host, deeds| host.handle(event, deeds));
+        self.0.with(|host, deferred| host.handle(event, deferred));
     }
 
     /// Sends frames to workers; the cast's number. Waits while too many casts, or too many bytes, are
@@ -384,20 +395,20 @@ impl Plane {
             }
             host = lock(&inner.host);
         }
-        let mut deeds = Deeds::default();
-        let outcome = host.cast(session, members.clone(), purpose, payload, &mut deeds);
+        let mut deferred = Deferred::default();
+        let outcome = host.cast(session, members.clone(), purpose, payload, &mut deferred);
         host.flush();
         let due = host.due();
         drop(host);
-        inner.finish(deeds, due);
+        inner.finish(deferred, due);
         outcome.map_err(|violation| CastError::Refused(violation.to_string()))
     }
 
     /// Engines that have not begun these casts are not to; the others are interrupted, if wanted.
     pub(crate) fn abort(&self, numbers: &[u64], interrupt: bool) {
-        self.0.with(|host, deeds| {
+        self.0.with(|host, deferred| {
             for &number in numbers {
-                host.handle(Event::Abort { number, interrupt }, deeds);
+                host.handle(Event::Abort { number, interrupt }, deferred);
             }
         });
     }
@@ -435,49 +446,49 @@ pub enum CastError {
 
 impl Inner {
     /// Does something under the lock, and after that what is not done under it.
-    fn with(self: &Arc<Self>, act: impl FnOnce(&mut Host, &mut Deeds)) {
-        let mut deeds = Deeds::default();
+    fn with(self: &Arc<Self>, act: impl FnOnce(&mut Host, &mut Deferred)) {
+        let mut deferred = Deferred::default();
         let mut host = lock(&self.host);
-        act(&mut host, &mut deeds);
+        act(&mut host, &mut deferred);
         host.flush();
         let due = host.due();
         drop(host);
-        self.finish(deeds, due);
+        self.finish(deferred, due);
     }
 
-    fn finish(self: &Arc<Self>, deeds: Deeds, due: Option<Instant>) {
-        for line in &deeds.log {
-            self.surroundings.log(format_args!("{line}"));
+    fn finish(self: &Arc<Self>, deferred: Deferred, due: Option<Instant>) {
+        for line in &deferred.log {
+            self.callbacks.log(format_args!("{line}"));
         }
-        for (cast, payload) in deeds.keep {
-            self.surroundings.keep(cast, payload);
+        for (cast, payload) in deferred.keep {
+            self.callbacks.keep(cast, payload);
         }
-        for (cast, payload) in deeds.call {
-            self.surroundings.call(cast, payload);
+        for (cast, payload) in deferred.call {
+            self.callbacks.call(cast, payload);
         }
-        if deeds.put {
+        if deferred.put {
             match self.engine.is_attended() {
                 true => self.call_engine(),
-                false => self.surroundings.cast_came(),
+                false => self.callbacks.cast_came(),
             }
         }
-        for cast in &deeds.interrupt {
-            self.surroundings.interrupt(cast.session, cast.number);
+        for cast in &deferred.interrupt {
+            self.callbacks.interrupt(cast.session, cast.number);
         }
-        for client in &deeds.ask {
-            self.surroundings.ask(*client);
+        for client in &deferred.ask {
+            self.callbacks.ask(*client);
         }
-        if deeds.arrived {
-            self.surroundings.arrived();
+        if deferred.arrived {
+            self.callbacks.arrived();
         }
-        if deeds.room {
+        if deferred.room {
             self.room.notify_all();
         }
-        for member in &deeds.dial {
+        for member in &deferred.dial {
             self.dial(member);
         }
         // Memory of others: dropping it may take other locks.
-        drop(deeds.garbage);
+        drop(deferred.garbage);
         if let Some(due) = due {
             let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
             if is_late {
@@ -489,7 +500,7 @@ impl Inner {
     /// There is something for the engine: if its thread serves, it is to look.
     fn call_engine(&self) {
         if let Some(Some(wires)) = self.wires.get()
-            && wires.duty.is_engine_elsewhere()
+            && wires.leadership.is_led_elsewhere()
         {
             wires.signal.set();
         }
@@ -505,26 +516,33 @@ impl Inner {
     fn wires(self: &Arc<Self>) -> Option<&Wires> {
         let start = || {
             if self.lane.get().is_none() {
-                let _ = self.lane.set(Lane::patient().ok()?);
+                let _ = self.lane.set(Lane::attended().ok()?);
             }
             let lane = self.lane.get()?.clone();
             let poller = Poller::on(&lane);
             let signal = poller.signal(SIGNAL);
-            let duty = Arc::new(Duty::new().ok()?);
-            let (weak, waits, stands) = (Arc::downgrade(self), poller.clone(), duty.clone());
+            let interrupt = signal.clone();
+            let leadership =
+                Leadership::with_standby(Handover::Next, GRACE, move || interrupt.set());
+            let leadership = Arc::new(leadership.ok()?);
+            let upkeep = Arc::<Mutex<Upkeep>>::default();
+            let wires = Wires {
+                lane,
+                poller: Arc::clone(&poller),
+                signal,
+                leadership: Arc::clone(&leadership),
+                upkeep: Arc::clone(&upkeep),
+            };
+            let weak = Arc::downgrade(self);
             thread::start("treadle-relay", move || {
-                let panicked = caught(|| serving::stand_in(&weak, &waits, &stands)).err();
+                let mut turn = || serving::turn(&weak, &poller, None, &mut lock(&upkeep));
+                let panicked = caught(|| leadership.stand_by(&mut turn)).err();
                 if let (Some(reason), Some(inner)) = (panicked, weak.upgrade()) {
-                    inner.surroundings.panicked(reason);
+                    inner.callbacks.panicked(reason);
                 }
             })
             .ok()?;
-            Some(Wires {
-                lane,
-                poller,
-                signal,
-                duty,
-            })
+            Some(wires)
         };
         self.wires.get_or_init(start).as_ref()
     }
@@ -561,7 +579,7 @@ impl Inner {
     }
 
     fn unreachable(self: &Arc<Self>, worker: WorkerId, reason: &str) {
-        self.with(|host, deeds| host.unreachable(worker, reason, deeds));
+        self.with(|host, deferred| host.unreachable(worker, reason, deferred));
     }
 }
 

@@ -7,12 +7,11 @@ use treadle_broadcast::{Event, Neighbour};
 use treadle_memory::Segments;
 use treadle_net::{Poller, Wait};
 
-use super::duty::Duty;
 use super::engine::Next;
 use super::{Inner, SIGNAL, Wires};
 use crate::lock;
 
-/// Who serves looks at least this often whether the node is over, and for unused connections.
+/// The leader looks at least this often whether the node is over, and for unused connections.
 const LOOK: Duration = Duration::from_millis(250);
 /// And so soon after something came, then more rarely, where other threads have the most to say: what
 /// is due by then, as results that wait for others are, wakes nobody. The engine's thread knows what
@@ -25,15 +24,15 @@ const KEPT: Duration = Duration::from_secs(1);
 /// How long connections are looked at when something is due already.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// When to look at what, for whoever serves.
+/// When to look at what, for the leader.
 #[derive(Debug)]
-pub(super) struct Rhythm {
+pub(super) struct Upkeep {
     look: Duration,
     looked: Instant,
     swept: Instant,
 }
 
-impl Default for Rhythm {
+impl Default for Upkeep {
     fn default() -> Self {
         let now = Instant::now();
         Self {
@@ -44,28 +43,24 @@ impl Default for Rhythm {
     }
 }
 
-/// Serves whenever the engine does not, until the node is over.
-pub(super) fn stand_in(inner: &Weak<Inner>, poller: &Arc<Poller>, duty: &Duty) {
-    loop {
-        let mut rhythm = duty.stand_in();
-        while !duty.is_engine_here() {
-            if !turn(inner, poller, None, &mut rhythm) {
-                return;
-            }
-        }
-    }
-}
-
 impl Inner {
-    /// The engine's thread serves until there is a cast for it.
-    pub(super) fn serve_for_engine(self: &Arc<Self>, wires: &Wires, deadline: Instant) -> Next {
+    /// The engine's thread leads until there is a cast for it.
+    pub(super) fn lead_for_engine(self: &Arc<Self>, wires: &Wires, deadline: Instant) -> Next {
         let weak = Arc::downgrade(self);
-        let mut on_duty = wires.duty.come(|| wires.signal.set());
+        let mut forever = Wait {
+            deadline: None,
+            interrupted: None,
+        };
+        // The standby thread stops at once.
+        let Ok(Some(_leader)) = wires.leadership.lead(&mut || false, &mut forever) else {
+            return Next::Nothing;
+        };
+        let upkeep = &mut *lock(&wires.upkeep);
         loop {
             if let Some(next) = self.engine.take() {
                 return next;
             }
-            let is_over = !turn(&weak, &wires.poller, Some(deadline), &mut on_duty.rhythm);
+            let is_over = !turn(&weak, &wires.poller, Some(deadline), upkeep);
             if is_over || Instant::now() >= deadline {
                 return self.engine.take().unwrap_or(Next::Nothing);
             }
@@ -75,15 +70,15 @@ impl Inner {
 
 /// Waits for something to come or to be due, at most until `limit`, and does it; `false`: the node
 /// is over.
-fn turn(
+pub(super) fn turn(
     inner: &Weak<Inner>,
     poller: &Arc<Poller>,
     limit: Option<Instant>,
-    rhythm: &mut Rhythm,
+    upkeep: &mut Upkeep,
 ) -> bool {
     let look = match limit {
         Some(_) => LOOK,
-        None => rhythm.look,
+        None => upkeep.look,
     };
     let wakes = {
         let Some(inner) = inner.upgrade() else {
@@ -106,37 +101,37 @@ fn turn(
         deadline: Some(wakes),
         interrupted: None,
     });
-    rhythm.look = match &turn {
+    upkeep.look = match &turn {
         Ok(_) => SOON,
-        Err(_) => LOOK.min(rhythm.look * 2),
+        Err(_) => LOOK.min(upkeep.look * 2),
     };
     let Some(inner) = inner.upgrade() else {
         return false;
     };
     *lock(&inner.wakes) = None;
-    let is_swept = rhythm.swept.elapsed() > SWEEP;
-    inner.with(|host, deeds| {
+    let is_swept = upkeep.swept.elapsed() > SWEEP;
+    inner.with(|host, deferred| {
         if let Ok(turn) = &turn
             && turn.key() != SIGNAL
         {
-            host.take(turn.key(), deeds);
+            host.take(turn.key(), deferred);
         }
         for dialled in std::mem::take(&mut *lock(&inner.dialled)) {
-            host.dialled(dialled, poller, deeds);
+            host.dialled(dialled, poller, deferred);
         }
-        host.open(poller, deeds);
+        host.open(poller, deferred);
         if host.due().is_some_and(|due| due <= Instant::now()) {
-            host.handle(Event::Tick, deeds);
+            host.handle(Event::Tick, deferred);
         }
         if is_swept {
-            host.sweep(deeds);
+            host.sweep(deferred);
         }
     });
     if is_swept {
-        rhythm.swept = Instant::now();
+        upkeep.swept = Instant::now();
     }
-    if matches!(inner.me, Neighbour::Top(_)) && rhythm.looked.elapsed() > LOOK {
-        rhythm.looked = Instant::now();
+    if matches!(inner.me, Neighbour::Top(_)) && upkeep.looked.elapsed() > LOOK {
+        upkeep.looked = Instant::now();
         Segments::global().expire(KEPT);
     }
     true

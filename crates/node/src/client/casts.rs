@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use treadle_broadcast::Runs;
-use treadle_net::{Options, Signal, Wait};
+use treadle_net::leader::Leadership;
+use treadle_net::{Options, Signal, Wait, Waker};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::error::ClientError;
-use super::role::Role;
 use super::spread::{Load, Spread, Spreading};
 use super::{Client, Event};
 use crate::broadcast::{
-    Arrival, CastError, Plane, Purpose, Surroundings, Traffic, host_name, host_number,
+    Arrival, Callbacks, CastError, Plane, Purpose, Traffic, host_name, host_number,
 };
 use crate::message::{FromClient, Member};
 use crate::{lock, log};
@@ -31,30 +30,29 @@ pub(super) struct Casts {
     members: Mutex<Option<BTreeMap<WorkerId, Member>>>,
     asked: AtomicBool,
     spreading: Spreading,
-    waker: Waker,
+    callbacks: CastCallbacks,
 }
 
 /// Has the application come for what has arrived.
 #[derive(Clone, Debug)]
-pub(super) struct Waker {
+pub(super) struct CastCallbacks {
     arrived: Arc<AtomicBool>,
     /// Why a thread of it has ended, if it has panicked.
     panicked: Arc<OnceLock<String>>,
-    role: Arc<Role>,
+    leadership: Arc<Leadership>,
     signal: Signal,
-    notifier: Arc<OwnedFd>,
+    waker: Waker,
 }
 
-impl Surroundings for Waker {
+impl Callbacks for CastCallbacks {
     fn arrived(&self) {
         if self.arrived.swap(true, Ordering::SeqCst) {
             return;
         }
-        if self.role.is_taken() {
-            // Whoever has it looks once more when it has given it back.
-            self.signal.set();
-        } else {
-            let _ = rustix::io::write(&*self.notifier, &1u64.to_ne_bytes());
+        match self.leadership.leader() {
+            // It looks once more when it has stopped to lead.
+            Some(_) => self.signal.set(),
+            None => self.waker.wake(),
         }
     }
 
@@ -72,9 +70,9 @@ impl Casts {
     pub(super) fn new(
         client: ClientId,
         options: Options,
-        role: Arc<Role>,
+        leadership: Arc<Leadership>,
         signal: Signal,
-        notifier: Arc<OwnedFd>,
+        waker: Waker,
     ) -> Self {
         Self {
             client,
@@ -86,31 +84,32 @@ impl Casts {
             members: Mutex::new(None),
             asked: AtomicBool::new(false),
             spreading: Spreading::default(),
-            waker: Waker {
+            callbacks: CastCallbacks {
                 arrived: Arc::default(),
                 panicked: Arc::default(),
-                role,
+                leadership,
                 signal,
-                notifier,
+                waker,
             },
         }
     }
 
     /// Whether there is something for the application.
     pub(super) fn has_arrived(&self) -> bool {
-        self.waker.arrived.load(Ordering::SeqCst)
+        self.callbacks.arrived.load(Ordering::SeqCst)
     }
 
     fn plane(&self) -> &Plane {
-        let waker = || Box::new(self.waker.clone());
-        let make = || Plane::of_client(self.client, &host_name(), self.options.clone(), waker());
+        let callbacks = || Box::new(self.callbacks.clone());
+        let make =
+            || Plane::of_client(self.client, &host_name(), self.options.clone(), callbacks());
         self.plane.get_or_init(make)
     }
 
     /// What there is for the application, and what became of values.
     fn take(&self) -> (Arrivals, Vec<Spread>) {
         // First: what arrives from here on says so again.
-        self.waker.arrived.store(false, Ordering::SeqCst);
+        self.callbacks.arrived.store(false, Ordering::SeqCst);
         let mut arrivals = self.plane.get().map_or_else(Vec::new, Plane::take_arrivals);
         arrivals.retain(|arrival| match arrival.purpose {
             Purpose::Keep(number) => {
@@ -124,7 +123,7 @@ impl Casts {
 
     /// Sends a value to workers.
     pub(super) fn spread(&self, load: Load) {
-        self.spreading.push(load, self.plane(), &self.waker);
+        self.spreading.push(load, self.plane(), &self.callbacks);
     }
 
     /// Workers joined.
@@ -183,7 +182,7 @@ impl<T> Client<T> {
         if !self.casts.has_arrived() {
             return None;
         }
-        if let Some(reason) = self.casts.waker.panicked.get() {
+        if let Some(reason) = self.casts.callbacks.panicked.get() {
             self.fail(reason);
         }
         let (arrivals, spreads) = self.casts.take();

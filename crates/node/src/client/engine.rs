@@ -27,7 +27,7 @@ pub(super) struct Engine {
     pub(super) kept: Kept,
     /// When unused connections are looked for next.
     pub(super) sweep: Option<Instant>,
-    /// What the bell's timer was set to.
+    /// What the notifier's timer was set to.
     pub(super) timer: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ impl<T> Client<T> {
         self.peer.start_close();
         // What is not told then is told by the reason itself, which comes first.
         let _ = caught(|| self.end(&mut lock(&self.engine), reason));
-        self.bell.ring();
+        self.notifier.notify();
         self.signal.set();
     }
 
@@ -246,7 +246,7 @@ impl<T> Client<T> {
         engine.puts.clear();
         engine.kept.clear();
         self.abandon_fetches(engine, news, reason);
-        self.bell.ring();
+        self.notifier.notify();
         self.signal.set();
     }
 }

@@ -153,7 +153,7 @@ impl<T> Client<T> {
         }
         self.send_to(engine, &workers);
         if !lock(&self.inbox).is_empty() {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 

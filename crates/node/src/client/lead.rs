@@ -1,7 +1,9 @@
 //! The thread that waits, takes what comes and processes it.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use treadle_net::leader::Leader;
 use treadle_net::{NetError, Wait};
 
 use super::error::ClientError;
@@ -13,28 +15,29 @@ const TURNS: usize = 64;
 /// How long a thread that needs room waits before it looks whether it should lead.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// The role of the thread that leads: it alone takes what has come, so things are processed in
-/// order. Dropping it, on that thread, lets others lead.
+/// The lead: whoever has it alone takes what has come, so things are processed in order. Dropping it,
+/// on the thread that has it, lets others lead.
 #[derive(Debug)]
 pub struct Lead<'a, T> {
     client: &'a Client<T>,
-    /// It is not taken within another one.
-    outermost: bool,
+    /// `None`: this thread leads already. What it processes may run code that waits, too.
+    leader: Option<Leader<'a>>,
 }
 
 impl<T> Client<T> {
     /// Leads if no other thread does.
     pub fn try_lead(&self) -> Option<Lead<'_, T>> {
-        let depth = self.role.try_take()?;
-        Some(Lead {
+        let leader = self.leadership.try_lead();
+        let leads = leader.is_some() || self.leadership.is_leader();
+        leads.then_some(Lead {
             client: self,
-            outermost: depth == 1,
+            leader,
         })
     }
 
     /// How often threads have processed something and stopped to lead; see [`Client::lead`].
     pub fn rounds(&self) -> u64 {
-        self.role.rounds()
+        self.rounds.load(Ordering::SeqCst)
     }
 
     /// Waits to lead. Nothing: another thread has processed something since there were `seen`
@@ -43,10 +46,16 @@ impl<T> Client<T> {
     /// # Errors
     /// When the wait ends.
     pub fn lead(&self, seen: u64, wait: &mut Wait<'_>) -> Result<Option<Lead<'_, T>>, NetError> {
-        let depth = self.role.take(seen, wait)?;
-        Ok(depth.map(|depth| Lead {
+        let mut is_over = || self.rounds() != seen;
+        let leader = match self.leadership.is_leader() {
+            true => None,
+            false => self.leadership.lead(&mut is_over, wait)?,
+        };
+        // What this thread waits for may have come in another's round, and then nothing else may come
+        // to end its own.
+        Ok((!is_over()).then_some(Lead {
             client: self,
-            outermost: depth == 1,
+            leader,
         }))
     }
 
@@ -101,7 +110,7 @@ impl<T> Lead<'_, T> {
         let due = {
             let mut engine = lock(&client.engine);
             if engine.workers.mute(true) {
-                client.peer.set_notifier(None);
+                client.peer.set_waker(None);
             }
             engine.next_due()
         };
@@ -138,7 +147,7 @@ impl<T> Lead<'_, T> {
             }
         }
         // There may be more.
-        client.bell.ring();
+        client.notifier.notify();
     }
 
     /// Something could not be processed to its end: it is the next thing again.
@@ -193,11 +202,12 @@ impl<T> Lead<'_, T> {
 impl<T> Drop for Lead<'_, T> {
     fn drop(&mut self) {
         let client = self.client;
-        if self.outermost {
+        let is_outermost = self.leader.is_some();
+        if is_outermost {
             let mut engine = lock(&client.engine);
             let mut left = client.has_events();
             if engine.workers.mute(false) {
-                client.peer.set_notifier(Some(client.bell.notifier()));
+                client.peer.set_waker(Some(client.notifier.waker()));
                 // What came before the notifier was back.
                 left |= client.ended_reason().is_none() && client.peer.has_next();
                 left |= engine.workers.has_something();
@@ -206,18 +216,22 @@ impl<T> Drop for Lead<'_, T> {
             if due != engine.timer {
                 engine.timer = due;
                 let delay = due.map(|due| due.saturating_duration_since(Instant::now()));
-                client.bell.ring_in(delay);
+                client.notifier.notify_in(delay);
             }
             drop(engine);
             left |= !lock(&client.sender).flush();
             if left {
-                client.bell.ring();
+                client.notifier.notify();
             }
         }
-        client.role.leave();
+        client.rounds.fetch_add(1, Ordering::SeqCst);
+        match self.leader.take() {
+            Some(leader) => drop(leader),
+            None => client.leadership.call_all(),
+        }
         // What arrived meanwhile has told nobody but the thread that led.
-        if self.outermost && client.casts.has_arrived() {
-            client.bell.ring();
+        if is_outermost && client.casts.has_arrived() {
+            client.notifier.notify();
         }
     }
 }

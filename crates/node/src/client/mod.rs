@@ -6,21 +6,20 @@
 //! | `submission`, `put` | tasks and values for the scheduler |
 //! | `kept` | constants that it may ask for again |
 //! | `sender` | what goes to the scheduler, in order |
-//! | `role`, `lead` | which thread takes what comes |
+//! | `lead` | which thread takes what comes |
 //! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
 //! | `fetch`, `workers`, `link` | values from workers |
 //! | `casts`, `spread` | what goes to many engines at once, and values for many workers |
-//! | `bell` | a descriptor for event loops |
+//! | `notifier` | a descriptor for event loops |
 //!
-//! Any number of threads may use a client. A thread that waits *leads*: it moves the bytes of the
-//! control connection itself (see `treadle_net`'s lanes), so that an answer meets the thread that
-//! wants it without a hand-over. While nobody waits, the lane's own thread moves them, and the
+//! Any number of threads may use a client. One that waits leads (see `treadle_net::leader`): it moves
+//! the bytes of the control connection and processes what comes itself, so that an answer meets the
+//! thread that wants it without a hand-over. While nobody waits, the lane's own thread moves them, and the
 //! descriptor becomes readable.
 //!
 //! Locks are taken in the order engine, sender, keys, inbox; each for short, none while the
 //! application is called. What the application could not process to its end it puts back.
 
-mod bell;
 mod casts;
 mod engine;
 mod error;
@@ -28,8 +27,8 @@ mod fetch;
 mod kept;
 mod keys;
 mod lead;
+mod notifier;
 mod put;
-mod role;
 mod sender;
 mod spread;
 mod submission;
@@ -50,17 +49,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use treadle_net::leader::{Handover, Leadership};
 use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::ClientId;
 
-use self::bell::Bell;
 use self::casts::Casts;
 use self::engine::Engine;
 use self::fetch::Fetches;
 use self::kept::Kept;
 use self::keys::{Keys, Known};
+use self::notifier::Notifier;
 use self::put::Puts;
-use self::role::Role;
 use self::sender::{RELEASES, Sender};
 use self::workers::Workers;
 use crate::error::NodeError;
@@ -164,8 +163,10 @@ pub struct Client<T> {
     lane: Lane,
     poller: std::sync::Arc<Poller>,
     signal: Signal,
-    bell: Bell,
-    role: Arc<Role>,
+    notifier: Notifier,
+    leadership: Arc<Leadership>,
+    /// How often a thread has stopped to lead.
+    rounds: AtomicU64,
     casts: Casts,
     engine: Mutex<Engine>,
     sender: Mutex<Sender>,
@@ -207,27 +208,27 @@ impl<T> Client<T> {
             ..options
         };
         let (id, info) = introduce(&peer, hello, wait)?;
-        let bell = Bell::new().map_err(|source| NodeError::System {
+        let notifier = Notifier::new().map_err(|source| NodeError::System {
             what: "making a descriptor for event loops",
             source,
         })?;
         let poller = Poller::on(&lane);
         let signal = poller.signal(SIGNAL);
-        let role = Arc::new(Role::default());
+        let leadership = Arc::new(Leadership::new(Handover::All));
         let casts = Casts::new(
             ClientId(id),
             options.clone(),
-            Arc::clone(&role),
+            Arc::clone(&leadership),
             signal.clone(),
-            bell.notifier(),
+            notifier.waker(),
         );
         let workers = Workers::new(
             options,
             std::sync::Arc::clone(&poller),
             signal.clone(),
-            bell.notifier(),
+            notifier.waker(),
         );
-        peer.set_notifier(Some(bell.notifier()));
+        peer.set_waker(Some(notifier.waker()));
         peer.watch(&poller, CONTROL);
         Ok(Self {
             address: address.to_string(),
@@ -247,8 +248,9 @@ impl<T> Client<T> {
             lane,
             poller,
             signal,
-            bell,
-            role,
+            notifier,
+            leadership,
+            rounds: AtomicU64::new(0),
             casts,
             keys: Mutex::new(Keys::new()),
             inbox: Mutex::default(),
@@ -287,13 +289,13 @@ impl<T> Client<T> {
 
     /// A descriptor that is readable while there is something to process and no thread leads.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.descriptor()
+        self.notifier.descriptor()
     }
 
     /// To be called before [`Lead::poll`]: the descriptor becomes readable again with what comes
     /// from now on.
     pub fn silence(&self) {
-        self.bell.silence();
+        self.notifier.reset();
     }
 
     /// Has the thread that leads come back.
@@ -370,7 +372,7 @@ impl<T> Client<T> {
     fn let_go(&self, id: u32) {
         let released = lock(&self.keys).let_go(id);
         if released.is_some_and(|id| self.unwanted(id) == 1) {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
@@ -393,7 +395,7 @@ impl<T> Client<T> {
                         let class = Bytes::new();
                         let finished = Item::Standing(id, Change::Finished { class });
                         lock(&self.inbox).push_back(finished);
-                        self.bell.ring();
+                        self.notifier.notify();
                         return Ok(before);
                     }
                     Some(Known::Pending) | None => return Ok(before),

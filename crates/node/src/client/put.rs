@@ -227,7 +227,7 @@ impl<T> Client<T> {
                         class: content.class,
                     };
                     lock(&self.inbox).push_back(Item::Standing(id, finished));
-                    self.bell.ring();
+                    self.notifier.notify();
                 }
                 return Ok((id, before));
             }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use treadle_broadcast::Runs;
 use treadle_net::Wait;
 
-use super::casts::Waker;
+use super::casts::CastCallbacks;
 use crate::broadcast::values::{self, Packed};
-use crate::broadcast::{Arrival, Plane, Purpose, Surroundings as _, What};
+use crate::broadcast::{Arrival, Callbacks as _, Plane, Purpose, What};
 use crate::{caught, lock, thread};
 
 /// Values of together at most so many bytes share a cast. A larger one has its own: what came to a
@@ -75,15 +75,15 @@ struct Cast {
 
 impl Spreading {
     /// Sends a value, in a thread of its own: a cast copies its payload, and may wait for room.
-    pub(super) fn push(&self, load: Load, plane: &Plane, waker: &Waker) {
+    pub(super) fn push(&self, load: Load, plane: &Plane, callbacks: &CastCallbacks) {
         let mut queue = lock(&self.queue);
         if queue.is_none() {
             let (sender, receiver) = channel();
-            let (plane, waker) = (plane.clone(), waker.clone());
+            let (plane, callbacks) = (plane.clone(), callbacks.clone());
             let shared = Arc::clone(&self.shared);
             let spawned = thread::start("treadle-cast", move || {
-                let all = || cast_all(&plane, &receiver, &shared, &waker);
-                caught(all).unwrap_or_else(|reason| waker.panicked(reason));
+                let all = || cast_all(&plane, &receiver, &shared, &callbacks);
+                caught(all).unwrap_or_else(|reason| callbacks.panicked(reason));
             });
             *queue = spawned.is_ok().then_some(sender);
         }
@@ -97,7 +97,7 @@ impl Spreading {
                 taken: Runs::new(),
                 reason: "there is no thread for it".to_owned(),
             });
-            waker.arrived();
+            callbacks.arrived();
         }
     }
 
@@ -177,7 +177,7 @@ impl Table {
     }
 }
 
-fn cast_all(plane: &Plane, queue: &Receiver<Load>, shared: &Shared, waker: &Waker) {
+fn cast_all(plane: &Plane, queue: &Receiver<Load>, shared: &Shared, callbacks: &CastCallbacks) {
     let mut next = None;
     while let Some(first) = next.take().or_else(|| queue.recv().ok()) {
         let workers = first.workers.clone();
@@ -213,7 +213,7 @@ fn cast_all(plane: &Plane, queue: &Receiver<Load>, shared: &Shared, waker: &Wake
             }
             table.end(number);
             drop(table);
-            waker.arrived();
+            callbacks.arrived();
         }
     }
 }

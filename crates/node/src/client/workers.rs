@@ -2,13 +2,12 @@
 //! not used for a while.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use treadle_net::pool::{Connection, Pool};
-use treadle_net::{Options, Poller, Received, Sending, Signal};
+use treadle_net::{Options, Poller, Received, Sending, Signal, Waker};
 use treadle_types::WorkerId;
 
 use super::fetch::Item;
@@ -72,30 +71,25 @@ pub(super) struct Workers {
     workers: HashMap<WorkerId, Worker>,
     /// Those that something is wanted of: they alone tell event loops of what comes.
     busy: BTreeSet<WorkerId>,
-    notifier: Arc<OwnedFd>,
+    waker: Waker,
     next_request: u64,
     muted: bool,
 }
 
 impl Workers {
     /// Connections get `options`; those that have something get turns of the poller, and `signal` and
-    /// `notifier` tell when some were made.
-    pub(super) fn new(
-        options: Options,
-        poller: Arc<Poller>,
-        signal: Signal,
-        notifier: Arc<OwnedFd>,
-    ) -> Self {
-        let event_loop = Arc::clone(&notifier);
+    /// `waker` tell when some were made.
+    pub(super) fn new(options: Options, poller: Arc<Poller>, signal: Signal, waker: Waker) -> Self {
+        let event_loop = waker.clone();
         let wake = move || {
             signal.set();
-            let _ = rustix::io::write(&*event_loop, &1u64.to_ne_bytes());
+            event_loop.wake();
         };
         Self {
             pool: Pool::new(options, poller, Self::poller_key, wake),
             workers: HashMap::new(),
             busy: BTreeSet::new(),
-            notifier,
+            waker,
             next_request: 0,
             muted: false,
         }
@@ -137,8 +131,7 @@ impl Workers {
             && let Some(connection) = self.pool.get(worker)
             && !self.muted
         {
-            let notifier = Some(Arc::clone(&self.notifier));
-            connection.peer.set_notifier(notifier);
+            connection.peer.set_waker(Some(self.waker.clone()));
         }
     }
 
@@ -156,7 +149,7 @@ impl Workers {
         self.workers.remove(&worker);
         self.busy.remove(&worker);
         if let Some(connection) = connection {
-            connection.peer.set_notifier(None);
+            connection.peer.set_waker(None);
         }
     }
 
@@ -272,8 +265,7 @@ impl Workers {
                     if !self.muted
                         && let Some(connection) = self.pool.get(worker)
                     {
-                        let notifier = Some(Arc::clone(&self.notifier));
-                        connection.peer.set_notifier(notifier);
+                        connection.peer.set_waker(Some(self.waker.clone()));
                     }
                     self.send(worker, news);
                 }
@@ -317,10 +309,10 @@ impl Workers {
         if std::mem::replace(&mut self.muted, mute) == mute {
             return false;
         }
-        let notifier = (!mute).then(|| Arc::clone(&self.notifier));
+        let waker = (!mute).then(|| self.waker.clone());
         for &worker in &self.busy {
             if let Some(connection) = self.pool.get(worker) {
-                connection.peer.set_notifier(notifier.clone());
+                connection.peer.set_waker(waker.clone());
             }
         }
         true

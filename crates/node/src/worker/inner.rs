@@ -17,7 +17,7 @@ use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::casting::CastCalls;
 use super::health::Memory;
-use super::nap::Nap;
+use super::parker::Parker;
 use super::peers::{Request, Requests};
 use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
@@ -25,7 +25,7 @@ use super::serving::Visitors;
 use super::tracing::{self, Tracing};
 use super::values::Values;
 use super::{Host, Log, Options, health};
-use crate::broadcast::{Plane, Surroundings};
+use crate::broadcast::{Callbacks, Plane};
 use crate::error::NodeError;
 use crate::message::{Definition, FromWorker, ToWorker};
 use crate::wire::{self, Packet};
@@ -69,7 +69,7 @@ pub(super) struct Inner {
     pub(super) visitors: Visitors,
     pub(super) listener: Listener,
     /// That of the control thread.
-    pub(super) nap: Arc<Nap>,
+    pub(super) parker: Arc<Parker>,
     pub(super) plane: Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) cast_calls: CastCalls,
@@ -168,7 +168,7 @@ impl Inner {
     fn leave(&self) {
         self.listener.close();
         self.visitors.end();
-        self.nap.disturb();
+        self.parker.notify();
     }
 
     pub(super) fn next(&self, first: bool) -> Option<Task> {
@@ -187,7 +187,7 @@ impl Inner {
                 return None;
             }
             if let Some(task) = runs.queue.pop_front() {
-                self.nap.disturb();
+                self.parker.notify();
                 return Some(task);
             }
             let surplus = runs.threads > self.options.threads as usize;
@@ -269,14 +269,14 @@ impl Inner {
     ) -> Result<(), NodeError> {
         let mut machine = lock(&self.machine);
         for message in Link::decode(packet)? {
-            self.heed(message?, &mut machine, others);
+            self.take_message(message?, &mut machine, others);
         }
         self.carry_out(machine, taking);
         Ok(())
     }
 
     /// Takes in one message; what goes to the embedder is put aside, for when no lock is held.
-    fn heed(&self, message: ToWorker, machine: &mut Machine, others: &mut Vec<ToWorker>) {
+    fn take_message(&self, message: ToWorker, machine: &mut Machine, others: &mut Vec<ToWorker>) {
         match message {
             ToWorker::Command(command) => self.command(command, machine),
             ToWorker::Define(definition) => {
@@ -390,7 +390,7 @@ impl Inner {
         }
         if !machine_.outbox.is_empty() {
             // Should nobody else send it.
-            self.nap.disturb();
+            self.parker.notify();
         }
         drop(machine);
         if ready > 0 {
@@ -477,7 +477,7 @@ impl Inner {
             sender.link.push(message);
         }
         // Without room, the control thread tries again.
-        self.nap.disturb();
+        self.parker.notify();
         let sent = sender.link.flush();
         sender.left = Instant::now();
         drop(sender);
@@ -498,9 +498,9 @@ impl Drop for Inner {
 }
 
 /// What the broadcast plane wants of a worker.
-pub(super) struct Around(pub(super) Weak<Inner>);
+pub(super) struct PlaneCallbacks(pub(super) Weak<Inner>);
 
-impl Around {
+impl PlaneCallbacks {
     fn with_host(&self, act: impl FnOnce(&dyn Host)) {
         if let Some(inner) = self.0.upgrade()
             && let Some(host) = inner.host.get()
@@ -510,7 +510,7 @@ impl Around {
     }
 }
 
-impl Surroundings for Around {
+impl Callbacks for PlaneCallbacks {
     fn ask(&self, client: ClientId) {
         if let Some(inner) = self.0.upgrade() {
             inner.say(FromWorker::AskSettled(client));
@@ -551,7 +551,7 @@ impl Surroundings for Around {
 }
 
 /// Looks after a worker until it is over.
-pub(super) fn control(worker: &Weak<Inner>, nap: &Nap) {
+pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
     let mut calm = health::LOOK;
@@ -592,11 +592,11 @@ pub(super) fn control(worker: &Weak<Inner>, nap: &Nap) {
             std::thread::sleep(LOOK_BUSY);
         } else if alone {
             hear(worker, &lane, calm);
-        } else if nap.was_disturbed() {
+        } else if parker.was_notified() {
             std::thread::sleep(LOOK_IDLE);
         } else {
-            // Until its memory is to be looked at; who begins something disturbs it.
-            nap.take(calm);
+            // Until its memory is to be looked at; who begins something notifies it.
+            parker.park(calm);
         }
     }
 }

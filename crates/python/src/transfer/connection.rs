@@ -6,7 +6,7 @@ use super::decode::decode;
 use super::encode::encode;
 use super::error::ConnectionClosed;
 use super::held;
-use super::listener::{notifier, parse};
+use super::listener::parse;
 use super::options::Settings;
 use super::origin::{Own, enter};
 use super::progress::Progress;
@@ -17,11 +17,11 @@ use super::wait::{Limit, blocking, detached, failed};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use treadle_net::{Failure, Incoming, NetError, Peer, Received, Wait};
+use treadle_net::{Failure, Incoming, NetError, Peer, Received, Wait, Waker};
 
 /// Connects to `address`. See `treadle.transfer.connect`.
 #[pyfunction]
@@ -79,7 +79,7 @@ pub(crate) struct Connection {
     track: Track,
     closed: AtomicBool,
     last: Mutex<Option<Stages>>,
-    notifier: Mutex<Option<Arc<OwnedFd>>>,
+    notifier: Mutex<Option<Waker>>,
 }
 
 /// An object that may be small enough to be whole already.
@@ -606,10 +606,10 @@ impl Connection {
     /// A descriptor that becomes readable whenever something changes. Read it, then look.
     fn _notifier(&self, py: Python<'_>) -> PyResult<i32> {
         let peer = self.peer()?;
-        let notifier = notifier()?;
-        let number = notifier.as_raw_fd();
-        let kept = Arc::clone(&notifier);
-        detached(py, || peer.set_notifier(Some(notifier)));
+        let waker = Waker::new()?;
+        let number = waker.as_fd().as_raw_fd();
+        let kept = waker.clone();
+        detached(py, || peer.set_waker(Some(waker)));
         *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(number)
     }

@@ -6,9 +6,9 @@ use super::origin::{Own, enter};
 use super::wait::{Limit, blocking, detached, failed};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use treadle_net::{Address, NetError};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Mutex, PoisonError};
+use treadle_net::{Address, NetError, Waker};
 
 /// Listens at `address`. See `treadle.transfer.listen`.
 #[pyfunction]
@@ -48,7 +48,7 @@ pub(crate) fn parse(address: &str) -> PyResult<Address> {
 pub(crate) struct Listener {
     listener: Own<treadle_net::Listener>,
     address: String,
-    notifier: Mutex<Option<Arc<OwnedFd>>>,
+    notifier: Mutex<Option<Waker>>,
 }
 
 #[pymethods]
@@ -94,10 +94,10 @@ impl Listener {
     /// look.
     fn _notifier(&self, py: Python<'_>) -> PyResult<i32> {
         let listener = self.listener.get()?;
-        let notifier = notifier()?;
-        let number = notifier.as_raw_fd();
-        let kept = Arc::clone(&notifier);
-        detached(py, || listener.set_notifier(Some(notifier)));
+        let waker = Waker::new()?;
+        let number = waker.as_fd().as_raw_fd();
+        let kept = waker.clone();
+        detached(py, || listener.set_waker(Some(waker)));
         *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(number)
     }
@@ -144,11 +144,4 @@ impl Listener {
     fn __repr__(&self) -> String {
         format!("<treadle.transfer.Listener at {}>", self.address)
     }
-}
-
-/// An eventfd that can be written to without end.
-pub(crate) fn notifier() -> PyResult<Arc<OwnedFd>> {
-    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    let notifier = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
-    Ok(Arc::new(notifier))
 }

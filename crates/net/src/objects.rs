@@ -1,0 +1,251 @@
+//! Objects on their way, as an application sees them: one that it sends, and one that comes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
+use treadle_transfer::{Event, Failure, ObjectId};
+
+use crate::error::NetError;
+use crate::inner::State;
+use crate::memory::{Frame, Memory, Region, Target};
+use crate::peer::Shared;
+use crate::wait::Wait;
+
+/// When the stages of a transfer were reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// Sender: `send` was called. Receiver: the header arrived.
+    pub started: Instant,
+    /// Sender: the receiver had its memory ready. Receiver: the memory was ready.
+    pub accepted: Option<Instant>,
+    /// Sender: the receiver has every byte. Receiver: every byte is in its place.
+    pub finished: Instant,
+}
+
+/// What becomes of one object that is sent.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) outcome: OnceLock<Result<Timings, Failure>>,
+    pub(crate) written: AtomicU64,
+}
+
+/// One object on its way out.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    pub(crate) object: ObjectId,
+    pub(crate) bytes: u64,
+    pub(crate) completion: Arc<Completion>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The regions of an object: large frames as they are, small ones gathered.
+pub(crate) fn gather(frames: &[Bytes], layout: &Layout) -> Vec<Bytes> {
+    let mut regions = vec![Bytes::new(); layout.regions.len()];
+    let mut slab: Option<(u32, Vec<u8>)> = None;
+    let close = |slab: &mut Option<(u32, Vec<u8>)>, regions: &mut Vec<Bytes>| {
+        if let Some((region, bytes)) = slab.take() {
+            regions[region as usize] = bytes.into();
+        }
+    };
+    for (frame, place) in frames.iter().zip(&layout.places) {
+        let Place::Region { region, offset } = *place else {
+            continue;
+        };
+        if frame.len() as u64 == layout.regions[region as usize] {
+            regions[region as usize] = frame.clone();
+            continue;
+        }
+        if slab.as_ref().is_none_or(|(open, _)| *open != region) {
+            close(&mut slab, &mut regions);
+            let length = layout.regions[region as usize] as usize;
+            slab = Some((region, Vec::with_capacity(length)));
+        }
+        let (_, bytes) = slab.as_mut().expect("opened above");
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
+        debug_assert_eq!(bytes.len() as u64, offset);
+        bytes.extend_from_slice(frame);
+    }
+    close(&mut slab, &mut regions);
+    regions
+}
+
+pub(crate) fn inline_frames<'a>(
+    frames: &'a [Bytes],
+    layout: &'a Layout,
+) -> impl Iterator<Item = &'a [u8]> {
+    frames
+        .iter()
+        .zip(&layout.places)
+        .filter(|(_, place)| matches!(place, Place::Inline { .. }))
+        .map(|(frame, _)| frame.as_ref())
+}
+
+impl Sending {
+    /// Whether it is sent, or has failed.
+    pub fn is_done(&self) -> bool {
+        self.completion.outcome.get().is_some()
+    }
+
+    /// What became of it, if that is known.
+    pub fn outcome(&self) -> Option<Result<Timings, Failure>> {
+        self.completion.outcome.get().cloned()
+    }
+
+    /// Waits until the receiver has it.
+    ///
+    /// # Errors
+    /// When it was not sent, or the wait ended.
+    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<Timings, NetError> {
+        let mut done = || self.is_done();
+        self.shared
+            .driver
+            .wait(&self.shared.waiters, &mut done, wait)?;
+        self.outcome()
+            .expect("the wait ended with it")
+            .map_err(NetError::from)
+    }
+
+    /// Gives it up, unless the receiver has it.
+    pub fn cancel(&self) {
+        self.shared.handle(Event::Cancel(self.object));
+    }
+
+    /// Bytes on their way, and in total; without those in the header.
+    pub fn progress(&self) -> (u64, u64) {
+        let written = match self.outcome() {
+            Some(Ok(_)) => self.bytes,
+            _ => self.completion.written.load(Ordering::Relaxed),
+        };
+        (written.min(self.bytes), self.bytes)
+    }
+}
+
+impl From<Failure> for NetError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Pair(end) => Self::Ended(end),
+            other => Self::Failed(other),
+        }
+    }
+}
+
+/// An object whose header is here. Dropping it puts it back to be received again.
+#[derive(Debug)]
+pub struct Incoming {
+    pub(crate) object: ObjectId,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A received object.
+#[derive(Debug)]
+pub struct Received {
+    /// The sender's.
+    pub kind: u32,
+    /// The frames.
+    pub frames: Vec<Frame>,
+    /// When the stages were reached.
+    pub timings: Timings,
+}
+
+impl Incoming {
+    /// The application's kind, and the length of each frame in bytes.
+    pub fn header(&self) -> (u32, Vec<u64>) {
+        let inner = self.shared.locked();
+        let inbound = inner.inbound(self.object);
+        (inbound.header.kind, inbound.header.sizes.clone())
+    }
+
+    /// A frame, if it came in the header.
+    pub fn inline_frame(&self, index: usize) -> Option<Bytes> {
+        let inner = self.shared.locked();
+        let inbound = inner.inbound(self.object);
+        let Place::Inline { offset } = *inbound.header.layout.places.get(index)? else {
+            return None;
+        };
+        let range = offset as usize..(offset + inbound.header.sizes[index]) as usize;
+        Some(inbound.inline.slice(range))
+    }
+
+    /// Lets the object come, frames with a target into that, others into fresh memory. Targets
+    /// are used as long as nothing has been accepted yet; otherwise, and for frames that are not
+    /// alone in their region, they are given back: copy, then.
+    ///
+    /// # Errors
+    /// When a target has another length than its frame, or there is no memory.
+    pub fn accept(&self, targets: Vec<Option<Target>>) -> Result<Vec<Option<Target>>, NetError> {
+        self.shared.with(|inner| inner.accept(self.object, targets))
+    }
+
+    /// Waits until every byte is in place.
+    ///
+    /// # Errors
+    /// When the object will not be complete, or the wait ended; in the latter case it goes on
+    /// coming.
+    pub fn wait(&self, wait: &mut Wait<'_>) -> Result<(), NetError> {
+        self.shared
+            .wait(wait, |inner| match inner.state(self.object) {
+                State::Offered | State::Accepted => None,
+                State::Complete => Some(Ok(())),
+                State::Failed(failure) => Some(Err(failure.into())),
+            })
+    }
+
+    /// Whether every byte is in place, or will never be.
+    pub fn is_done(&self) -> bool {
+        let state = self.shared.locked().state(self.object);
+        matches!(state, State::Complete | State::Failed(_))
+    }
+
+    /// Takes the object, which must be complete; [`Incoming::wait`] says so.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn take(self) -> Result<Received, NetError> {
+        let now = self.shared.now();
+        self.shared.with(|inner| inner.take(self.object, now))
+    }
+
+    /// Bytes in their place, and in total; without those in the header.
+    pub fn progress(&self) -> (u64, u64) {
+        self.shared.locked().progress(self.object)
+    }
+
+    /// Tells the sender that the object is not wanted.
+    pub fn refuse(self, reason: &str) {
+        let event = Event::Refuse(self.object, reason.to_owned());
+        let now = self.shared.now();
+        self.shared
+            .with(|inner| inner.refuse(self.object, event, now));
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.shared.with(|inner| inner.unclaim(self.object));
+    }
+}
+
+/// The frames of a complete object.
+pub(crate) fn frames(
+    sizes: &[u64],
+    layout: &Layout,
+    inline: &Bytes,
+    regions: &[Arc<Region>],
+) -> Vec<Frame> {
+    let frame = |(size, place): (&u64, &Place)| match *place {
+        Place::Inline { offset } => Frame {
+            memory: Memory::Inline(inline.clone()),
+            offset: offset as usize,
+            length: *size as usize,
+        },
+        Place::Region { region, offset } => Frame {
+            memory: Memory::Region(Arc::clone(&regions[region as usize])),
+            offset: offset as usize,
+            length: *size as usize,
+        },
+    };
+    sizes.iter().zip(&layout.places).map(frame).collect()
+}

@@ -1,0 +1,84 @@
+//! Parking a thread that looks after things while nothing happens.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// One thread parks, any may notify it.
+#[derive(Debug, Default)]
+pub(super) struct Parker {
+    thread: OnceLock<Thread>,
+    is_parked: AtomicBool,
+    is_notified: AtomicBool,
+}
+
+impl Parker {
+    /// Something happens: the thread does not park until it has [noticed](Self::was_notified), and
+    /// goes on if it is parked.
+    pub(super) fn notify(&self) {
+        // Costs next to nothing while things happen all the time.
+        if self.is_notified.load(Ordering::SeqCst) {
+            return;
+        }
+        self.is_notified.store(true, Ordering::SeqCst);
+        if self.is_parked.load(Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Whether it was since this was asked last.
+    pub(super) fn was_notified(&self) -> bool {
+        self.is_notified.swap(false, Ordering::SeqCst)
+    }
+
+    /// Parks until it is notified, at most so long. Always the same thread.
+    pub(super) fn park(&self, most: Duration) {
+        self.thread.get_or_init(std::thread::current);
+        self.is_parked.store(true, Ordering::SeqCst);
+        if !self.is_notified.load(Ordering::SeqCst) {
+            std::thread::park_timeout(most);
+        }
+        self.is_parked.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::Parker;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_thread_that_was_notified_does_not_park() {
+        let parker = Parker::default();
+        parker.notify();
+        parker.park(LONG);
+        assert!(parker.was_notified() && !parker.was_notified());
+    }
+
+    #[test]
+    fn a_thread_that_is_parked_goes_on_when_it_is_notified() {
+        for _ in 0..200 {
+            let parker = Arc::new(Parker::default());
+            let parked = Arc::clone(&parker);
+            let thread = std::thread::spawn(move || {
+                for _ in 0..20 {
+                    while !parked.was_notified() {
+                        parked.park(LONG);
+                    }
+                }
+            });
+            while !thread.is_finished() {
+                parker.notify();
+                std::thread::yield_now();
+            }
+            thread.join().unwrap();
+        }
+    }
+}

@@ -79,17 +79,16 @@ impl World {
         let flag = Arc::new(AtomicBool::new(false));
         lock(&self.wanted).push_back((Arc::clone(&flag), current()));
         let mut done = || flag.load(Ordering::SeqCst);
-        while let Some(leader) = self.leadership.lead(&mut done, wait)? {
-            if panics {
-                // Says nothing, unlike a panic that is a fault.
-                resume_unwind(Box::new("on purpose"));
-            }
-            while !done() {
-                wait.check()?;
-                self.turn();
-            }
-            drop(leader);
-            break;
+        let Some(_leader) = self.leadership.lead(&mut done, wait)? else {
+            return Ok(());
+        };
+        if panics {
+            // Says nothing, unlike a panic that is a fault.
+            resume_unwind(Box::new("on purpose"));
+        }
+        while !done() {
+            wait.check()?;
+            self.turn();
         }
         Ok(())
     }

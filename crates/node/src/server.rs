@@ -11,7 +11,7 @@
 //! | `keys`, `locals`, `symbols`, `definitions` | names of things |
 //! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
 //! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
-//! | `stream`, `tracing`, `metrics`, `http`, `mailbox` | what can be watched |
+//! | `stream`, `tracing`, `metrics`, `state`, `http`, `mailbox` | what can be watched |
 
 mod admission;
 mod awaited;
@@ -29,6 +29,7 @@ mod metrics;
 mod nodes;
 mod operations;
 mod reactor;
+mod state;
 mod stream;
 mod submit;
 mod symbols;

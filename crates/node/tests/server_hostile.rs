@@ -7,7 +7,7 @@ mod support;
 #[allow(dead_code)]
 mod swarm;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -443,6 +443,25 @@ fn who_reads_or_speaks_slowly_is_cut_off() {
             });
         }
     });
+}
+
+#[test]
+fn pages_end_with_the_server() {
+    let cluster = Cluster::new(0);
+    let address = cluster.http();
+    let mut silent = TcpStream::connect(address).unwrap();
+    let ok = ("HTTP/1.1 200 OK".to_owned(), "ok\n".to_owned());
+    let health = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(get(address, health), ok);
+    drop(cluster);
+    // Not after its time: it is closed.
+    silent.set_nonblocking(true).unwrap();
+    let heard = silent.read(&mut [0]).map_err(|error| error.kind());
+    assert!(
+        matches!(heard, Ok(0) | Err(ErrorKind::ConnectionReset)),
+        "{heard:?}"
+    );
+    assert!(TcpStream::connect(address).is_err());
 }
 
 #[test]

@@ -1,46 +1,76 @@
 //! Pages for those who watch the cluster: who has the token.
 //!
-//! One request a connection, read only, few at a time: what a browser, `curl` or Prometheus need.
-//! A connection has a limit in time for each thing that it does, however slowly it does it.
+//! `hyper` serves them in a runtime on one thread, which does nothing else. One request a connection,
+//! read only, few at a time: what a browser, `curl` or Prometheus need. A connection has a limit in
+//! time for each thing that it does, however slowly it does it.
 
-mod request;
+mod access;
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
 use treadle_net::secret;
 
-use self::request::{Gate, LONGEST, Wanted};
+use self::access::{Access, Wanted};
 use super::Pages;
-use super::mailbox::{Letter, Mailbox};
-use crate::{NodeError, caught, thread};
+use super::mailbox::{Mailbox, PageRequest};
+use super::metrics::Metrics;
+use super::state::ClusterState;
+use crate::{NodeError, caught, log, thread};
 
 /// Connections at a time; more are turned away.
 const MOST: usize = 16;
+/// Bytes of the longest head of a request.
+const LONGEST: usize = 8 * 1024;
+/// Headers of a request.
+const HEADERS: usize = 64;
 /// How long a connection may take until its answer is there, and then to read it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long what a connection still says is read.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// What those hear who are turned away. It fits into the buffer of a fresh socket.
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
 
-/// A page that the scheduler's thread writes.
+/// A page of which the scheduler's thread knows the content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Page {
     Metrics,
     State,
 }
 
-/// The server of pages.
+/// What the scheduler's thread answers.
+#[derive(Debug)]
+pub(super) enum Content {
+    Metrics(Metrics),
+    State(ClusterState),
+}
+
+/// The server of pages. It ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Http {
     address: SocketAddr,
     link: String,
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// That of the thread.
+    process: u32,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Http {
@@ -50,6 +80,7 @@ impl Http {
             reason: error.to_string(),
         };
         let listener = TcpListener::bind(pages.address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let token = pages
             .token
@@ -57,20 +88,38 @@ impl Http {
         let link = format!("http://{address}/?token={token}");
         let mut names = pages.names;
         names.extend(own_name());
-        let is_over = Arc::new(AtomicBool::new(false));
-        let door = Door {
-            gate: Gate::new(token, names, address.ip()),
+        let server = Arc::new(Server {
+            access: Access::new(token, names, address.ip()),
             mailbox: Arc::clone(mailbox),
-            open: AtomicUsize::new(0),
+            places: Arc::new(Semaphore::new(MOST)),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
         };
-        let over = Arc::clone(&is_over);
-        let body = move || serve(&listener, &over, &Arc::new(door));
+        let (stop, stopped) = oneshot::channel();
+        let body = move || {
+            let serve = async move {
+                tokio::select! {
+                    _ = stopped => {}
+                    () = server.accept(listener) => {}
+                }
+            };
+            // The connections end with the runtime.
+            if let Err(reason) = caught(|| runtime.block_on(serve)) {
+                log::line(format_args!("treadle scheduler: {reason}: its pages end"));
+            }
+        };
         let thread = thread::start("treadle-http", body).map_err(failed)?;
         Ok(Self {
             address,
             link,
-            is_over,
-            thread: Some(thread),
+            process: std::process::id(),
+            running: Some((stop, thread)),
         })
     }
 
@@ -92,176 +141,134 @@ fn own_name() -> Option<String> {
 
 impl Drop for Http {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        // The thread waits for somebody to connect.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let knocked = TcpStream::connect_timeout(&address, Duration::from_secs(1));
-        if let (Ok(_), Some(thread)) = (knocked, self.thread.take()) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What connections share.
-struct Door {
-    gate: Gate,
-    mailbox: Arc<Mailbox>,
-    /// How many there are.
-    open: AtomicUsize,
-}
-
-fn serve(listener: &TcpListener, is_over: &AtomicBool, door: &Arc<Door>) {
-    for stream in listener.incoming() {
-        if is_over.load(Ordering::Relaxed) {
+        let Some((stop, thread)) = self.running.take() else {
+            return;
+        };
+        if self.process != std::process::id() {
+            // A forked child has no such thread, and shares the parent's descriptors.
+            std::mem::forget((stop, thread));
             return;
         }
-        let Ok(mut stream) = stream else {
-            // Out of descriptors, for one: others may give some back.
-            std::thread::sleep(Duration::from_millis(50));
-            continue;
-        };
-        if door.open.load(Ordering::Relaxed) >= MOST {
-            let busy = Answer::of(503, "too many connections\n");
-            // It fits into the socket's buffer: this does not wait.
-            let _ = busy.send(&mut stream, false, Instant::now() + FAREWELL);
-            continue;
-        }
-        door.open.fetch_add(1, Ordering::Relaxed);
-        let through = Arc::clone(door);
-        let spawned = thread::start("treadle-http-1", move || {
-            // A client that is gone, or says nothing that can be answered; and a panic, which is the
-            // end of this connection only.
-            let _ = caught(|| {
-                through
-                    .converse(&mut stream)
-                    .and_then(|()| linger(&mut stream))
+        drop(stop);
+        let _ = thread.join();
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// What connections share.
+struct Server {
+    access: Access,
+    mailbox: Arc<Mailbox>,
+    /// One for each connection.
+    places: Arc<Semaphore>,
+}
+
+impl Server {
+    async fn accept(self: Arc<Self>, listener: tokio::net::TcpListener) {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, for one: others may give some back.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                let _ = stream.into_std().and_then(|mut stream| stream.write(BUSY));
+                continue;
+            };
+            let server = Arc::clone(&self);
+            // A panic is the end of this connection only.
+            tokio::spawn(async move {
+                let _place = place;
+                server.converse(stream).await;
             });
-            through.open.fetch_sub(1, Ordering::Relaxed);
-        });
-        if spawned.is_err() {
-            door.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
-}
 
-/// How long there is until then.
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    match left.is_zero() {
-        true => Err(io::ErrorKind::TimedOut.into()),
-        false => Ok(left),
-    }
-}
-
-impl Door {
-    fn converse(&self, stream: &mut TcpStream) -> io::Result<()> {
+    /// Answers one request. A client that is gone, or too slow, gets no answer.
+    async fn converse(&self, stream: TcpStream) {
         let until = Instant::now() + PATIENCE;
-        let local: IpAddr = stream.local_addr()?.ip().to_canonical();
-        let mut said = Vec::new();
-        let parsed = loop {
-            stream.set_read_timeout(Some(left(until)?))?;
-            let mut part = [0; 1024];
-            let count = stream.read(&mut part)?;
-            if count == 0 {
-                return Ok(());
-            }
-            said.extend_from_slice(&part[..count]);
-            match self.gate.parse(&said, local) {
-                Ok(Some(request)) => break Ok(request),
-                Ok(None) => {}
-                Err(refusal) => break Err(refusal),
-            }
+        let Ok(local) = stream.local_addr() else {
+            return;
         };
-        let (answer, is_head) = match parsed {
-            Ok(request) => (self.answer(request.wanted, until), request.is_head),
-            Err(refusal) => (Answer::of(refusal.status, refusal.text), false),
-        };
-        answer.send(stream, is_head, Instant::now() + PATIENCE)
+        let local = local.ip().to_canonical();
+        let service = service_fn(|request| Box::pin(self.answer(request, local, until)));
+        let mut connection = http1::Builder::new()
+            .keep_alive(false)
+            // Who has asked may say at once that nothing else comes.
+            .half_close(true)
+            .max_buf_size(LONGEST)
+            .max_headers(HEADERS)
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .serve_connection(TokioIo::new(stream), service);
+        let served = poll_fn(|context| connection.poll_without_shutdown(context));
+        if timeout_at(until + PATIENCE, served).await.is_ok() {
+            let stream = connection.into_parts().io.into_inner();
+            let _ = timeout(FAREWELL, linger(stream)).await;
+        }
     }
 
-    fn answer(&self, wanted: Wanted, until: Instant) -> Answer {
-        let (page, kind) = match wanted {
-            Wanted::Health => return Answer::of(200, "ok\n"),
-            Wanted::Index => return Answer::of(200, "/health /metrics /json/state\n"),
-            Wanted::Page(Page::Metrics) => (Page::Metrics, "text/plain; version=0.0.4"),
-            Wanted::Page(Page::State) => (Page::State, "application/json"),
-        };
-        let (reply, answer) = sync_channel(1);
-        self.mailbox.post(Letter::Page(page, reply));
-        match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(text) => Answer {
-                status: 200,
-                kind,
-                text,
-            },
-            Err(_) => Answer::of(503, "the scheduler is busy, or gone\n"),
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        local: IpAddr,
+        until: Instant,
+    ) -> Result<Answer, Infallible> {
+        Ok(match self.access.check(&request, local) {
+            Err((status, text)) => plain(status, text),
+            Ok(Wanted::Health) => plain(StatusCode::OK, "ok\n"),
+            Ok(Wanted::Index) => plain(StatusCode::OK, "/health /metrics /json/state\n"),
+            Ok(Wanted::Page(page)) => self.page(page, until).await,
+        })
+    }
+
+    async fn page(&self, page: Page, until: Instant) -> Answer {
+        let (reply, content) = oneshot::channel();
+        self.mailbox.post(PageRequest { page, reply });
+        match timeout_at(until, content).await {
+            Ok(Ok(Content::Metrics(metrics))) => answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4",
+                metrics.into_text(),
+            ),
+            Ok(Ok(Content::State(state))) => {
+                answer(StatusCode::OK, "application/json", state.into_text())
+            }
+            Ok(Err(_)) | Err(_) => plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the scheduler is busy, or gone\n",
+            ),
         }
     }
 }
 
 /// Reads what the client still says: closing with something unread would take the answer from it.
-fn linger(stream: &mut TcpStream) -> io::Result<()> {
-    stream.shutdown(std::net::Shutdown::Write)?;
-    let until = Instant::now() + FAREWELL;
-    let mut room = 16 * LONGEST;
-    while room > 0 {
-        stream.set_read_timeout(Some(left(until)?))?;
-        let count = stream.read(&mut [0; 4096])?;
-        if count == 0 {
-            break;
-        }
-        room = room.saturating_sub(count);
-    }
+async fn linger(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut rest = stream.take(16 * LONGEST as u64);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
     Ok(())
 }
 
-struct Answer {
-    status: u16,
-    kind: &'static str,
-    text: String,
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    answer(status, "text/plain; charset=utf-8", text)
 }
 
-impl Answer {
-    fn of(status: u16, text: impl Into<String>) -> Self {
-        let (kind, text) = ("text/plain; charset=utf-8", text.into());
-        Self { status, kind, text }
-    }
-
-    fn send(&self, stream: &mut TcpStream, is_head: bool, until: Instant) -> io::Result<()> {
-        let (status, kind) = (self.status, self.kind);
-        let (reason, more) = match status {
-            200 => ("OK", ""),
-            400 => ("Bad Request", ""),
-            401 => ("Unauthorized", "WWW-Authenticate: Bearer\r\n"),
-            403 => ("Forbidden", ""),
-            404 => ("Not Found", ""),
-            405 => ("Method Not Allowed", "Allow: GET, HEAD\r\n"),
-            431 => ("Request Header Fields Too Large", ""),
-            _ => ("Service Unavailable", "Retry-After: 1\r\n"),
-        };
+fn answer(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+    let builder = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, kind)
+        .header(header::CACHE_CONTROL, "no-store")
         // The address of a page holds the token: where links on it lead is not told.
-        let head = format!(
-            "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
-             Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n\
-             X-Content-Type-Options: nosniff\r\n{more}Connection: close\r\n\r\n",
-            self.text.len()
-        );
-        let body = if is_head { "" } else { &self.text };
-        for mut part in [head.as_bytes(), body.as_bytes()] {
-            while !part.is_empty() {
-                stream.set_write_timeout(Some(left(until)?))?;
-                match stream.write(part)? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    count => part = &part[count..],
-                }
-            }
-        }
-        stream.flush()
-    }
+        .header(header::REFERRER_POLICY, "no-referrer")
+        .header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let builder = match status {
+        StatusCode::UNAUTHORIZED => builder.header(header::WWW_AUTHENTICATE, "Bearer"),
+        StatusCode::METHOD_NOT_ALLOWED => builder.header(header::ALLOW, "GET, HEAD"),
+        StatusCode::SERVICE_UNAVAILABLE => builder.header(header::RETRY_AFTER, "1"),
+        _ => builder,
+    };
+    let body = Full::new(text.into());
+    builder.body(body).expect("all of it is known to be valid")
 }

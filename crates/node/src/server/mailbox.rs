@@ -3,27 +3,27 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
 
+use tokio::sync::oneshot;
 use treadle_net::Signal;
 
-use super::http::Page;
+use super::http::{Content, Page};
 use crate::lock;
 
-/// Letters that may lie there.
+/// Requests that may wait.
 const MOST: usize = 8;
 
-/// A wish.
+/// Somebody wants a page.
 #[derive(Debug)]
-pub(super) enum Letter {
-    /// A page, sent back as text.
-    Page(Page, SyncSender<String>),
+pub(super) struct PageRequest {
+    pub(super) page: Page,
+    pub(super) reply: oneshot::Sender<Content>,
 }
 
-/// Where wishes are left.
+/// Where requests wait for the scheduler's thread.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    letters: Mutex<VecDeque<Letter>>,
+    requests: Mutex<VecDeque<PageRequest>>,
     is_over: AtomicBool,
     signal: Signal,
 }
@@ -31,27 +31,27 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn new(signal: Signal) -> Self {
         Self {
-            letters: Mutex::default(),
+            requests: Mutex::default(),
             is_over: AtomicBool::new(false),
             signal,
         }
     }
 
-    /// Leaves a letter; one too many is dropped, which its sender notices.
-    pub(super) fn post(&self, letter: Letter) {
-        let mut letters = lock(&self.letters);
-        if letters.len() < MOST {
-            letters.push_back(letter);
-            drop(letters);
+    /// Leaves a request; one too many is dropped, which its sender notices.
+    pub(super) fn post(&self, request: PageRequest) {
+        let mut requests = lock(&self.requests);
+        if requests.len() < MOST {
+            requests.push_back(request);
+            drop(requests);
             self.signal.set();
         }
     }
 
-    /// The first letter, and whether it was the last.
-    pub(super) fn take(&self) -> Option<(Letter, bool)> {
-        let mut letters = lock(&self.letters);
-        let letter = letters.pop_front()?;
-        Some((letter, letters.is_empty()))
+    /// The first request, and whether it was the last.
+    pub(super) fn take(&self) -> Option<(PageRequest, bool)> {
+        let mut requests = lock(&self.requests);
+        let request = requests.pop_front()?;
+        Some((request, requests.is_empty()))
     }
 
     /// The scheduler shall end.
@@ -72,8 +72,7 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{TryRecvError, sync_channel};
-
+    use tokio::sync::oneshot::error::TryRecvError;
     use treadle_net::{Lane, Poller};
 
     use super::*;
@@ -81,15 +80,15 @@ mod tests {
     #[test]
     fn who_comes_when_many_wait_is_turned_away() {
         let mailbox = Mailbox::new(Poller::on(&Lane::new().unwrap()).signal(0));
-        let answers: Vec<_> = (0..MOST + 3)
-            .map(|_| {
-                let (reply, answer) = sync_channel(1);
-                mailbox.post(Letter::Page(Page::State, reply));
-                answer
-            })
-            .collect();
-        for (number, answer) in answers.iter().enumerate() {
-            let is_waiting = answer.try_recv() == Err(TryRecvError::Empty);
+        let answers = (0..MOST + 3).map(|_| {
+            let (reply, answer) = oneshot::channel();
+            let page = Page::State;
+            mailbox.post(PageRequest { page, reply });
+            answer
+        });
+        let mut answers: Vec<_> = answers.collect();
+        for (number, answer) in answers.iter_mut().enumerate() {
+            let is_waiting = matches!(answer.try_recv(), Err(TryRecvError::Empty));
             assert_eq!(is_waiting, number < MOST, "{number}");
         }
         for number in 1..=MOST {

@@ -1,12 +1,18 @@
-//! What the scheduler counts, and how it shows that.
+//! What the scheduler counts, and how it shows that to Prometheus.
 
-use std::fmt::Write;
+use std::fmt;
 use std::time::Duration;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, GaugeValueEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use rustix::time::{ClockId, clock_gettime};
-use treadle_scheduler::{State, WorkerStatus};
+use treadle_scheduler::State;
 
 use super::hub::Hub;
+use super::state::STATUSES;
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +26,7 @@ pub(super) struct Counters {
     /// When the rate was last taken, and the reports then.
     rated: (Duration, u64),
     /// Reports a second, over the last second or so.
-    rate: f64,
+    pub(super) rate: f64,
     /// Processor time of the thread.
     pub(super) processor: Duration,
 }
@@ -47,29 +53,118 @@ impl Counters {
     }
 }
 
-/// One metric of the Prometheus text format.
-struct Page(String);
+/// The value of a sample.
+#[derive(Debug)]
+enum Number {
+    Count(u64),
+    Real(f64),
+}
 
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+impl From<u64> for Number {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<usize> for Number {
+    fn from(count: usize) -> Self {
+        Self::Count(count as u64)
+    }
+}
+
+impl From<f64> for Number {
+    fn from(real: f64) -> Self {
+        Self::Real(real)
+    }
+}
+
+impl EncodeGaugeValue for Number {
+    fn encode(&self, encoder: &mut GaugeValueEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => count.encode(encoder),
+            Self::Real(real) => real.encode(encoder),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Metric {
+    kind: MetricType,
+    name: &'static str,
+    help: &'static str,
+    samples: Samples,
+}
+
+#[derive(Debug)]
+enum Samples {
+    One(Number),
+    /// By the value of a label.
+    Labelled(&'static str, Vec<(String, Number)>),
+}
+
+/// The metrics at one moment. Whoever asked for them makes the text of them, so that the scheduler's
+/// thread does not have to.
+#[derive(Debug, Default)]
+pub(super) struct Metrics(Vec<Metric>);
+
+impl Metrics {
+    fn push(&mut self, kind: MetricType, name: &'static str, help: &'static str, samples: Samples) {
+        self.0.push(Metric {
+            kind,
+            name,
+            help,
+            samples,
+        });
     }
 
-    fn value(&mut self, name: &str, value: f64) {
-        let _ = writeln!(self.0, "{name} {value}");
+    fn gauge(&mut self, name: &'static str, help: &'static str, value: impl Into<Number>) {
+        self.push(MetricType::Gauge, name, help, Samples::One(value.into()));
     }
 
-    fn labelled(&mut self, name: &str, label: &str, of: &str, value: f64) {
-        let of = of
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n");
-        let _ = writeln!(self.0, "{name}{{{label}=\"{of}\"}} {value}");
+    fn counter(&mut self, name: &'static str, help: &'static str, value: impl Into<Number>) {
+        self.push(MetricType::Counter, name, help, Samples::One(value.into()));
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.head(name, kind, help);
-        self.value(name, value);
+    fn labelled<'a, N: Into<Number>>(
+        &mut self,
+        (kind, name, help): (MetricType, &'static str, &'static str),
+        label: &'static str,
+        samples: impl IntoIterator<Item = (&'a str, N)>,
+    ) {
+        let samples = samples.into_iter();
+        let samples = samples.map(|(of, value)| (of.to_owned(), value.into()));
+        let samples = Samples::Labelled(label, samples.collect());
+        self.push(kind, name, help, samples);
+    }
+
+    /// In the text format of Prometheus, version 0.0.4.
+    pub(super) fn into_text(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        encode_registry(&mut text, &registry).expect("a string takes all that is written to it");
+        text
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for metric in &self.0 {
+            let mut lines =
+                encoder.encode_descriptor(metric.name, metric.help, None, metric.kind)?;
+            // Samples of counters are written as those of gauges are: OpenMetrics has `_total` in the
+            // name of a counter's sample only, the text format of Prometheus in the descriptor too.
+            match &metric.samples {
+                Samples::One(value) => lines.encode_gauge(value)?,
+                Samples::Labelled(label, samples) => {
+                    for (of, value) in samples {
+                        let labels = [(*label, of.as_str())];
+                        lines.encode_family(&labels)?.encode_gauge(value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -77,75 +172,81 @@ impl Page {
 const FUNCTIONS: usize = 1000;
 
 impl Hub {
-    /// In the text format of Prometheus.
-    pub(super) fn metrics(&self) -> String {
-        let mut page = Page(String::new());
-        let counters = &self.counters;
-        page.head("treadle_tasks", "gauge", "Tasks by state.");
-        for state in State::ALL {
-            if state != State::Forgotten {
-                let count = self.core.count(state) as f64;
-                page.labelled("treadle_tasks", "state", state.name(), count);
-            }
-        }
-        page.head("treadle_workers", "gauge", "Workers by status.");
-        for (status, name) in STATUSES {
-            let count = self
-                .core
-                .workers()
-                .filter(|view| view.status() == status)
-                .count();
-            page.labelled("treadle_workers", "status", name, count as f64);
-        }
-        let threads: u64 = self
-            .workers
-            .iter()
-            .map(|node| u64::from(node.threads))
-            .sum();
-        page.one(
+    /// What Prometheus is shown. It costs as much as there are workers, whatever there are of tasks.
+    pub(super) fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::default();
+        self.add_members(&mut metrics);
+        self.add_traffic(&mut metrics);
+        self.add_own(&mut metrics);
+        metrics
+    }
+
+    /// Tasks, and who is there.
+    fn add_members(&self, metrics: &mut Metrics) {
+        let states = State::ALL.into_iter();
+        let states = states.filter(|state| *state != State::Forgotten);
+        metrics.labelled(
+            (MetricType::Gauge, "treadle_tasks", "Tasks by state."),
+            "state",
+            states.map(|state| (state.name(), self.core.count(state))),
+        );
+        let statuses = STATUSES.iter().map(|(status, name)| {
+            let workers = self.core.workers();
+            (
+                *name,
+                workers.filter(|view| view.status() == *status).count(),
+            )
+        });
+        metrics.labelled(
+            (MetricType::Gauge, "treadle_workers", "Workers by status."),
+            "status",
+            statuses,
+        );
+        let threads = self.workers.iter().map(|node| u64::from(node.threads));
+        metrics.gauge(
             "treadle_threads",
-            "gauge",
             "Threads of all workers.",
-            threads as f64,
+            threads.sum::<u64>(),
         );
-        page.one(
+        metrics.gauge(
             "treadle_clients",
-            "gauge",
             "Clients that are connected.",
-            self.clients.len() as f64,
+            self.clients.len(),
         );
-        let (mut managed, mut process, mut spilled, mut sent, mut received) = (0, 0, 0, 0, 0);
+        let (mut managed, mut process, mut spilled) = (0, 0, 0);
         for view in self.core.workers() {
             let health = view.health();
             managed += health.managed;
             process += health.process;
             spilled += health.spilled;
         }
+        let help = "Bytes of memory of all workers.";
+        metrics.labelled(
+            (MetricType::Gauge, "treadle_worker_bytes", help),
+            "kind",
+            [
+                ("managed", managed),
+                ("process", process),
+                ("spilled", spilled),
+            ],
+        );
+    }
+
+    /// What was said.
+    fn add_traffic(&self, metrics: &mut Metrics) {
+        let (mut sent, mut received) = (0, 0);
         for node in self.workers.iter() {
             let stats = node.link.peer().stats();
             sent += stats.bytes_sent;
             received += stats.bytes_received;
         }
-        page.head(
-            "treadle_worker_bytes",
-            "gauge",
-            "Bytes of memory of all workers.",
+        let help = "Bytes of messages with the workers that are connected.";
+        metrics.labelled(
+            (MetricType::Counter, "treadle_control_bytes_total", help),
+            "way",
+            [("sent", sent), ("received", received)],
         );
-        for (kind, bytes) in [
-            ("managed", managed),
-            ("process", process),
-            ("spilled", spilled),
-        ] {
-            page.labelled("treadle_worker_bytes", "kind", kind, bytes as f64);
-        }
-        page.head(
-            "treadle_control_bytes_total",
-            "counter",
-            "Bytes of messages with the workers that are connected.",
-        );
-        for (way, bytes) in [("sent", sent), ("received", received)] {
-            page.labelled("treadle_control_bytes_total", "way", way, bytes as f64);
-        }
+        let counters = &self.counters;
         for (name, help, count) in [
             (
                 "treadle_tasks_submitted_total",
@@ -188,139 +289,70 @@ impl Hub {
                 self.core.late_reports(),
             ),
         ] {
-            page.one(name, "counter", help, count as f64);
+            metrics.counter(name, help, count);
         }
-        page.one(
+        metrics.gauge(
             "treadle_reports_per_second",
-            "gauge",
             "Reports a second, lately: tasks a second where nothing else is reported.",
             counters.rate,
         );
-        page.one(
-            "treadle_scheduler_cpu_seconds_total",
-            "counter",
-            "Processor time of the scheduler's thread.",
-            counters.processor.as_secs_f64(),
-        );
-        page.one(
+        metrics.gauge(
             "treadle_calls_open",
-            "gauge",
             "Questions that were passed on and are not answered.",
-            self.calls.len() as f64,
+            self.calls.len(),
         );
-        page.one(
-            "treadle_scheduler_bytes",
-            "gauge",
-            "Bytes that tasks and keys take at the scheduler, about; recipes and small values not counted.",
-            (self.core.memory() + self.keys.memory()) as f64,
-        );
-        let (count, bytes) = self.definitions.totals();
-        page.one(
-            "treadle_definitions",
-            "gauge",
-            "Functions and shared constants.",
-            count as f64,
-        );
-        page.one(
-            "treadle_definition_bytes",
-            "gauge",
-            "Bytes of their pickles, each kept once.",
-            bytes as f64,
-        );
-        page.head(
-            "treadle_function_seconds",
-            "gauge",
-            "How long functions take, as the scheduler has learnt: the first thousand functions.",
-        );
-        for (function, duration, _) in self.core.learnt().take(FUNCTIONS) {
-            let name = self.symbols.text(function);
-            page.labelled(
-                "treadle_function_seconds",
-                "function",
-                name,
-                duration.as_secs_f64(),
-            );
-        }
-        page.0
     }
 
-    /// As JSON, for programs that watch the cluster.
-    pub(super) fn state_page(&self) -> String {
-        let mut page = String::from("{");
-        let text = |text: &str| json_text(text);
-        let _ = write!(
-            page,
-            "\"address\":{},\"id\":{},\"uptime\":{},\"cpu_seconds\":{},\"reports_per_second\":{}",
-            text(&self.settings.address),
-            text(&self.settings.id),
-            self.now.as_secs_f64(),
+    /// What the scheduler itself takes, and has learnt.
+    fn add_own(&self, metrics: &mut Metrics) {
+        metrics.counter(
+            "treadle_scheduler_cpu_seconds_total",
+            "Processor time of the scheduler's thread.",
             self.counters.processor.as_secs_f64(),
-            self.counters.rate,
         );
-        let states = State::ALL
-            .into_iter()
-            .filter(|state| *state != State::Forgotten);
-        let states: Vec<String> = states
-            .map(|state| format!("{}:{}", text(state.name()), self.core.count(state)))
-            .collect();
-        let _ = write!(page, ",\"tasks\":{{{}}}", states.join(","));
-        let clients: Vec<String> = self
-            .clients
-            .ids()
-            .into_iter()
-            .filter_map(|client| Some(text(&self.clients.get(client)?.name)))
-            .collect();
-        let _ = write!(page, ",\"clients\":[{}]", clients.join(","));
-        let workers = self.workers.iter().map(|node| {
-            let view = self.core.worker(node.id);
-            let health = view.map(|view| view.health()).unwrap_or_default();
-            let status = view.map(|view| view.status());
-            let status = STATUSES.iter().find(|(known, _)| Some(*known) == status);
-            format!(
-                "{}:{{\"name\":{},\"host\":{},\"status\":{},\"threads\":{},\"memory_limit\":{},\
-                 \"managed\":{},\"process\":{},\"spilled\":{},\"tasks\":{},\"values\":{},\
-                 \"heard_seconds_ago\":{}}}",
-                text(&node.address),
-                text(&node.name),
-                text(&node.host),
-                text(status.map_or("gone", |(_, name)| name)),
-                node.threads,
-                node.memory,
-                health.managed,
-                health.process,
-                health.spilled,
-                view.map_or(0, |view| view.assigned_count()),
-                view.map_or(0, |view| view.held().len()),
-                self.now.saturating_sub(node.heard).as_secs_f64(),
-            )
-        });
-        let workers: Vec<String> = workers.collect();
-        let _ = write!(page, ",\"workers\":{{{}}}}}", workers.join(","));
-        page
+        metrics.gauge(
+            "treadle_scheduler_bytes",
+            "Bytes that tasks and keys take at the scheduler, about; recipes and small values not counted.",
+            self.core.memory() + self.keys.memory(),
+        );
+        let (count, bytes) = self.definitions.totals();
+        metrics.gauge(
+            "treadle_definitions",
+            "Functions and shared constants.",
+            count,
+        );
+        metrics.gauge(
+            "treadle_definition_bytes",
+            "Bytes of their pickles, each kept once.",
+            bytes,
+        );
+        let help =
+            "How long functions take, as the scheduler has learnt: the first thousand functions.";
+        let learnt = self.core.learnt().take(FUNCTIONS);
+        metrics.labelled(
+            (MetricType::Gauge, "treadle_function_seconds", help),
+            "function",
+            learnt.map(|(function, duration, _)| {
+                (self.symbols.text(function), duration.as_secs_f64())
+            }),
+        );
     }
 }
 
-const STATUSES: [(WorkerStatus, &str); 3] = [
-    (WorkerStatus::Running, "running"),
-    (WorkerStatus::Paused, "paused"),
-    (WorkerStatus::Draining, "draining"),
-];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn json_text(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => {
-                quoted.push('\\');
-                quoted.push(character);
-            }
-            control if control < ' ' => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
-            }
-            other => quoted.push(other),
-        }
+    #[test]
+    fn metrics_are_text_that_prometheus_reads() {
+        let mut metrics = Metrics::default();
+        metrics.counter("a_total", "Of a.", 3_u64);
+        metrics.gauge("b", "Of b.", 0.5);
+        let of = [("q\"\\\n", 1_usize), ("r", 2)];
+        metrics.labelled((MetricType::Gauge, "c", "Of c."), "l", of);
+        let expected = "# HELP a_total Of a.\n# TYPE a_total counter\na_total 3\n\
+                        # HELP b Of b.\n# TYPE b gauge\nb 0.5\n\
+                        # HELP c Of c.\n# TYPE c gauge\nc{l=\"q\\\"\\\\\\n\"} 1\nc{l=\"r\"} 2\n";
+        assert_eq!(metrics.into_text(), expected);
     }
-    quoted.push('"');
-    quoted
 }

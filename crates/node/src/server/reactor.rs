@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_scheduler::{Scheduler, TICK};
 
-use super::http::{Http, Page};
+use super::http::{Content, Http, Page};
 use super::hub::{Hub, Settings};
-use super::mailbox::{Letter, Mailbox};
+use super::mailbox::{Mailbox, PageRequest};
 use super::{End, Log, Options, Server};
 use crate::error::NodeError;
 use crate::{caught, lock, log, thread};
@@ -111,7 +111,7 @@ struct Reactor {
     mailbox: Arc<Mailbox>,
     /// The next key in the poller.
     next: usize,
-    /// Whether there may be letters.
+    /// Whether there may be requests for pages.
     has_mail: bool,
 }
 
@@ -129,7 +129,7 @@ impl Reactor {
                 self.hub.counters.tick(now);
             }
             self.hub.flush();
-            self.read_letter();
+            self.answer_request();
         }
         self.say_farewell();
     }
@@ -181,26 +181,21 @@ impl Reactor {
         }
     }
 
-    /// Answers one letter, after all who take part in the cluster: the next one waits for the next
-    /// turn.
-    fn read_letter(&mut self) {
+    /// Answers one request for a page, after all who take part in the cluster: the next one waits
+    /// for the next turn.
+    fn answer_request(&mut self) {
         if !self.has_mail {
             return;
         }
-        let Some((letter, is_last)) = self.mailbox.take() else {
+        let Some((PageRequest { page, reply }, is_last)) = self.mailbox.take() else {
             self.has_mail = false;
             return;
         };
-        match letter {
-            Letter::Page(page, reply) => {
-                let text = match page {
-                    Page::Metrics => self.hub.metrics(),
-                    Page::State => self.hub.state_page(),
-                };
-                // Whoever asked may be gone.
-                let _ = reply.try_send(text);
-            }
-        }
+        // Whoever asked may be gone.
+        let _ = reply.send(match page {
+            Page::Metrics => Content::Metrics(self.hub.metrics()),
+            Page::State => Content::State(self.hub.state()),
+        });
         self.has_mail = !is_last;
         if self.has_mail {
             self.mailbox.look_again();

@@ -1,0 +1,255 @@
+//! What a request asks for, and whether it may.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
+use hyper::{Method, Request, StatusCode};
+use treadle_net::secret;
+
+use super::Page;
+
+/// What is sent back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wanted {
+    /// Whether the server is there: nothing of the cluster, so anybody may know.
+    Health,
+    /// The names of the pages.
+    Index,
+    /// A page of which the scheduler's thread knows the content.
+    Page(Page),
+}
+
+/// Why a request is not answered: what is said instead.
+type Refusal = (StatusCode, &'static str);
+
+const UNAUTHORIZED: Refusal = (
+    StatusCode::UNAUTHORIZED,
+    "these pages are for who has their link: treadle scheduler shows it on a terminal, and \
+     Client.dashboard_link is it. It ends with ?token=…; programs may send the token as a header \
+     instead, Authorization: Bearer …\n",
+);
+const FOREIGN_HOST: Refusal = (
+    StatusCode::FORBIDDEN,
+    "the Host of the request is no name of this server: use its address, or allow the name with \
+     `treadle scheduler --http-name NAME`\n",
+);
+
+/// Who may see the pages, and by which names.
+pub(super) struct Access {
+    token: String,
+    /// Host names beside `localhost` and addresses.
+    names: Vec<String>,
+    /// Where the server listens.
+    bound: IpAddr,
+}
+
+impl fmt::Debug for Access {
+    /// Does not show the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    pub(super) fn new(token: String, names: Vec<String>, bound: IpAddr) -> Self {
+        Self {
+            token,
+            names,
+            bound,
+        }
+    }
+
+    /// What a request asks for. `local`: the address by which it came.
+    pub(super) fn check<B>(&self, request: &Request<B>, local: IpAddr) -> Result<Wanted, Refusal> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let text = "pages are read with GET\n";
+            return Err((StatusCode::METHOD_NOT_ALLOWED, text));
+        }
+        self.check_host(request, local)?;
+        let path = request.uri().path();
+        if path == "/health" {
+            return Ok(Wanted::Health);
+        }
+        let query = request.uri().query().unwrap_or_default();
+        if !self.is_token(request.headers(), query) {
+            return Err(UNAUTHORIZED);
+        }
+        match path {
+            // `/status` is where dashboards of Dask are, and what people are sent to.
+            "/" | "/status" => Ok(Wanted::Index),
+            "/metrics" => Ok(Wanted::Page(Page::Metrics)),
+            "/json/state" => Ok(Wanted::Page(Page::State)),
+            _ => Err((StatusCode::NOT_FOUND, "there is no such page\n")),
+        }
+    }
+
+    /// A page of somebody else's site can have its name lead here ("DNS rebinding"), and would then
+    /// be let in by the browser of a user who may come here. The name is what gives it away.
+    fn check_host<B>(&self, request: &Request<B>, local: IpAddr) -> Result<(), Refusal> {
+        if !request.headers().contains_key(HOST) {
+            return Err((StatusCode::BAD_REQUEST, "the request has no Host\n"));
+        }
+        let headers = request.headers().get_all(HOST).iter();
+        let hosts = headers.map(|host| host.to_str().unwrap_or_default());
+        // Asked as a proxy, it is told the host once more.
+        let target = request.uri().authority().map(|target| target.as_str());
+        match hosts
+            .chain(target)
+            .all(|host| self.is_own(name_of(host), local))
+        {
+            true => Ok(()),
+            false => Err(FOREIGN_HOST),
+        }
+    }
+
+    fn is_own(&self, name: &str, local: IpAddr) -> bool {
+        if let Ok(address) = name.parse::<IpAddr>() {
+            let address = address.to_canonical();
+            return address.is_loopback() || address == local || address == self.bound;
+        }
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let mut names = self.names.iter().map(String::as_str);
+        name.eq_ignore_ascii_case("localhost") || names.any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    fn is_token(&self, headers: &HeaderMap, query: &str) -> bool {
+        let in_query = query
+            .split('&')
+            .filter_map(|pair| Some(pair.strip_prefix("token=")?.as_bytes()));
+        let in_header = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+            let (scheme, token) = value.as_bytes().split_at_checked(b"Bearer ".len())?;
+            scheme
+                .eq_ignore_ascii_case(b"Bearer ")
+                .then_some(token.trim_ascii())
+        });
+        in_query
+            .chain(in_header)
+            .any(|token| secret::same(token, self.token.as_bytes()))
+    }
+}
+
+/// The host of a `Host` header, without its port and brackets.
+fn name_of(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').map_or("", |(name, _)| name);
+    }
+    host.split_once(':').map_or(host, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
+
+    fn access() -> Access {
+        Access::new("0123456789abcdef".into(), vec!["node7".into()], LOCAL)
+    }
+
+    /// The status of the answer to a request with such headers.
+    fn status(method: &str, target: &str, headers: &[(&str, &str)]) -> u16 {
+        let mut request = Request::builder().method(method).uri(target);
+        for &(name, value) in headers {
+            request = request.header(name, value);
+        }
+        match request.body(()) {
+            Ok(request) => {
+                let wanted = access().check(&request, LOCAL);
+                wanted.map_or_else(|(status, _)| status.as_u16(), |_| 200)
+            }
+            // The server has answered it.
+            Err(_) => 400,
+        }
+    }
+
+    #[test]
+    fn only_the_token_opens_the_pages() {
+        let get = |target: &str, headers: &[(&str, &str)]| {
+            let headers = [&[("Host", "localhost")], headers].concat();
+            status("GET", target, &headers)
+        };
+        for path in ["/", "/status", "/metrics", "/json/state"] {
+            assert_eq!(get(path, &[]), 401, "{path}");
+            assert_eq!(get(&format!("{path}?token=0123456789abcdef"), &[]), 200);
+            let second = format!("{path}?x=1&token=0123456789abcdef");
+            assert_eq!(get(&second, &[]), 200);
+            for header in [
+                ("Authorization", "Bearer 0123456789abcdef"),
+                ("authorization", "bearer  0123456789abcdef "),
+            ] {
+                assert_eq!(get(path, &[header]), 200, "{header:?}");
+            }
+        }
+        for wrong in [
+            "",
+            "0123456789abcde",
+            "0123456789abcdeF",
+            "0123456789abcdef0",
+        ] {
+            let target = format!("/metrics?token={wrong}");
+            assert_eq!(get(&target, &[]), 401, "{wrong}");
+            let header = format!("Bearer {wrong}");
+            assert_eq!(
+                get("/metrics", &[("Authorization", &header)]),
+                401,
+                "{wrong}"
+            );
+        }
+        let basic = ("Authorization", "Basic 0123456789abcdef");
+        assert_eq!(get("/metrics", &[basic]), 401);
+        // Who has no token does not learn what there is.
+        assert_eq!(get("/nothing", &[]), 401);
+        assert_eq!(get("/nothing?token=0123456789abcdef", &[]), 404);
+        assert_eq!(get("/health", &[]), 200);
+    }
+
+    #[test]
+    fn only_names_of_this_server_are_hosts() {
+        let host = |host: &str| status("GET", "/health", &[("Host", host)]);
+        for own in [
+            "localhost",
+            "LocalHost:8787",
+            "127.0.0.1",
+            "127.0.0.1:8787",
+            "[::1]:8787",
+            "10.0.0.7:1",
+            "node7",
+            "NODE7:8787",
+            "node7.",
+            "[::ffff:127.0.0.1]",
+        ] {
+            assert_eq!(host(own), 200, "{own}");
+        }
+        for other in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.8",
+            "127.0.0.1.evil.example",
+            "node77",
+            "[::2]",
+            "[",
+            "",
+            "::1",
+            "\u{7f}",
+        ] {
+            assert!(matches!(host(other), 403 | 400), "{other}");
+        }
+        assert_eq!(status("GET", "/health", &[]), 400);
+        let two = [("Host", "localhost"), ("Host", "evil.example")];
+        assert_eq!(status("GET", "/health", &two), 403);
+        let local = [("Host", "localhost")];
+        assert_eq!(status("GET", "http://localhost/health", &local), 200);
+        assert_eq!(status("GET", "http://evil.example/health", &local), 403);
+    }
+
+    #[test]
+    fn pages_are_only_read() {
+        for (method, expected) in [("GET", 200), ("HEAD", 200), ("POST", 405), ("PUT", 405)] {
+            let local = [("Host", "localhost")];
+            assert_eq!(status(method, "/health", &local), expected, "{method}");
+        }
+    }
+}

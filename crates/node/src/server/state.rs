@@ -1,0 +1,95 @@
+//! The state of the cluster as JSON, for programs that watch it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use treadle_scheduler::{State, WorkerStatus};
+
+use super::hub::Hub;
+
+pub(super) const STATUSES: [(WorkerStatus, &str); 3] = [
+    (WorkerStatus::Running, "running"),
+    (WorkerStatus::Paused, "paused"),
+    (WorkerStatus::Draining, "draining"),
+];
+
+/// The cluster at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct ClusterState {
+    address: String,
+    id: String,
+    /// Seconds.
+    uptime: f64,
+    cpu_seconds: f64,
+    reports_per_second: f64,
+    /// How many, by their state.
+    tasks: BTreeMap<&'static str, usize>,
+    /// Their names.
+    clients: Vec<String>,
+    /// By their address.
+    workers: BTreeMap<String, WorkerState>,
+}
+
+#[derive(Debug, Serialize)]
+struct WorkerState {
+    name: String,
+    host: String,
+    status: &'static str,
+    threads: u32,
+    memory_limit: u64,
+    managed: u64,
+    process: u64,
+    spilled: u64,
+    tasks: usize,
+    values: usize,
+    heard_seconds_ago: f64,
+}
+
+impl ClusterState {
+    pub(super) fn into_text(self) -> String {
+        serde_json::to_string(&self).expect("it is plain data with strings for keys")
+    }
+}
+
+impl Hub {
+    /// It costs as much as there are workers and clients, whatever there are of tasks.
+    pub(super) fn state(&self) -> ClusterState {
+        let states = State::ALL.into_iter();
+        let states = states.filter(|state| *state != State::Forgotten);
+        let clients = self.clients.ids().into_iter();
+        let workers = self.workers.iter().map(|node| {
+            let view = self.core.worker(node.id);
+            let health = view.map(|view| view.health()).unwrap_or_default();
+            let status = view.map(|view| view.status());
+            let status = STATUSES.iter().find(|(known, _)| Some(*known) == status);
+            let state = WorkerState {
+                name: node.name.clone(),
+                host: node.host.clone(),
+                status: status.map_or("gone", |(_, name)| name),
+                threads: node.threads,
+                memory_limit: node.memory,
+                managed: health.managed,
+                process: health.process,
+                spilled: health.spilled,
+                tasks: view.map_or(0, |view| view.assigned_count()),
+                values: view.map_or(0, |view| view.held().len()),
+                heard_seconds_ago: self.now.saturating_sub(node.heard).as_secs_f64(),
+            };
+            (node.address.clone(), state)
+        });
+        ClusterState {
+            address: self.settings.address.clone(),
+            id: self.settings.id.clone(),
+            uptime: self.now.as_secs_f64(),
+            cpu_seconds: self.counters.processor.as_secs_f64(),
+            reports_per_second: self.counters.rate,
+            tasks: states
+                .map(|state| (state.name(), self.core.count(state)))
+                .collect(),
+            clients: clients
+                .filter_map(|client| Some(self.clients.get(client)?.name.clone()))
+                .collect(),
+            workers: workers.collect(),
+        }
+    }
+}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from treadle._cli import connection_options
+from treadle._cli import connection_options, listening
 
-__all__ = ["Credentials", "Ending", "security_options"]
+__all__ = ["Credentials", "Ending", "LogFile", "log_options", "security_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -30,6 +32,59 @@ def security_options(command: _Command) -> _Command:
         "user's own, and with --tls none.",
     )
     return connection_options(secret(command))
+
+
+def log_options(command: _Command) -> _Command:
+    """Add ``--log-file`` and ``--log-file-size``."""
+    file = click.option(
+        "--log-file",
+        type=click.Path(dir_okay=False),
+        metavar="PATH",
+        help="Once it listens, append all that it prints to a file, and keep four earlier ones: "
+        "PATH.1 to PATH.4.",
+    )
+    size = click.option(
+        "--log-file-size",
+        default="10MB",
+        show_default=True,
+        metavar="BYTES",
+        callback=_size,
+        help="How long each of them becomes, about.",
+    )
+    return file(size(command))
+
+
+def _size(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    from dask.utils import parse_bytes
+
+    try:
+        size = int(parse_bytes(text))
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise click.BadParameter(f"{text!r}: give bytes, such as 10MB or 1GiB")
+    return size
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """Where this process prints to once it listens: to standard output and error without a path."""
+
+    path: str | None
+    size: int
+
+    def listening(self, address: str) -> None:
+        """Say where this process listens, where it was started, and print to the file from now on."""
+        listening(address)
+        if self.path is None:
+            return
+        from treadle import _core
+
+        _core.log_to_file(self.path, self.size)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # What tasks print is to be seen when it is printed.
+                stream.reconfigure(line_buffering=True)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle import _scheduler_file
-from treadle._cli import clear_errors, end_with_input, listening
-from treadle._cli_cluster import Credentials, Ending, security_options
+from treadle._cli import clear_errors, end_with_input
+from treadle._cli_cluster import Credentials, Ending, LogFile, log_options, security_options
 
 if TYPE_CHECKING:
     from treadle.sidecar import SupervisedSidecar
@@ -68,6 +68,7 @@ PORT = 7786
     help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
 )
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
+@log_options
 @security_options
 @click.argument("address", required=False, metavar="[ADDRESS]")
 def scheduler(
@@ -81,6 +82,8 @@ def scheduler(
     worker_timeout: float,
     contact_address: tuple[str, ...],
     supervised: bool,
+    log_file: str | None,
+    log_file_size: int,
     tls: str | None,
     insecure: bool,
     secret_file: str | None,
@@ -104,6 +107,7 @@ def scheduler(
             scheduler_file,
             supervised,
             worker_timeout,
+            LogFile(log_file, log_file_size),
         )
 
 
@@ -115,6 +119,7 @@ def _serve(
     scheduler_file: str | None,
     supervised: bool,
     worker_timeout: float,
+    log: LogFile,
 ) -> None:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
@@ -146,7 +151,7 @@ def _serve(
             # Others may read a log, and what is in the terminal is the user's.
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
             click.echo(f"state and metrics at {link}")
-        listening(server.address)
+        log.listening(server.address)
         while not ending.asked and not server.wait(0.2):
             pass
     finally:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle import _scheduler_file
-from treadle._cli import clear_errors, end_with_input, listening
-from treadle._cli_cluster import Credentials, Ending, security_options
+from treadle._cli import clear_errors, end_with_input
+from treadle._cli_cluster import Credentials, Ending, LogFile, log_options, security_options
 from treadle._exit_status import LEFT, OVERFLOWED, RESTART
 from treadle._numbers import amounts
 
@@ -85,6 +85,7 @@ def _resources(_context: click.Context, _option: click.Parameter, text: str) -> 
     metavar="PATH",
     help="What the scheduler wrote, instead of ADDRESS.",
 )
+@log_options
 @security_options
 @click.argument("address", required=False)
 def worker(
@@ -100,6 +101,8 @@ def worker(
     scheduler_timeout: float | None,
     supervised: bool,
     scheduler_file: str | None,
+    log_file: str | None,
+    log_file_size: int,
     tls: str | None,
     insecure: bool,
     secret_file: str | None,
@@ -143,6 +146,7 @@ def worker(
                 contact=contact_address,
                 cluster=cluster,
                 scheduler_timeout=scheduler_timeout,
+                log=LogFile(log_file, log_file_size),
             )
         except KeyboardInterrupt:
             # Before it had begun.
@@ -167,6 +171,7 @@ def _run(
     contact: str | None,
     cluster: str | None,
     scheduler_timeout: float | None,
+    log: LogFile,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
     from dask.system import CPU_COUNT
@@ -208,7 +213,7 @@ def _run(
     try:
         ending = Ending(main_thread.interrupted)
         native.start()
-        listening(native.address)
+        log.listening(native.address)
         status = _serve(native, ending, main_thread, service.engine, supervised)
     finally:
         _close(native, status)

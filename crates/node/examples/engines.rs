@@ -135,8 +135,8 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
         deadline: Some(Instant::now() + Duration::from_secs(60)),
         interrupted: None,
     };
-    let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("engine {number}: {line}"));
-    let worker = Worker::connect(options, log, &mut wait).expect("a worker");
+    treadle_node::log::init();
+    let worker = Worker::connect(options, &mut wait).expect("a worker");
     worker.start(Arc::new(Idle));
     // As every worker has them, although no task will come.
     for _ in 0..worker.staff() {

@@ -63,16 +63,12 @@ fn main() {
     }
     println!("workers  shape        tasks  CPU µs/task  of the process  tasks/s    B/task");
     for workers in workers {
-        let server = Server::start(
-            treadle_node::server::Options {
-                net: net(),
-                // The workers say nothing while they do nothing.
-                worker_timeout: Duration::from_secs(60),
-                ..Default::default()
-            },
-            // Workers that go at the end are no news.
-            Box::new(|_| {}),
-        )
+        let server = Server::start(treadle_node::server::Options {
+            net: net(),
+            // The workers say nothing while they do nothing.
+            worker_timeout: Duration::from_secs(60),
+            ..Default::default()
+        })
         .expect("a scheduler");
         let mut others = Others::start(server.address(), workers);
         let thread = Thread::find("treadle-schedul");

@@ -1,17 +1,35 @@
-//! Lines for people, on standard error.
+//! What happens, for people: lines on standard error, or in a file.
 //!
-//! Whoever has one hands it over and goes on: a thread of its own writes. Standard error may be a pipe
-//! that nobody reads, and then a write would wait for ever, in the thread that keeps the cluster
-//! going. Lines for which there is no room are dropped, and counted.
+//! Events are told with [`tracing`]; [`init`] has them written, as far as `TREADLE_LOG` lets them
+//! through. Whoever has one hands it over and goes on: a thread of its own writes. Standard error may
+//! be a pipe that nobody reads, and then a write would wait for ever, in the thread that keeps the
+//! cluster going. Lines for which there is no room are dropped, and counted.
 
-use std::fmt;
+mod file;
+
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::Duration;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, fmt, registry};
 
 use crate::{lock, thread};
 
+pub use file::to_file;
+
+/// The target of the scheduler's events.
+pub const SCHEDULER: &str = "treadle::scheduler";
+/// The target of workers' events.
+pub const WORKER: &str = "treadle::worker";
+/// The target of clients' events.
+pub const CLIENT: &str = "treadle::client";
+
+/// Says what is written: a level, and others for targets, such as `info,treadle::worker=debug`.
+const FILTER: &str = "TREADLE_LOG";
 /// Lines that may wait.
 const LINES: usize = 1000;
 /// Bytes of a line, about; the rest of it is left out.
@@ -102,12 +120,48 @@ fn writer(make: bool) -> Option<Arc<Writer>> {
     known.as_ref().map(|(_, writer)| Arc::clone(writer))
 }
 
-/// Has a line written to standard error, soon.
-pub fn line(line: fmt::Arguments<'_>) {
-    // Without a thread for it there is nobody to tell.
-    if let Some(writer) = writer(true) {
-        writer.put(line.to_string());
+/// Takes the text of one event.
+struct Line;
+
+impl Write for Line {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        // Without a thread for it there is nobody to tell.
+        if let Some(writer) = writer(true) {
+            writer.put(String::from_utf8_lossy(text).trim_end().to_owned());
+        }
+        Ok(text.len())
     }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Has events of this process written to standard error from now on, `info` and above unless the
+/// environment variable `TREADLE_LOG` says otherwise. It is read once. A program that has set a
+/// subscriber of its own before keeps it.
+pub fn init() {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        let everything = || Targets::new().with_default(LevelFilter::INFO);
+        let wanted = std::env::var(FILTER).unwrap_or_default();
+        let parsed = match wanted.trim() {
+            "" => Ok(everything()),
+            wanted => wanted.parse::<Targets>(),
+        };
+        let fault = parsed.as_ref().err().map(ToString::to_string);
+        let filter = parsed.unwrap_or_else(|_| everything());
+        let lines = fmt::layer().with_ansi(false).with_writer(|| Line);
+        let subscriber = registry().with(lines.with_filter(filter));
+        let _ = tracing::subscriber::set_global_default(subscriber);
+        if let Some(fault) = fault {
+            tracing::warn!(
+                target: "treadle",
+                "{FILTER}={wanted:?} is no filter ({fault}): write a level (error, warn, info, debug, \
+                 trace, off), or TARGET=LEVEL, or several with commas between"
+            );
+        }
+    });
 }
 
 /// Waits a little until what was said is written: before the process ends.

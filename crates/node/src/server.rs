@@ -121,9 +121,6 @@ impl Default for Options {
     }
 }
 
-/// Takes a line for the log, without a line break.
-pub type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
-
 /// Says that the thread has ended, however it did.
 #[derive(Debug, Default)]
 struct End {
@@ -143,12 +140,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts one. Its events go to the subscriber of `tracing` that the caller has.
     ///
     /// # Errors
     /// When an address or the options are at fault, or a port is taken.
-    pub fn start(options: Options, log: Log) -> Result<Self, NodeError> {
-        reactor::start(options, log)
+    pub fn start(options: Options) -> Result<Self, NodeError> {
+        reactor::start(options)
     }
 
     /// Where it listens, with the port that it got.

@@ -118,9 +118,6 @@ pub trait Host: Send + Sync + 'static {
     fn overflow(&self, _used: u64) {}
 }
 
-/// Takes a line for the log, without a line break.
-pub type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
-
 /// A worker. Clones are the same one.
 #[derive(Clone)]
 pub struct Worker(Arc<Inner>);
@@ -132,7 +129,7 @@ impl Worker {
     /// # Errors
     /// When the scheduler cannot be reached or refuses, the port is taken, or the directory for files
     /// cannot be made.
-    pub fn connect(mut options: Options, log: Log, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
+    pub fn connect(mut options: Options, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
         let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
         let relay_lane = Lane::attended()?;
         let listening = treadle_net::Options {
@@ -221,7 +218,6 @@ impl Worker {
                 leaving: OnceLock::new(),
                 end: Mutex::new(None),
                 ended: Condvar::new(),
-                log: Mutex::new(log),
                 data_lane,
                 scheduler,
                 options,

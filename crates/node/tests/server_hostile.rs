@@ -25,10 +25,9 @@ use support::{Client, Cluster, connect, hello, kwargs, secret, task, wait_long};
 use swarm::{Profile, Swarm};
 
 /// Others are served as before.
-fn is_well(cluster: &Cluster, client: &mut Client, name: &str) {
+fn is_well(client: &mut Client, name: &str) {
     client.submit(&[task(name, 1, &[])], &[name]);
     assert_eq!(client.value(name), 1);
-    drop(cluster.log.lock().unwrap());
 }
 
 fn packets<M: Message>(messages: &[M]) -> Vec<Bytes> {
@@ -137,7 +136,7 @@ fn a_client_that_breaks_the_protocol_is_thrown_out_and_others_are_not() {
         }
         closed(&peer);
         cluster.wait_for_log(&format!("client {name} is thrown out"));
-        is_well(&cluster, &mut witness, what);
+        is_well(&mut witness, what);
     }
     assert_eq!(
         witness.query("progress", &[]),
@@ -168,7 +167,7 @@ fn a_worker_that_breaks_the_protocol_is_thrown_out() {
         .unwrap();
     closed(&peer);
     cluster.wait_for_log("worker evil");
-    is_well(&cluster, &mut witness, "a");
+    is_well(&mut witness, "a");
 }
 
 #[test]
@@ -202,7 +201,7 @@ fn first_words_must_be_a_hello_of_this_protocol() {
         .err()
         .unwrap();
     assert!(twin.to_string().contains("is connected already"), "{twin}");
-    is_well(&cluster, &mut witness, "a");
+    is_well(&mut witness, "a");
 }
 
 #[test]
@@ -217,7 +216,7 @@ fn a_message_that_is_too_long_ends_its_connection_only() {
     }));
     long.wait_for_end();
     cluster.wait_for_log("scatter large values");
-    is_well(&cluster, &mut witness, "a");
+    is_well(&mut witness, "a");
 }
 
 #[test]
@@ -231,7 +230,7 @@ fn a_client_that_does_not_read_stops_nobody() {
         deaf.ask("w0", "echo", argument.clone());
     }
     for n in 0..20 {
-        is_well(&cluster, &mut witness, &format!("{n}"));
+        is_well(&mut witness, &format!("{n}"));
     }
     // It gets them once it reads.
     for id in 1..=1000 {
@@ -265,7 +264,7 @@ fn what_is_kept_for_a_client_that_does_not_read_is_bounded() {
         dropped.contains("it has not read those before"),
         "{dropped}"
     );
-    is_well(&cluster, &mut deaf, "a");
+    is_well(&mut deaf, "a");
 }
 
 #[test]
@@ -290,7 +289,7 @@ fn two_hundred_clients_come_and_go() {
             });
         }
     });
-    is_well(&cluster, &mut witness, "a");
+    is_well(&mut witness, "a");
     // What they wanted went with them.
     witness.wait_until("all is forgotten", |own| {
         let progress = own.query("progress", &[]);
@@ -318,7 +317,7 @@ fn a_client_that_dies_takes_its_tasks_along() {
         (progress == Value::Dict(Vec::new())).then_some(())
     });
     cluster.swarm.run(worker, true);
-    is_well(&cluster, &mut other, "c");
+    is_well(&mut other, "c");
     assert_eq!(cluster.swarm.seen.lock().unwrap().ran[&worker], 1);
 }
 
@@ -476,7 +475,7 @@ fn garbage_on_the_port_is_nobody() {
     ] {
         let mut stream = TcpStream::connect((port.0.as_str(), port.1)).unwrap();
         let _ = stream.write_all(garbage);
-        is_well(&cluster, &mut client, &format!("{}", garbage.len()));
+        is_well(&mut client, &format!("{}", garbage.len()));
     }
     let stranger = treadle_net::Options {
         secret: Some(treadle_net::secret::Secret::new([8; 32]).unwrap()),
@@ -490,7 +489,7 @@ fn garbage_on_the_port_is_nobody() {
 fn closing_tells_everybody_and_frees_the_port() {
     let cluster = Cluster::new(1);
     let mut client = cluster.client("c");
-    is_well(&cluster, &mut client, "a");
+    is_well(&mut client, "a");
     let address: Address = cluster.address().clone();
     cluster.server.close();
     client.wait_for_end();

@@ -58,7 +58,7 @@ fn values_of_a_lost_worker_are_computed_again() {
 }
 
 /// A task fails once its workers were lost too often, and says how.
-fn losses(cluster: &Cluster, client: &mut Client) -> Vec<(String, Cause, String)> {
+fn losses(client: &mut Client) -> Vec<(String, Cause, String)> {
     let Standing::Failed(failed) = client.result("a") else {
         panic!("{:?}", client.standings);
     };
@@ -66,7 +66,6 @@ fn losses(cluster: &Cluster, client: &mut Client) -> Vec<(String, Cause, String)
         panic!("{:?}", failed.kind);
     };
     assert!(lost.iter().all(|lost| lost.address.starts_with("sim://")));
-    drop(cluster.log.lock().unwrap());
     lost.into_iter()
         .map(|lost| (lost.name, lost.cause, lost.log))
         .collect()
@@ -84,7 +83,7 @@ fn deaths_are_named_by_those_who_die() {
         .swarm
         .leave(worker, Cause::Exited(3), "the last line");
     assert_eq!(
-        losses(&cluster, &mut client),
+        losses(&mut client),
         [("w".to_owned(), Cause::Exited(3), "the last line".to_owned())]
     );
 }
@@ -128,7 +127,7 @@ fn deaths_are_named_by_those_who_started_the_dead() {
         known(false)
     );
     supervisor.query("worker-exited", &exit(77, 9));
-    let losses = losses(&cluster, &mut client);
+    let losses = losses(&mut client);
     assert_eq!(losses.len(), 1);
     // The supervisor has 200 ms, which a loaded machine may take from it.
     if losses[0].1 != Cause::Unreachable {
@@ -156,7 +155,7 @@ fn out_of_memory_has_a_name_of_its_own() {
     ];
     client.query("worker-exited", &exited);
     assert_eq!(
-        losses(&cluster, &mut client),
+        losses(&mut client),
         [("w".to_owned(), Cause::OutOfMemory, String::new())]
     );
 }

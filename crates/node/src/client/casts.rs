@@ -62,7 +62,7 @@ impl Callbacks for CastCallbacks {
     }
 
     fn log(&self, line: fmt::Arguments<'_>) {
-        log::line(format_args!("treadle client: {line}"));
+        tracing::warn!(target: log::CLIENT, "{line}");
     }
 }
 

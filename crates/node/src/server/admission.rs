@@ -1,5 +1,6 @@
 //! The first words of a node, and whether it may take part.
 
+use tracing::warn;
 use treadle_net::Peer;
 use treadle_scheduler::{Event, WorkerProfile};
 use treadle_types::{ClientId, Value, WorkerId};
@@ -8,6 +9,7 @@ use super::definitions::Bits;
 use super::hub::{Connection, Hub};
 use super::locals::Locals;
 use super::nodes::{ClientNode, Node, WorkerNode};
+use crate::log;
 use crate::message::{Hello, Role, Welcome};
 use crate::wire::{Link, WELCOME, decode_hello, encode_welcome};
 
@@ -24,7 +26,7 @@ impl Hub {
                 Welcome::Accepted { id, info }
             }
             Err(reason) => {
-                self.log(format_args!("{} was refused: {reason}", peer.address()));
+                warn!(target: log::SCHEDULER, "{} was refused: {reason}", peer.address());
                 self.connections.remove(&key);
                 Welcome::Refused(reason)
             }

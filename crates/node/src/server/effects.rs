@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use tracing::{error, warn};
 use treadle_scheduler::{Effect, Event, Notice, SchedulerError, Stuck};
 use treadle_types::{
     Assignment, Cause, ClientId, Command, Failure, Place, Symbol, TaskId, WorkerId,
@@ -12,6 +13,7 @@ use super::definitions::Used;
 use super::hub::Hub;
 use super::keys::NO_DEFINITIONS;
 use super::nodes::Node;
+use crate::log;
 use crate::message::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
 use crate::wire::Finished;
 
@@ -51,9 +53,7 @@ impl Hub {
     }
 
     pub(super) fn refused(&mut self, error: &SchedulerError) {
-        self.log(format_args!(
-            "an event of the server's own was refused: {error}"
-        ));
+        error!(target: log::SCHEDULER, "an event of the server's own was refused: {error}");
     }
 
     /// As [`Hub::feed`], for an event that the server made sure of.
@@ -395,7 +395,7 @@ impl Hub {
     fn dismissed(&mut self, worker: WorkerId, reason: &str) {
         let leave = ToWorker::Leave(format!("it is dismissed: {reason}"));
         self.tell_worker(worker, &leave);
-        self.log(format_args!("worker {worker:?} is dismissed: {reason}"));
+        warn!(target: log::SCHEDULER, "worker {worker:?} is dismissed: {reason}");
         let cause = Cause::Misbehaved(reason.to_owned());
         self.losing.push((worker, cause, String::new()));
     }

@@ -21,6 +21,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
@@ -30,7 +32,6 @@ use treadle_net::secret;
 use self::access::{Access, Wanted};
 use super::Pages;
 use super::mailbox::{Mailbox, PageRequest};
-use super::metrics::Metrics;
 use super::state::ClusterState;
 use crate::{NodeError, caught, log, thread};
 
@@ -56,10 +57,10 @@ pub(super) enum Page {
     State,
 }
 
-/// What the scheduler's thread answers.
+/// What the scheduler's thread answers: the text is made of it where it is sent.
 #[derive(Debug)]
 pub(super) enum Content {
-    Metrics(Metrics),
+    Metrics(Registry),
     State(ClusterState),
 }
 
@@ -111,7 +112,7 @@ impl Http {
             };
             // The connections end with the runtime.
             if let Err(reason) = caught(|| runtime.block_on(serve)) {
-                log::line(format_args!("treadle scheduler: {reason}: its pages end"));
+                tracing::error!(target: log::SCHEDULER, "{reason}: its pages end");
             }
         };
         let thread = thread::start("treadle-http", body).map_err(failed)?;
@@ -227,13 +228,15 @@ impl Server {
         let (reply, content) = oneshot::channel();
         self.mailbox.post(PageRequest { page, reply });
         match timeout_at(until, content).await {
-            Ok(Ok(Content::Metrics(metrics))) => answer(
-                StatusCode::OK,
-                "text/plain; version=0.0.4",
-                metrics.into_text(),
-            ),
+            Ok(Ok(Content::Metrics(metrics))) => {
+                let mut text = String::new();
+                encode_registry(&mut text, &metrics).expect("a string takes it");
+                answer(StatusCode::OK, "text/plain; version=0.0.4", text)
+            }
             Ok(Ok(Content::State(state))) => {
-                answer(StatusCode::OK, "application/json", state.into_text())
+                let text =
+                    serde_json::to_string(&state).expect("plain data, with strings for keys");
+                answer(StatusCode::OK, "application/json", text)
             }
             Ok(Err(_)) | Err(_) => plain(
                 StatusCode::SERVICE_UNAVAILABLE,

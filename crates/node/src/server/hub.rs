@@ -1,10 +1,10 @@
 //! What the scheduler's thread holds, and what it does with what arrives.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use tracing::warn;
 use treadle_net::{NetError, Peer, awake};
 use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
 use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
@@ -21,6 +21,7 @@ use super::symbols::Symbols;
 use super::tracing::Tracing;
 use super::waiting::Waiting;
 use crate::NodeError;
+use crate::log;
 use crate::message::{Definition, FromClient, FromWorker};
 use crate::wire::{HELLO, LARGEST_MESSAGE, LONGEST_HELLO, Link, Packet};
 
@@ -83,9 +84,6 @@ impl From<NodeError> for Broken {
     }
 }
 
-/// Takes a line for the log.
-pub(super) type Log = Box<dyn FnMut(fmt::Arguments<'_>) + Send>;
-
 /// All that the scheduler's thread holds.
 pub(super) struct Hub {
     pub(super) settings: Settings,
@@ -133,14 +131,13 @@ pub(super) struct Hub {
     pub(super) observed: bool,
     pub(super) counters: Counters,
     pub(super) is_ending: bool,
-    log: Log,
     packets: Vec<Packet>,
     /// The reports of a packet.
     reports: Vec<Report>,
 }
 
 impl Hub {
-    pub(super) fn new(settings: Settings, core: Scheduler, log: Log) -> Self {
+    pub(super) fn new(settings: Settings, core: Scheduler) -> Self {
         Self {
             settings,
             core,
@@ -174,13 +171,8 @@ impl Hub {
             observed: false,
             counters: Counters::default(),
             is_ending: false,
-            log,
             packets: Vec::new(),
         }
-    }
-
-    pub(super) fn log(&mut self, line: fmt::Arguments<'_>) {
-        (self.log)(line);
     }
 
     pub(super) fn look_at_clock(&mut self) {
@@ -413,14 +405,14 @@ impl Hub {
     fn client_broke(&mut self, client: ClientId, error: &NetError) {
         if self.clients.get(client).is_some_and(|node| !node.leaves) {
             let name = self.called(Node::Client(client));
-            self.log(format_args!("client {name} is lost: {error}"));
+            warn!(target: log::SCHEDULER, "client {name} is lost: {error}");
         }
         self.lose_client(client);
     }
 
     fn throw_out(&mut self, client: ClientId, reason: &str) {
         let name = self.called(Node::Client(client));
-        self.log(format_args!("client {name} is thrown out: {reason}"));
+        warn!(target: log::SCHEDULER, "client {name} is thrown out: {reason}");
         self.lose_client(client);
     }
 

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use tracing::warn;
 use treadle_net::{Peer, awake};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use super::hub::Hub;
 use super::nodes::Node;
+use crate::log;
 use crate::message::{ToClient, ToWorker};
 
 /// A scheduler that has not ticked for so long was busy, and did not listen.
@@ -123,10 +125,10 @@ impl Hub {
         self.connections.remove(&node.key);
         // Who leaves as it should is not worth a line.
         if !matches!(cause, Cause::Drained | Cause::Exited(0)) {
-            self.log(format_args!(
-                "worker {} at {} is lost: {}",
-                node.name, node.address, cause
-            ));
+            warn!(
+                target: log::SCHEDULER,
+                "worker {} at {} is lost: {cause}", node.name, node.address
+            );
         }
         let log = if log.is_empty() {
             node.goodbye.take().map_or(log, |(_, log)| log)

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode_registry;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, GaugeValueEncoder};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{EncodeGaugeValue, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 use rustix::time::{ClockId, clock_gettime};
 use treadle_scheduler::State;
@@ -53,118 +52,47 @@ impl Counters {
     }
 }
 
-/// The value of a sample.
+/// A count since the start. Its sample is written as a gauge's is: a counter's gets `_total` after the
+/// name of the metric, as in OpenMetrics, and the text format of Prometheus has that in the name itself.
 #[derive(Debug)]
-enum Number {
-    Count(u64),
-    Real(f64),
-}
+struct Total<N>(N);
 
-impl From<u64> for Number {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
+impl<N: EncodeGaugeValue> EncodeMetric for Total<N> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_gauge(&self.0)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
     }
 }
 
-impl From<usize> for Number {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
+impl<N> TypedMetric for Total<N> {
+    const TYPE: MetricType = MetricType::Counter;
 }
 
-impl From<f64> for Number {
-    fn from(real: f64) -> Self {
-        Self::Real(real)
-    }
-}
-
-impl EncodeGaugeValue for Number {
-    fn encode(&self, encoder: &mut GaugeValueEncoder<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => count.encode(encoder),
-            Self::Real(real) => real.encode(encoder),
-        }
-    }
-}
-
+/// Metrics by the value of a label, in their order.
 #[derive(Debug)]
-struct Metric {
-    kind: MetricType,
-    name: &'static str,
-    help: &'static str,
-    samples: Samples,
-}
+struct Labelled<M>(&'static str, Vec<(String, M)>);
 
-#[derive(Debug)]
-enum Samples {
-    One(Number),
-    /// By the value of a label.
-    Labelled(&'static str, Vec<(String, Number)>),
-}
-
-/// The metrics at one moment. Whoever asked for them makes the text of them, so that the scheduler's
-/// thread does not have to.
-#[derive(Debug, Default)]
-pub(super) struct Metrics(Vec<Metric>);
-
-impl Metrics {
-    fn push(&mut self, kind: MetricType, name: &'static str, help: &'static str, samples: Samples) {
-        self.0.push(Metric {
-            kind,
-            name,
-            help,
-            samples,
-        });
-    }
-
-    fn gauge(&mut self, name: &'static str, help: &'static str, value: impl Into<Number>) {
-        self.push(MetricType::Gauge, name, help, Samples::One(value.into()));
-    }
-
-    fn counter(&mut self, name: &'static str, help: &'static str, value: impl Into<Number>) {
-        self.push(MetricType::Counter, name, help, Samples::One(value.into()));
-    }
-
-    fn labelled<'a, N: Into<Number>>(
-        &mut self,
-        (kind, name, help): (MetricType, &'static str, &'static str),
-        label: &'static str,
-        samples: impl IntoIterator<Item = (&'a str, N)>,
-    ) {
-        let samples = samples.into_iter();
-        let samples = samples.map(|(of, value)| (of.to_owned(), value.into()));
-        let samples = Samples::Labelled(label, samples.collect());
-        self.push(kind, name, help, samples);
-    }
-
-    /// In the text format of Prometheus, version 0.0.4.
-    pub(super) fn into_text(self) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
-        let mut text = String::new();
-        encode_registry(&mut text, &registry).expect("a string takes all that is written to it");
-        text
+impl<M> Labelled<M> {
+    fn new<'a>(label: &'static str, values: impl IntoIterator<Item = (&'a str, M)>) -> Self {
+        let values = values.into_iter();
+        let values = values.map(|(of, value)| (of.to_owned(), value));
+        Self(label, values.collect())
     }
 }
 
-impl Collector for Metrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for metric in &self.0 {
-            let mut lines =
-                encoder.encode_descriptor(metric.name, metric.help, None, metric.kind)?;
-            // Samples of counters are written as those of gauges are: OpenMetrics has `_total` in the
-            // name of a counter's sample only, the text format of Prometheus in the descriptor too.
-            match &metric.samples {
-                Samples::One(value) => lines.encode_gauge(value)?,
-                Samples::Labelled(label, samples) => {
-                    for (of, value) in samples {
-                        let labels = [(*label, of.as_str())];
-                        lines.encode_family(&labels)?.encode_gauge(value)?;
-                    }
-                }
-            }
+impl<M: EncodeMetric + TypedMetric> EncodeMetric for Labelled<M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (of, value) in &self.1 {
+            value.encode(encoder.encode_family(&[(self.0, of.as_str())])?)?;
         }
         Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
     }
 }
 
@@ -173,46 +101,33 @@ const FUNCTIONS: usize = 1000;
 
 impl Hub {
     /// What Prometheus is shown. It costs as much as there are workers, whatever there are of tasks.
-    pub(super) fn metrics(&self) -> Metrics {
-        let mut metrics = Metrics::default();
+    pub(super) fn metrics(&self) -> Registry {
+        let mut metrics = Registry::with_prefix("treadle");
         self.add_members(&mut metrics);
-        self.add_traffic(&mut metrics);
+        self.add_messages(&mut metrics);
         self.add_own(&mut metrics);
         metrics
     }
 
     /// Tasks, and who is there.
-    fn add_members(&self, metrics: &mut Metrics) {
+    fn add_members(&self, metrics: &mut Registry) {
         let states = State::ALL.into_iter();
         let states = states.filter(|state| *state != State::Forgotten);
-        metrics.labelled(
-            (MetricType::Gauge, "treadle_tasks", "Tasks by state."),
-            "state",
-            states.map(|state| (state.name(), self.core.count(state))),
-        );
-        let statuses = STATUSES.iter().map(|(status, name)| {
+        let tasks = states.map(|state| (state.name(), gauge(self.core.count(state))));
+        let tasks = Labelled::new("state", tasks);
+        metrics.register("tasks", "Tasks by state", tasks);
+        let workers = STATUSES.iter().map(|(status, name)| {
             let workers = self.core.workers();
-            (
-                *name,
-                workers.filter(|view| view.status() == *status).count(),
-            )
+            let workers = workers.filter(|view| view.status() == *status);
+            (*name, gauge(workers.count()))
         });
-        metrics.labelled(
-            (MetricType::Gauge, "treadle_workers", "Workers by status."),
-            "status",
-            statuses,
-        );
+        let workers = Labelled::new("status", workers);
+        metrics.register("workers", "Workers by status", workers);
         let threads = self.workers.iter().map(|node| u64::from(node.threads));
-        metrics.gauge(
-            "treadle_threads",
-            "Threads of all workers.",
-            threads.sum::<u64>(),
-        );
-        metrics.gauge(
-            "treadle_clients",
-            "Clients that are connected.",
-            self.clients.len(),
-        );
+        let threads = gauge(threads.sum::<u64>());
+        metrics.register("threads", "Threads of all workers", threads);
+        let clients = gauge(self.clients.len());
+        metrics.register("clients", "Clients that are connected", clients);
         let (mut managed, mut process, mut spilled) = (0, 0, 0);
         for view in self.core.workers() {
             let health = view.health();
@@ -220,139 +135,104 @@ impl Hub {
             process += health.process;
             spilled += health.spilled;
         }
-        let help = "Bytes of memory of all workers.";
-        metrics.labelled(
-            (MetricType::Gauge, "treadle_worker_bytes", help),
-            "kind",
-            [
-                ("managed", managed),
-                ("process", process),
-                ("spilled", spilled),
-            ],
-        );
+        let bytes = [
+            ("managed", managed),
+            ("process", process),
+            ("spilled", spilled),
+        ];
+        let bytes = bytes.map(|(kind, bytes)| (kind, gauge(bytes)));
+        let bytes = Labelled::new("kind", bytes);
+        metrics.register("worker_bytes", "Bytes of memory of all workers", bytes);
     }
 
     /// What was said.
-    fn add_traffic(&self, metrics: &mut Metrics) {
+    fn add_messages(&self, metrics: &mut Registry) {
         let (mut sent, mut received) = (0, 0);
         for node in self.workers.iter() {
             let stats = node.link.peer().stats();
             sent += stats.bytes_sent;
             received += stats.bytes_received;
         }
-        let help = "Bytes of messages with the workers that are connected.";
-        metrics.labelled(
-            (MetricType::Counter, "treadle_control_bytes_total", help),
-            "way",
-            [("sent", sent), ("received", received)],
-        );
-        let counters = &self.counters;
+        let bytes = [("sent", Total(sent)), ("received", Total(received))];
+        let bytes = Labelled::new("way", bytes);
+        let help = "Bytes of messages with the workers that are connected";
+        metrics.register("control_bytes_total", help, bytes);
+        let (counters, core) = (&self.counters, &self.core);
         for (name, help, count) in [
             (
-                "treadle_tasks_submitted_total",
-                "Tasks that clients sent.",
+                "tasks_submitted",
+                "Tasks that clients sent",
                 counters.submitted,
             ),
+            ("reports", "Reports of workers", counters.reports),
+            ("commands", "Commands to workers", counters.commands),
+            ("notices", "Notices to clients", counters.notices),
+            ("calls", "Questions between nodes", counters.calls),
+            ("connections", "Connections", counters.connections),
+            ("scheduler_events", "Transitions' causes", core.events()),
             (
-                "treadle_reports_total",
-                "Reports of workers.",
-                counters.reports,
-            ),
-            (
-                "treadle_commands_total",
-                "Commands to workers.",
-                counters.commands,
-            ),
-            (
-                "treadle_notices_total",
-                "Notices to clients.",
-                counters.notices,
-            ),
-            (
-                "treadle_calls_total",
-                "Questions between nodes.",
-                counters.calls,
-            ),
-            (
-                "treadle_connections_total",
-                "Connections.",
-                counters.connections,
-            ),
-            (
-                "treadle_scheduler_events_total",
-                "Transitions' causes.",
-                self.core.events(),
-            ),
-            (
-                "treadle_late_reports_total",
-                "Reports too late to matter.",
-                self.core.late_reports(),
+                "late_reports",
+                "Reports too late to matter",
+                core.late_reports(),
             ),
         ] {
-            metrics.counter(name, help, count);
+            metrics.register(format!("{name}_total"), help, Total(count));
         }
-        metrics.gauge(
-            "treadle_reports_per_second",
-            "Reports a second, lately: tasks a second where nothing else is reported.",
-            counters.rate,
-        );
-        metrics.gauge(
-            "treadle_calls_open",
-            "Questions that were passed on and are not answered.",
-            self.calls.len(),
-        );
+        let help = "Reports a second, lately: tasks a second where nothing else is reported";
+        metrics.register("reports_per_second", help, gauge(counters.rate));
+        let help = "Questions that were passed on and are not answered";
+        metrics.register("calls_open", help, gauge(self.calls.len()));
     }
 
     /// What the scheduler itself takes, and has learnt.
-    fn add_own(&self, metrics: &mut Metrics) {
-        metrics.counter(
-            "treadle_scheduler_cpu_seconds_total",
-            "Processor time of the scheduler's thread.",
-            self.counters.processor.as_secs_f64(),
-        );
-        metrics.gauge(
-            "treadle_scheduler_bytes",
-            "Bytes that tasks and keys take at the scheduler, about; recipes and small values not counted.",
-            self.core.memory() + self.keys.memory(),
-        );
+    fn add_own(&self, metrics: &mut Registry) {
+        let processor = Total(self.counters.processor.as_secs_f64());
+        let help = "Processor time of the scheduler's thread";
+        metrics.register("scheduler_cpu_seconds_total", help, processor);
+        let bytes = gauge(self.core.memory() + self.keys.memory());
+        let help = "Bytes that tasks and keys take at the scheduler, about; recipes and small values \
+                    not counted";
+        metrics.register("scheduler_bytes", help, bytes);
         let (count, bytes) = self.definitions.totals();
-        metrics.gauge(
-            "treadle_definitions",
-            "Functions and shared constants.",
-            count,
-        );
-        metrics.gauge(
-            "treadle_definition_bytes",
-            "Bytes of their pickles, each kept once.",
-            bytes,
-        );
-        let help =
-            "How long functions take, as the scheduler has learnt: the first thousand functions.";
+        let help = "Functions and shared constants";
+        metrics.register("definitions", help, gauge(count));
+        let help = "Bytes of their pickles, each kept once";
+        metrics.register("definition_bytes", help, gauge(bytes));
         let learnt = self.core.learnt().take(FUNCTIONS);
-        metrics.labelled(
-            (MetricType::Gauge, "treadle_function_seconds", help),
-            "function",
-            learnt.map(|(function, duration, _)| {
-                (self.symbols.text(function), duration.as_secs_f64())
-            }),
-        );
+        let learnt = learnt.map(|(function, duration, _)| {
+            (self.symbols.text(function), gauge(duration.as_secs_f64()))
+        });
+        let learnt = Labelled::new("function", learnt);
+        let help =
+            "How long functions take, as the scheduler has learnt: the first thousand functions";
+        metrics.register("function_seconds", help, learnt);
     }
+}
+
+fn gauge<N>(value: N) -> ConstGauge<N> {
+    ConstGauge::new(value)
 }
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::text::encode_registry;
+
     use super::*;
 
     #[test]
     fn metrics_are_text_that_prometheus_reads() {
-        let mut metrics = Metrics::default();
-        metrics.counter("a_total", "Of a.", 3_u64);
-        metrics.gauge("b", "Of b.", 0.5);
-        let of = [("q\"\\\n", 1_usize), ("r", 2)];
-        metrics.labelled((MetricType::Gauge, "c", "Of c."), "l", of);
-        let expected = "# HELP a_total Of a.\n# TYPE a_total counter\na_total 3\n\
-                        # HELP b Of b.\n# TYPE b gauge\nb 0.5\n\
-                        # HELP c Of c.\n# TYPE c gauge\nc{l=\"q\\\"\\\\\\n\"} 1\nc{l=\"r\"} 2\n";
-        assert_eq!(metrics.into_text(), expected);
+        let mut metrics = Registry::with_prefix("x");
+        metrics.register("a_total", "Of a", Total(3_u64));
+        metrics.register("b", "Of b", gauge(0.5));
+        let of = [("q\"\\\n", gauge(1_usize)), ("r", gauge(2))];
+        let of = Labelled::new("l", of);
+        metrics.register("c", "Of c", of);
+        let mut text = String::new();
+        encode_registry(&mut text, &metrics).unwrap();
+        let expected = "# HELP x_a_total Of a.\n# TYPE x_a_total counter\nx_a_total 3\n\
+                        # HELP x_b Of b.\n# TYPE x_b gauge\nx_b 0.5\n\
+                        # HELP x_c Of c.\n# TYPE x_c gauge\nx_c{l=\"q\\\"\\\\\\n\"} 1\n\
+                        x_c{l=\"r\"} 2\n";
+        assert_eq!(text, expected);
     }
 }

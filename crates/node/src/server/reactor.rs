@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use tracing::{dispatcher, error, warn};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_scheduler::{Scheduler, TICK};
 
 use super::http::{Content, Http, Page};
 use super::hub::{Hub, Settings};
 use super::mailbox::{Mailbox, PageRequest};
-use super::{End, Log, Options, Server};
+use super::{End, Options, Server};
 use crate::error::NodeError;
 use crate::{caught, lock, log, thread};
 
@@ -23,7 +24,7 @@ const TURNS: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Starts the threads.
-pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError> {
+pub(super) fn start(options: Options) -> Result<Server, NodeError> {
     let lane = Lane::new()?;
     let poller = Poller::on(&lane);
     let cluster = ClusterId::random();
@@ -45,11 +46,12 @@ pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError>
     if let Some(http) = &http
         && !http.address().ip().is_loopback()
     {
-        log(format_args!(
+        warn!(
+            target: log::SCHEDULER,
             "the pages at http://{} can be reached from other machines, without encryption: who \
              reads along on the way learns their token and what they show, and can change nothing",
             http.address()
-        ));
+        );
     }
     let settings = Settings {
         id: format!("Scheduler-{cluster}"),
@@ -65,7 +67,7 @@ pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError>
     listener.watch(&poller, ACCEPT);
     let end = Arc::new(End::default());
     let reactor = Reactor {
-        hub: Hub::new(settings, Scheduler::new(options.scheduler), log),
+        hub: Hub::new(settings, Scheduler::new(options.scheduler)),
         poller,
         listener,
         mailbox: Arc::clone(&mailbox),
@@ -73,11 +75,13 @@ pub(super) fn start(options: Options, mut log: Log) -> Result<Server, NodeError>
         has_mail: false,
     };
     let over = Ended(Arc::clone(&end));
+    let subscriber = dispatcher::get_default(Clone::clone);
     let body = move || {
         let _over = over;
+        let _subscriber = dispatcher::set_default(&subscriber);
         // Its connections close with it, so that everybody hears of the end.
         if let Err(reason) = caught(|| reactor.run()) {
-            log::line(format_args!("treadle scheduler: {reason}: it ends"));
+            error!(target: log::SCHEDULER, "{reason}: it ends");
         }
     };
     let thread = thread::start("treadle-scheduler", body).map_err(|source| NodeError::System {

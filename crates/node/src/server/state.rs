@@ -45,12 +45,6 @@ struct WorkerState {
     heard_seconds_ago: f64,
 }
 
-impl ClusterState {
-    pub(super) fn into_text(self) -> String {
-        serde_json::to_string(&self).expect("it is plain data with strings for keys")
-    }
-}
-
 impl Hub {
     /// It costs as much as there are workers and clients, whatever there are of tasks.
     pub(super) fn state(&self) -> ClusterState {

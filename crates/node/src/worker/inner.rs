@@ -24,12 +24,12 @@ use super::runs::{Input, Runs, Task};
 use super::serving::Visitors;
 use super::tracing::{self, Tracing};
 use super::values::Values;
-use super::{Host, Log, Options, health};
+use super::{Host, Options, health};
 use crate::broadcast::{Callbacks, Plane};
 use crate::error::NodeError;
 use crate::message::{Definition, FromWorker, ToWorker};
 use crate::wire::{self, Packet};
-use crate::{caught, lock};
+use crate::{caught, lock, log};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
 /// task is about to run.
@@ -80,7 +80,6 @@ pub(super) struct Inner {
     pub(super) leaving: OnceLock<String>,
     pub(super) end: Mutex<Option<String>>,
     pub(super) ended: Condvar,
-    pub(super) log: Mutex<Log>,
 }
 
 /// The connection to the scheduler: one for each direction, over the same peer.
@@ -107,7 +106,8 @@ impl Inner {
     }
 
     pub(super) fn log(&self, line: fmt::Arguments<'_>) {
-        (lock(&self.log))(line);
+        let name = &*self.options.name;
+        ::tracing::warn!(target: log::WORKER, worker = name, "{line}");
     }
 
     pub(super) fn end(&self, reason: &str) {
@@ -149,7 +149,8 @@ impl Inner {
         if self.is_over() {
             return;
         }
-        self.log(format_args!("{reason}: it ends"));
+        let name = &*self.options.name;
+        ::tracing::error!(target: log::WORKER, worker = name, "{reason}: it ends");
         // The scheduler hears of it from the system at the latest.
         let _ = caught(|| self.close(reason, Cause::Exited(1), reason.to_owned()));
         self.end(reason);

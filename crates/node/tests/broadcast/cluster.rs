@@ -115,9 +115,8 @@ pub(crate) fn worker(
         scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
     };
-    let label = name.to_owned();
-    let log = Box::new(move |line: std::fmt::Arguments<'_>| eprintln!("{label}: {line}"));
-    let worker = Worker::connect(options, log, &mut soon()).unwrap();
+    treadle_node::log::init();
+    let worker = Worker::connect(options, &mut soon()).unwrap();
     (worker, directory)
 }
 
@@ -188,7 +187,8 @@ pub(crate) fn server() -> Server {
         worker_timeout: LONG,
         ..server::Options::default()
     };
-    Server::start(options, Box::new(|line| eprintln!("scheduler: {line}"))).unwrap()
+    treadle_node::log::init();
+    Server::start(options).unwrap()
 }
 
 /// What came of a cast, by engine.

@@ -1,6 +1,7 @@
 //! A scheduler, and clients of it that say what they are told to.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -29,12 +30,32 @@ pub(crate) fn secret() -> treadle_net::Options {
     }
 }
 
+/// What a scheduler logs.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A scheduler with workers.
 pub(crate) struct Cluster {
     // Ends first: workers that the scheduler sends away are no failure.
     pub(crate) swarm: Swarm,
     pub(crate) server: Server,
-    pub(crate) log: Arc<Mutex<Vec<String>>>,
+    pub(crate) log: Lines,
 }
 
 impl Cluster {
@@ -48,13 +69,11 @@ impl Cluster {
             ..Options::default()
         };
         change(&mut options);
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&log);
-        let server = Server::start(
-            options,
-            Box::new(move |line| lines.lock().unwrap().push(line.to_string())),
-        )
-        .unwrap();
+        let log = Lines::default();
+        let lines = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone());
+        let start = || Server::start(options).unwrap();
+        let server = tracing::subscriber::with_default(subscriber.finish(), start);
         let swarm = Swarm::new(server.address(), &secret());
         swarm.add_many(workers);
         Self { swarm, server, log }
@@ -85,14 +104,8 @@ impl Cluster {
     /// Looks until the log says something.
     pub(crate) fn wait_for_log(&self, part: &str) {
         let until = Instant::now() + LONG;
-        while !self
-            .log
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|line| line.contains(part))
-        {
-            assert!(Instant::now() < until, "{:?}", self.log.lock().unwrap());
+        while !self.log.text().contains(part) {
+            assert!(Instant::now() < until, "{}", self.log.text());
             std::thread::sleep(Duration::from_millis(1));
         }
     }

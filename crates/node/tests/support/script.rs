@@ -270,9 +270,7 @@ pub fn worker(
         scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(directory.path(), 1 << 30),
     };
-    let connecting = std::thread::spawn(move || {
-        Worker::connect(options, Box::new(|line| eprintln!("{line}")), &mut soon()).unwrap()
-    });
+    let connecting = std::thread::spawn(move || Worker::connect(options, &mut soon()).unwrap());
     let script = scheduler.admit();
     let worker = connecting.join().unwrap();
     let host = Arc::new(Functions {

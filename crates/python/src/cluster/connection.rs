@@ -176,6 +176,7 @@ impl Connection {
         info: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         enter()?;
+        treadle_node::log::init();
         let role = match role {
             "client" => Role::Client,
             "sidecar" => Role::Sidecar,

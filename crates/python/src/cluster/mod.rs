@@ -11,9 +11,10 @@ mod worker;
 
 use crate::recipe;
 use bytes::Bytes;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 /// Decodes a value that a call's answer carries as bytes.
 #[pyfunction]
@@ -59,6 +60,17 @@ fn flush_log(py: Python<'_>) {
     py.detach(treadle_node::log::flush);
 }
 
+/// Has what this process prints appended to a file, which is `longest` bytes long at most, about: then
+/// it is renamed to `PATH.1`, and so on to `PATH.4`.
+#[pyfunction]
+fn log_to_file(path: PathBuf, longest: u64) -> PyResult<()> {
+    let of_file = |error: std::io::Error| {
+        let text = format!("logging to {}: {error}", path.display());
+        PyOSError::new_err(text)
+    };
+    treadle_node::log::to_file(&path, longest).map_err(of_file)
+}
+
 /// Adds the classes of this folder to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_value, module)?)?;
@@ -76,6 +88,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let at_exit = module.py().import("atexit")?;
     at_exit.call_method1("register", (flush.clone(),))?;
     module.add_function(flush)?;
+    module.add_function(wrap_pyfunction!(log_to_file, module)?)?;
     module.add_function(wrap_pyfunction!(connection::count, module)?)?;
     module.add("give_up", connection::finaliser(module.py())?)?;
     module.add_class::<connection::Connection>()?;

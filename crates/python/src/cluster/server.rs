@@ -71,10 +71,8 @@ impl Server {
             set(&mut options, &name.extract::<String>()?, &value)?;
         }
         let doing = format!("starting the scheduler at {}", options.address);
-        let log = Box::new(|line: std::fmt::Arguments<'_>| {
-            log::line(format_args!("treadle scheduler: {line}"));
-        });
-        py.detach(|| Native::start(options, log))
+        log::init();
+        py.detach(|| Native::start(options))
             .map(Self)
             .map_err(|error| raised(error, &doing))
     }

@@ -113,8 +113,8 @@ impl Shared {
     }
 
     fn log(&self, line: &str) {
-        let name = &self.node.options().name;
-        log::line(format_args!("treadle worker {name}: {line}"));
+        let name = &*self.node.options().name;
+        tracing::warn!(target: log::WORKER, worker = name, "{line}");
     }
 
     fn definition(&self, py: Python<'_>, client: ClientId, number: u32) -> PyResult<Py<PyAny>> {
@@ -292,14 +292,11 @@ impl Worker {
                 ..treadle_store::Options::new(directory, limit)
             },
         };
-        let label = options.name.clone();
         let doing = format!("connecting to the scheduler at {scheduler}");
+        log::init();
         let refused = |error| raised(error, &doing);
         let node = blocking(py, limit_of_wait, None, refused, move |wait| {
-            let log = Box::new(move |line: std::fmt::Arguments<'_>| {
-                log::line(format_args!("treadle worker {label}: {line}"));
-            });
-            Node::connect(options, log, wait)
+            Node::connect(options, wait)
         })?;
         let service = Service::new(service);
         let keeper = Keeper::new(Arc::clone(&service));

@@ -1,6 +1,7 @@
 //! What can go wrong in a node.
 
 use std::io;
+use std::net::SocketAddr;
 
 use treadle_net::NetError;
 
@@ -63,12 +64,12 @@ pub enum NodeError {
     #[error("the scheduler refused this node: {0}")]
     Refused(String),
     /// The HTTP server cannot be started.
-    #[error("serving HTTP at {address}: {reason}")]
+    #[error("serving HTTP at {address}: {source}")]
     Http {
         /// Where.
-        address: String,
+        address: SocketAddr,
         /// What the system said.
-        reason: String,
+        source: io::Error,
     },
     /// The system has no more of something.
     #[error("{what}: {source}")]

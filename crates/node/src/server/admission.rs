@@ -1,6 +1,6 @@
 //! The first words of a node, and whether it may take part.
 
-use tracing::warn;
+use tracing::{debug, warn};
 use treadle_net::Peer;
 use treadle_scheduler::{Event, WorkerProfile};
 use treadle_types::{ClientId, Value, WorkerId};
@@ -11,13 +11,37 @@ use super::locals::Locals;
 use super::nodes::{ClientNode, Node, WorkerNode};
 use crate::log;
 use crate::message::{Hello, Role, Welcome};
-use crate::wire::{Link, WELCOME, decode_hello, encode_welcome};
+use crate::wire::{Link, WELCOME, WireError, decode_hello, encode_welcome};
+
+/// Why a node is not let in, as it is told.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Hello(#[from] WireError),
+    #[error(
+        "{who} runs Python {theirs}, and this cluster Python {ours}: functions travel as pickles, so \
+         all must run the same minor version"
+    )]
+    Python {
+        who: String,
+        ours: String,
+        theirs: String,
+    },
+    #[error("a node must have a name")]
+    Nameless,
+    #[error("a worker called {0:?} is connected already: start this one with another --name")]
+    NameOfWorker(String),
+    #[error("a client called {0:?} is connected already")]
+    NameOfClient(String),
+    #[error("the scheduler has a Python side already")]
+    SecondSidecar,
+}
 
 impl Hub {
     /// A node has introduced itself.
     pub(super) fn greet(&mut self, key: usize, peer: &Peer, words: &[u8]) {
         let outcome = decode_hello(words)
-            .map_err(|error| error.to_string())
+            .map_err(Refused::from)
             .and_then(|hello| self.admit(key, peer, hello));
         let welcome = match outcome {
             Ok((node, id)) => {
@@ -28,7 +52,7 @@ impl Hub {
             Err(reason) => {
                 warn!(target: log::SCHEDULER, "{} was refused: {reason}", peer.address());
                 self.connections.remove(&key);
-                Welcome::Refused(reason)
+                Welcome::Refused(reason.to_string())
             }
         };
         let is_refused = matches!(welcome, Welcome::Refused(_));
@@ -42,21 +66,20 @@ impl Hub {
         }
     }
 
-    fn admit(&mut self, key: usize, peer: &Peer, hello: Hello) -> Result<(Node, u32), String> {
+    fn admit(&mut self, key: usize, peer: &Peer, hello: Hello) -> Result<(Node, u32), Refused> {
         let ours = self
             .settings
             .python
             .get_or_insert_with(|| hello.python.clone());
         if *ours != hello.python {
-            return Err(format!(
-                "{} runs Python {}, and this cluster Python {ours}: functions travel as pickles, so \
-                 all must run the same minor version",
-                described(&hello),
-                hello.python
-            ));
+            return Err(Refused::Python {
+                who: described(&hello),
+                ours: ours.clone(),
+                theirs: hello.python,
+            });
         }
         if hello.name.is_empty() {
-            return Err("a node must have a name".to_owned());
+            return Err(Refused::Nameless);
         }
         let info = Value::from_bytes(&hello.info).unwrap_or(Value::None);
         match hello.role {
@@ -68,22 +91,7 @@ impl Hub {
                 resources,
             } => {
                 let name = hello.name;
-                if let Some(before) = self.workers.find(&name) {
-                    let is_broken = self
-                        .workers
-                        .get(before)
-                        .is_some_and(|node| node.link.peer().ended().is_some());
-                    if !is_broken {
-                        return Err(format!(
-                            "a worker called {name:?} is connected already: start this one with \
-                             another --name"
-                        ));
-                    }
-                    // The one before it is gone, and nobody has said why.
-                    self.losing
-                        .push((before, treadle_types::Cause::Unreachable, String::new()));
-                    self.lose_workers();
-                }
+                self.free_name(&name)?;
                 let id = self.workers.next_id();
                 let most = self.settings.largest_message;
                 self.workers.add(WorkerNode {
@@ -110,37 +118,58 @@ impl Hub {
                 });
                 Ok((Node::Worker(id), id.0))
             }
-            Role::Client | Role::Sidecar => {
-                let is_sidecar = hello.role == Role::Sidecar;
-                if is_sidecar && self.clients.sidecar.is_some() {
-                    return Err("the scheduler has a Python side already".to_owned());
-                }
-                if self.clients.find(&hello.name).is_some() {
-                    return Err(format!(
-                        "a client called {:?} is connected already",
-                        hello.name
-                    ));
-                }
-                let id = self.clients.allocate();
-                let most = self.settings.largest_message;
-                self.clients.add(ClientNode {
-                    id,
-                    key,
-                    name: hello.name,
-                    is_sidecar,
-                    link: Link::new(peer.clone(), most),
-                    locals: Locals::new(),
-                    kept: std::collections::HashMap::new(),
-                    submissions: std::collections::HashMap::new(),
-                    knows: Bits::default(),
-                    dirty: false,
-                    streams: false,
-                    leaves: false,
-                });
-                self.definitions.join(id);
-                Ok((Node::Client(id), id.0))
-            }
+            Role::Client => self.admit_client(key, peer, hello.name, false),
+            Role::Sidecar => self.admit_client(key, peer, hello.name, true),
         }
+    }
+
+    /// A worker of this name can come, since the one before it is gone.
+    fn free_name(&mut self, name: &str) -> Result<(), Refused> {
+        let Some(before) = self.workers.find(name) else {
+            return Ok(());
+        };
+        let node = self.workers.get(before);
+        if node.is_none_or(|node| node.link.peer().ended().is_none()) {
+            return Err(Refused::NameOfWorker(name.to_owned()));
+        }
+        // Nobody has said why.
+        self.losing
+            .push((before, treadle_types::Cause::Unreachable, String::new()));
+        self.lose_workers();
+        Ok(())
+    }
+
+    fn admit_client(
+        &mut self,
+        key: usize,
+        peer: &Peer,
+        name: String,
+        is_sidecar: bool,
+    ) -> Result<(Node, u32), Refused> {
+        if is_sidecar && self.clients.sidecar.is_some() {
+            return Err(Refused::SecondSidecar);
+        }
+        if self.clients.find(&name).is_some() {
+            return Err(Refused::NameOfClient(name));
+        }
+        let id = self.clients.allocate();
+        let most = self.settings.largest_message;
+        self.clients.add(ClientNode {
+            id,
+            key,
+            name,
+            is_sidecar,
+            link: Link::new(peer.clone(), most),
+            locals: Locals::new(),
+            kept: std::collections::HashMap::new(),
+            submissions: std::collections::HashMap::new(),
+            knows: Bits::default(),
+            dirty: false,
+            streams: false,
+            leaves: false,
+        });
+        self.definitions.join(id);
+        Ok((Node::Client(id), id.0))
     }
 
     /// The core learns of a node once the node has been told that it is one.
@@ -180,6 +209,7 @@ impl Hub {
             (Value::str("address"), Value::Str(node.address.clone())),
             (Value::str("name"), Value::Str(node.name.clone())),
         ];
+        debug!(target: log::SCHEDULER, "worker {} at {} has joined", node.name, node.address);
         self.feed_own(Event::WorkerJoined { worker, profile });
         self.worker_joined(worker);
         self.inform_sidecar("worker-joined", Value::Dict(about));
@@ -191,6 +221,7 @@ impl Hub {
         let Some(node) = self.clients.get(client) else {
             return;
         };
+        debug!(target: log::SCHEDULER, "client {} has connected", node.name);
         if !node.is_sidecar {
             let about = vec![(Value::str("client"), Value::Str(node.name.clone()))];
             self.inform_sidecar("client-joined", Value::Dict(about));

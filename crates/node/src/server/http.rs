@@ -76,9 +76,9 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn start(pages: Pages, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
-        let failed = |error: io::Error| NodeError::Http {
-            address: pages.address.to_string(),
-            reason: error.to_string(),
+        let failed = |source| NodeError::Http {
+            address: pages.address,
+            source,
         };
         let listener = TcpListener::bind(pages.address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracing::warn;
+use tracing::{debug, warn};
 use treadle_net::{Peer, awake};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, ClientId, Value, WorkerId};
@@ -123,8 +123,12 @@ impl Hub {
         let _ = node.link.flush();
         node.link.peer().start_close();
         self.connections.remove(&node.key);
-        // Who leaves as it should is not worth a line.
-        if !matches!(cause, Cause::Drained | Cause::Exited(0)) {
+        if matches!(cause, Cause::Drained | Cause::Exited(0)) {
+            debug!(
+                target: log::SCHEDULER,
+                "worker {} at {} has left: {cause}", node.name, node.address
+            );
+        } else {
             warn!(
                 target: log::SCHEDULER,
                 "worker {} at {} is lost: {cause}", node.name, node.address

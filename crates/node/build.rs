@@ -2,8 +2,11 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let proto = "../../proto";
-    println!("cargo::rerun-if-changed={proto}/cluster.proto");
-    let files = protox::compile(["cluster.proto"], [proto])?;
+    let schemas = ["cluster.proto", "data.proto", "broadcast.proto"];
+    for schema in schemas {
+        println!("cargo::rerun-if-changed={proto}/{schema}");
+    }
+    let files = protox::compile(schemas, [proto])?;
     // Views of the packet, not copies.
     prost_build::Config::new().bytes(["."]).compile_fds(files)?;
     Ok(())

@@ -111,7 +111,7 @@ pub enum ToWorker {
     /// A definition, before the first task that uses it.
     Define(Definition),
     /// A client is gone, with its definitions.
-    Undefine(ClientId),
+    ForgetClient(ClientId),
     /// A client that [asked who is there](FromClient::Members) is gone, and its casts with it.
     SessionOver(ClientId),
     /// What is settled of a client's casts.
@@ -161,7 +161,7 @@ pub enum FromWorker {
     /// An answer.
     Answer(Answer),
     /// The last word: why it ends, and the last lines of its log.
-    Goodbye {
+    Leaving {
         /// Why.
         cause: Cause,
         /// Lines.
@@ -283,7 +283,7 @@ pub enum FromClient {
     /// Tell me from now on who the workers are.
     Members,
     /// What is settled of this client's casts, for a worker that asked.
-    Settled {
+    SettledTold {
         /// For whom.
         worker: WorkerId,
         /// What.
@@ -438,43 +438,29 @@ pub enum ToClient {
     Restarted,
 }
 
-/// Between workers, and from clients to workers: on connections of their own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Data {
-    /// Send me a value. The answer is an object of kind [`Data::VALUE`] or [`Data::NO_VALUE`], whose
-    /// first frame is this request's `request`.
-    Get {
-        /// The asker's number for it.
-        request: u64,
-        /// The worker that is meant: another incarnation refuses.
-        worker: WorkerId,
-        /// The value, as [`ObjectId::to_u64`](treadle_types::ObjectId::to_u64).
-        object: u64,
-    },
-}
+/// The kinds of objects between workers, and between clients and workers, on connections of their
+/// own: see `proto/data.proto`.
+#[derive(Clone, Copy, Debug)]
+pub enum Data {}
 
 impl Data {
-    /// The kind of a request.
+    /// A request for a value: `Get`.
     pub const GET: u32 = 1;
-    /// The kind of an answer with a value: the request's number in eight bytes, the serialised
-    /// value's kind in four, then its frames.
+    /// The answer with it: `Value`, then its frames.
     pub const VALUE: u32 = 2;
-    /// The kind of an answer without: the request's number, and the reason as text.
+    /// The answer without: `NoValue`.
     pub const NO_VALUE: u32 = 3;
-    /// The kind of an answer about a value that cannot be serialised: the request's number, and the
-    /// error, as that of a task.
+    /// The answer about a value that cannot be serialised: `Unserialisable`.
     pub const UNSERIALISABLE: u32 = 6;
-    /// The kind of a value that a client brings: the value's name in eight bytes, the serialised
-    /// value's kind in four, the worker that is meant in four, then its frames. The worker stores it
-    /// and reports it to the scheduler.
+    /// A value that a client brings: `Put`, then its frames.
     pub const PUT: u32 = 4;
-    /// The kind of the first object of a neighbour in the broadcast plane.
+    /// The answer to it: `Taken`.
+    pub const TAKEN: u32 = 5;
+    /// The first object of a neighbour in the broadcast plane.
     pub const NEIGHBOUR: u32 = 7;
-    /// The kind of its others.
+    /// Its others.
     pub const RELAYED: u32 = 8;
     /// The serialised kind of a value that is small: one frame, encoded by
     /// [`treadle_types::value`].
     pub const SMALL: u32 = u32::MAX;
-    /// The kind of the answer to a [`Data::PUT`]: the name, then nothing or the reason as text.
-    pub const TAKEN: u32 = 5;
 }

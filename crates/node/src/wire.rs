@@ -1,52 +1,92 @@
-//! Messages as bytes: the schema is `proto/cluster.proto`.
+//! Messages as bytes: the schemas are `proto/cluster.proto`, `data.proto` and
+//! `broadcast.proto`.
 //!
 //! An [`Encoder`] packs the messages of one direction, in order, and a [`Decoder`] takes a packet
 //! apart. A [`Link`] does both for a [`Peer`](treadle_net::Peer).
 
-mod batch;
+mod codec;
 mod cold;
 mod column;
-mod commands;
 mod decoder;
 mod direction;
 mod encoder;
 mod error;
-mod family;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod hello;
 mod keep;
 mod link;
-mod notices;
 mod relayed;
-mod releases;
-mod reports;
+mod rows;
+mod schema;
 
-pub use batch::MOST;
+use bytes::Bytes;
+
+pub use cold::{decode_hello, decode_welcome, encode_hello, encode_hello_of, encode_welcome};
+pub use column::MOST;
 pub use decoder::Decoder;
 pub use direction::Message;
 pub use encoder::Encoder;
 pub use error::WireError;
-pub use hello::{
-    decode_data, decode_hello, decode_welcome, encode_data, encode_hello, encode_hello_of,
-    encode_welcome,
-};
 pub use link::{Link, Packet, introduce};
-pub(crate) use notices::Finished;
 pub use relayed::{
     FrameLengths, decode_chunk, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
 };
-pub(crate) use relayed::{get_runs, put_runs};
+pub(crate) use rows::Notice;
 
-/// The generated types.
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]
-pub(crate) mod proto {
-    include!(concat!(env!("OUT_DIR"), "/treadle.cluster.rs"));
+/// Includes generated types.
+macro_rules! generated {
+    ($(#[$doc:meta])* $name:ident, $package:literal) => {
+        $(#[$doc])*
+        #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]
+        pub mod $name {
+            include!(concat!(env!("OUT_DIR"), "/treadle.", $package, ".rs"));
+        }
+    };
+}
+
+generated! {
+    /// `proto/cluster.proto`.
+    #[doc(hidden)]
+    proto, "cluster"
+}
+generated! {
+    /// `proto/data.proto`: the first frames of objects between workers, and between clients and
+    /// workers. Their kinds are those of [`Data`](crate::message::Data).
+    data, "data"
+}
+generated! {
+    /// `proto/broadcast.proto`.
+    #[doc(hidden)]
+    broadcast, "broadcast"
+}
+
+/// A message of [`data`] as a frame.
+pub fn encode_data(message: &impl prost::Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+/// The inverse of [`encode_data`].
+///
+/// # Errors
+/// For other bytes.
+pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireError> {
+    Ok(M::decode(frame)?)
+}
+
+/// A set of integers as the arguments of operations have them.
+pub(crate) fn put_runs(runs: &treadle_broadcast::Runs) -> Vec<u64> {
+    runs.gaps().collect()
+}
+
+/// The inverse of [`put_runs`].
+pub(crate) fn get_runs(numbers: Vec<u64>) -> Result<treadle_broadcast::Runs, WireError> {
+    let treadle_broadcast::Settled(runs) = schema::field("runs", numbers, keep::Keeper::new(0))?;
+    Ok(runs)
 }
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The kind of the object with which a node introduces itself.
 pub const HELLO: u32 = 16;

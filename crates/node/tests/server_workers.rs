@@ -371,7 +371,7 @@ fn a_worker_learns_what_is_settled_and_whose_casts_are_over() {
         asked.then_some(())
     });
     let settled = Settled([1, 2, 3, 7].into_iter().collect());
-    client.say(&FromClient::Settled {
+    client.say(&FromClient::SettledTold {
         worker,
         settled: settled.clone(),
     });

@@ -76,7 +76,7 @@ fn a_worker_that_gets_no_thread_ends() {
         reason.starts_with("a thread of the engine is missing"),
         "{reason}"
     );
-    assert!(matches!(script.hear(), FromWorker::Goodbye { .. }));
+    assert!(matches!(script.hear(), FromWorker::Leaving { .. }));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_worker_with_a_thread_that_panics_ends() {
         reason.starts_with("a thread of the engine panicked: it was told to"),
         "{reason}"
     );
-    let FromWorker::Goodbye { cause, log } = script.hear() else {
+    let FromWorker::Leaving { cause, log } = script.hear() else {
         panic!("no goodbye");
     };
     assert_eq!((cause, log), (Cause::Exited(1), reason));

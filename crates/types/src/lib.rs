@@ -16,6 +16,7 @@ mod ids;
 mod options;
 mod report;
 pub mod value;
+pub mod varint;
 
 pub use command::{Assignment, Command, Holders, Input, Inputs, Place};
 pub use failure::{Cause, Failure, Loss};

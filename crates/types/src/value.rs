@@ -9,6 +9,10 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::varint::{self, VarintError};
+
+pub use crate::varint::put as put_varint;
+
 /// The tags of the values.
 #[allow(missing_docs)]
 pub mod tag {
@@ -81,16 +85,6 @@ pub enum DecodeError {
     Trailing(usize),
 }
 
-/// Writes an unsigned varint.
-#[inline]
-pub fn put_varint(mut value: u64, into: &mut Vec<u8>) {
-    while value >= 0x80 {
-        into.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    into.push(value as u8);
-}
-
 /// Writes a tag and a length or count.
 #[inline]
 pub fn put_head(tag: u8, length: usize, into: &mut Vec<u8>) {
@@ -102,7 +96,7 @@ pub fn put_head(tag: u8, length: usize, into: &mut Vec<u8>) {
 #[inline]
 pub fn put_int(value: i64, into: &mut Vec<u8>) {
     into.push(tag::INT);
-    put_varint((value << 1 ^ value >> 63) as u64, into);
+    put_varint(varint::zigzag(value), into);
 }
 
 /// Writes a float value.
@@ -161,29 +155,18 @@ impl<'a> Reader<'a> {
     /// An unsigned varint, in its shortest form.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
-        let start = self.at;
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                let overlong = byte == 0 && shift > 0;
-                let overflow = shift == 63 && byte > 1;
-                return if overlong || overflow {
-                    Err(DecodeError::Malformed(start))
-                } else {
-                    Ok(value)
-                };
-            }
-        }
-        Err(DecodeError::Malformed(start))
+        let (value, length) = varint::get(&self.bytes[self.at..]).map_err(|error| match error {
+            VarintError::Truncated => DecodeError::Truncated,
+            VarintError::Malformed => DecodeError::Malformed(self.at),
+        })?;
+        self.at += length;
+        Ok(value)
     }
 
     /// A signed integer, without its tag.
     #[inline]
     pub fn int(&mut self) -> Result<i64, DecodeError> {
-        let value = self.varint()?;
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+        self.varint().map(varint::unzigzag)
     }
 
     /// A float, without its tag.

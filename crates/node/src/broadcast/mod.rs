@@ -31,6 +31,10 @@ pub use engine::{Cast, Next};
 pub use links::Traffic;
 pub use payload::snapshot;
 pub(crate) use payload::unpack;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use values::fuzz_payload;
+#[cfg(test)]
+pub(crate) use values::payload_seeds;
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};

@@ -1,7 +1,5 @@
-//! The bytes of a cast: a table, a head and buffers, in one piece of memory.
-//!
-//! The table is what the payload is for, the number of frames, and the length of each, in eight bytes
-//! each. Frames begin at multiples of 64, so arrays are aligned.
+//! The bytes of a cast: a table (`Payload` in `proto/broadcast.proto`) and frames, in one piece of
+//! memory. Frames begin at multiples of 64, so arrays are aligned.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +7,19 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message as _;
 use rustix::fd::AsFd;
 use treadle_memory::{Handover, Mapping, MemoryError, Segments};
 use treadle_net::Frame;
 
+use crate::wire::broadcast::Payload as Declared;
+/// What a payload is for.
+pub(crate) use crate::wire::broadcast::payload::Purpose as Kind;
+
 /// Frames begin at multiples of this.
 const ALIGNMENT: usize = 64;
+/// The longest table, in bytes: it is read before anything is known of the frames.
+const LONGEST_TABLE: u32 = 4 << 20;
 /// Payloads of at most so many bytes travel in the offer, which must fit into the header of an
 /// object with them.
 pub(super) const INLINE: u64 = treadle_net::SMALL - 8192;
@@ -32,23 +37,6 @@ pub(super) struct Payload {
     pub(super) start: Bytes,
     /// The bytes are the receiver's to write, and nobody else's to read.
     pub(super) is_own: bool,
-}
-
-/// What a payload is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// The engine runs it in its turn.
-    Run,
-    /// The worker keeps values.
-    Keep,
-    /// A call of the worker's Python side.
-    Call,
-}
-
-impl Kind {
-    fn number(self) -> u64 {
-        self as u64
-    }
 }
 
 /// Memory for a payload that comes in pieces. What was written is read while the rest is.
@@ -134,33 +122,36 @@ impl fmt::Debug for Assembly {
     }
 }
 
-fn aligned(offset: u64) -> u64 {
-    offset.next_multiple_of(ALIGNMENT as u64)
-}
-
-/// Where each frame begins, and how many bytes the payload has.
-fn places(lengths: impl ExactSizeIterator<Item = u64>) -> Option<(Vec<u64>, u64)> {
-    let mut end = 8 * (2 + lengths.len() as u64);
+/// Where each frame begins after a table that ends here, and how many bytes the payload has.
+fn places(mut end: u64, lengths: &[u64]) -> Option<(Vec<u64>, u64)> {
     let mut starts = Vec::with_capacity(lengths.len());
     for length in lengths {
-        let start = aligned(end);
+        let start = end.checked_next_multiple_of(ALIGNMENT as u64)?;
         starts.push(start);
-        end = start.checked_add(length)?;
+        end = start.checked_add(*length)?;
     }
     Some((starts, end))
 }
 
 /// Frames as a payload: the one copy that the client makes.
 pub(super) fn pack(kind: Kind, frames: &[Bytes]) -> Result<Bytes, MemoryError> {
-    let lengths = frames.iter().map(|frame| frame.len() as u64);
-    let (starts, size) = places(lengths).ok_or(MemoryError::TooLarge { len: usize::MAX })?;
-    let len = usize::try_from(size).map_err(|_| MemoryError::TooLarge { len: usize::MAX })?;
-    let mut table = Vec::with_capacity(8 * (2 + frames.len()));
-    table.extend(kind.number().to_le_bytes());
-    table.extend((frames.len() as u64).to_le_bytes());
-    for frame in frames {
-        table.extend((frame.len() as u64).to_le_bytes());
-    }
+    let declared = Declared {
+        purpose: kind.into(),
+        lengths: frames.iter().map(|frame| frame.len() as u64).collect(),
+    };
+    let too_large = MemoryError::TooLarge { len: usize::MAX };
+    let length = match u32::try_from(declared.encoded_len()) {
+        Ok(length) if length <= LONGEST_TABLE => length,
+        _ => return Err(too_large),
+    };
+    let mut table = length.to_le_bytes().to_vec();
+    declared.encode(&mut table).expect("a vector grows");
+    let Some((starts, size)) = places(table.len() as u64, &declared.lengths) else {
+        return Err(too_large);
+    };
+    let Ok(len) = usize::try_from(size) else {
+        return Err(too_large);
+    };
     if size <= INLINE {
         let mut bytes = table;
         for (frame, start) in frames.iter().zip(starts) {
@@ -187,13 +178,13 @@ pub(super) fn pack(kind: Kind, frames: &[Bytes]) -> Result<Bytes, MemoryError> {
 }
 
 impl Payload {
+    fn table(&self) -> Option<Table> {
+        Table::read(&self.start).or_else(|| Table::read(&self.bytes))
+    }
+
     /// What it is for. What is no payload was not made by this code, and is the engine's matter.
     pub(super) fn kind(&self) -> Kind {
-        let first = self.start.first_chunk::<8>();
-        let number = first.map(|bytes| u64::from_le_bytes(*bytes));
-        let mut kinds = [Kind::Run, Kind::Keep, Kind::Call].into_iter();
-        let found = kinds.find(|kind| Some(kind.number()) == number);
-        found.unwrap_or(Kind::Run)
+        self.table().map_or(Kind::Run, |table| table.kind)
     }
 
     /// Its frames, writable: what is written to one is seen by nobody else. `None`: it is no payload.
@@ -201,7 +192,7 @@ impl Payload {
         if !self.is_own {
             return unpack(&self.bytes);
         }
-        let table = Table::read(&self.start).or_else(|| Table::read(&self.bytes))?;
+        let table = self.table()?;
         let frame = |range: Range<usize>| match self.start.get(range.clone()) {
             // SAFETY: it is a copy.
             Some(start) => unsafe { Frame::writable(Bytes::copy_from_slice(start)) },
@@ -221,24 +212,34 @@ pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Frame>> {
     Table::read(payload)?.of(payload.len(), frame)
 }
 
-/// The lengths of a payload's frames.
-struct Table(Vec<u64>);
+/// What a payload says of itself.
+struct Table {
+    kind: Kind,
+    lengths: Vec<u64>,
+    /// Where the table ends.
+    end: u64,
+}
 
 impl Table {
     fn read(payload: &[u8]) -> Option<Self> {
-        let (_, rest) = payload.split_first_chunk::<8>()?;
-        let (count, rest) = rest.split_first_chunk::<8>()?;
-        let count = usize::try_from(u64::from_le_bytes(*count)).ok()?;
-        let table = rest.get(..count.checked_mul(8)?)?;
-        let lengths = table.as_chunks::<8>().0.iter();
-        let lengths = lengths.map(|length| u64::from_le_bytes(*length));
-        Some(Self(lengths.collect()))
+        let (length, rest) = payload.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length);
+        if length > LONGEST_TABLE {
+            return None;
+        }
+        let table = rest.get(..usize::try_from(length).ok()?)?;
+        let Declared { purpose, lengths } = Declared::decode(table).ok()?;
+        Some(Self {
+            kind: purpose.try_into().ok()?,
+            lengths,
+            end: 4 + u64::from(length),
+        })
     }
 
     /// The frames, if the payload has the length that it should have.
     fn of(&self, length: usize, frame: impl Fn(Range<usize>) -> Frame) -> Option<Vec<Frame>> {
-        let (starts, size) = places(self.0.iter().copied())?;
-        let ranges = starts.iter().zip(&self.0);
+        let (starts, size) = places(self.end, &self.lengths)?;
+        let ranges = starts.iter().zip(&self.lengths);
         let ranges = ranges.map(|(&start, length)| start as usize..(start + length) as usize);
         (size == length as u64).then(|| ranges.map(frame).collect())
     }

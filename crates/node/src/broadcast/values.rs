@@ -1,13 +1,12 @@
-//! Values in a payload, and what a worker answers.
-//!
-//! The first frame has the name of each value in eight bytes, the kind of its serialised form in
-//! four, and the number of its frames in four; then come the frames of all. The answer has a frame
-//! for each value that the worker does not keep: its position in four bytes, and why as text.
+//! Values in a payload (`Values` in `proto/broadcast.proto`, then the frames of all), and what a
+//! worker answers (`NotKept`).
 
 use bytes::Bytes;
+use prost::Message as _;
 use treadle_net::Frame;
 
 use super::payload;
+use crate::wire::broadcast::{NotKept, Value, Values};
 
 /// A serialised value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,12 +26,15 @@ impl Packed {
 
 /// The frames of a payload with these values.
 pub(crate) fn pack(values: &[Packed]) -> Vec<Bytes> {
-    let mut head = Vec::with_capacity(16 * values.len());
-    for value in values {
-        head.extend(value.object.to_le_bytes());
-        head.extend(value.kind.to_le_bytes());
-        head.extend((value.frames.len() as u32).to_le_bytes());
-    }
+    let entry = |value: &Packed| Value {
+        object: value.object,
+        kind: value.kind,
+        frames: value.frames.len() as u32,
+    };
+    let head = Values {
+        values: values.iter().map(entry).collect(),
+    };
+    let head = head.encode_to_vec();
     let frames = values.iter().flat_map(|value| value.frames.iter().cloned());
     std::iter::once(head.into()).chain(frames).collect()
 }
@@ -41,20 +43,17 @@ pub(crate) fn pack(values: &[Packed]) -> Vec<Bytes> {
 pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Packed>> {
     let mut frames = payload::unpack(payload)?.into_iter();
     let head = frames.next()?;
-    let (entries, []) = head.as_slice().as_chunks::<16>() else {
-        return None;
-    };
+    let entries = Values::decode(head.as_slice()).ok()?.values;
     let mut values = Vec::with_capacity(entries.len());
     for entry in entries {
-        let word = |at: usize| entry[at..at + 4].try_into().map(u32::from_le_bytes);
-        let count = word(12).ok()? as usize;
+        let count = entry.frames as usize;
         let own: Vec<Bytes> = frames.by_ref().take(count).map(Frame::into_bytes).collect();
         if own.len() < count {
             return None;
         }
         values.push(Packed {
-            object: entry[..8].try_into().map(u64::from_le_bytes).ok()?,
-            kind: word(8).ok()?,
+            object: entry.object,
+            kind: entry.kind,
             frames: own,
         });
     }
@@ -63,16 +62,70 @@ pub(crate) fn unpack(payload: &Bytes) -> Option<Vec<Packed>> {
 
 /// What a worker answers of a value that it does not keep.
 pub(crate) fn failure(position: usize, reason: &str) -> Bytes {
-    [&(position as u32).to_le_bytes()[..], reason.as_bytes()]
-        .concat()
-        .into()
+    let answer = NotKept {
+        position: Some(position as u32),
+        reason: reason.to_owned(),
+    };
+    answer.encode_to_vec().into()
 }
 
 /// Which value it was, and why.
 pub(crate) fn failed(frame: &Frame) -> Option<(usize, String)> {
-    let (position, reason) = frame.as_slice().split_first_chunk::<4>()?;
-    let reason = String::from_utf8_lossy(reason).into_owned();
-    Some((u32::from_le_bytes(*position) as usize, reason))
+    let answer = NotKept::decode(frame.as_slice()).ok()?;
+    Some((answer.position? as usize, answer.reason))
+}
+
+/// Takes a payload apart and packs what it held again; then an answer.
+///
+/// # Panics
+/// When a decoder breaks its word.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_payload(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let packed =
+        |frames: &[Bytes]| payload::pack(payload::Kind::Keep, frames).expect("it is small");
+    if let Some(frames) = payload::unpack(&bytes) {
+        let frames: Vec<Bytes> = frames.into_iter().map(Frame::into_bytes).collect();
+        let again = payload::unpack(&packed(&frames)).expect("this side packed it");
+        assert!(
+            again
+                .iter()
+                .map(Frame::as_slice)
+                .eq(frames.iter().map(|frame| &frame[..]))
+        );
+    }
+    if let Some(values) = unpack(&bytes) {
+        assert_eq!(unpack(&packed(&pack(&values))), Some(values));
+    }
+    if let Some((position, reason)) = failed(&Frame::from(bytes)) {
+        let again = Frame::from(failure(position, &reason));
+        assert_eq!(failed(&again), Some((position, reason)));
+    }
+}
+
+/// Valid payloads and answers.
+#[cfg(test)]
+pub(crate) fn payload_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let value = |object, frames: &[&'static str]| Packed {
+        object,
+        kind: 7,
+        frames: frames.iter().copied().map(Bytes::from).collect(),
+    };
+    let values = pack(&[value(1 << 32, &["head", ""]), value(u64::MAX, &[])]);
+    let payload =
+        |kind, frames: &[Bytes]| payload::pack(kind, frames).expect("it is small").to_vec();
+    vec![
+        ("values", payload(payload::Kind::Keep, &values)),
+        (
+            "run",
+            payload(
+                payload::Kind::Run,
+                &[Bytes::from("head"), Bytes::from("buffer")],
+            ),
+        ),
+        ("empty", payload(payload::Kind::Call, &[])),
+        ("not-kept", failure(3, "no room").to_vec()),
+    ]
 }
 
 #[cfg(test)]

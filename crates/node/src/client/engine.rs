@@ -189,7 +189,7 @@ impl<T> Client<T> {
             }
             ToClient::SettledAsked(worker) => {
                 let settled = self.casts.settled();
-                self.post([FromClient::Settled { worker, settled }]);
+                self.post([FromClient::SettledTold { worker, settled }]);
                 return;
             }
             ToClient::Call(call) => Item::Call(call),

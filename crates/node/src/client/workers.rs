@@ -12,7 +12,7 @@ use treadle_types::WorkerId;
 
 use super::fetch::Item;
 use crate::message::Data;
-use crate::wire::encode_data;
+use crate::wire::{data, decode_data, encode_data};
 
 /// Something to do with a worker.
 #[derive(Debug)]
@@ -172,12 +172,12 @@ impl Workers {
                 Job::Get { item, object } if connection.has_window() => {
                     let request = self.next_request;
                     self.next_request += 1;
-                    let get = Data::Get {
+                    let worker = worker.0;
+                    requests.push(encode_data(&data::Get {
                         request,
                         worker,
                         object,
-                    };
-                    requests.push(encode_data(&get).into());
+                    }));
                     connection.asked(request, item);
                 }
                 job @ Job::Get { .. } => {
@@ -185,11 +185,12 @@ impl Workers {
                     break;
                 }
                 Job::Bring(load) => {
-                    let mut head = load.object.to_le_bytes().to_vec();
-                    head.extend_from_slice(&load.kind.to_le_bytes());
-                    head.extend_from_slice(&worker.0.to_le_bytes());
                     let mut frames = Vec::with_capacity(1 + load.frames.len());
-                    frames.push(Bytes::from(head));
+                    frames.push(encode_data(&data::Put {
+                        object: load.object,
+                        kind: load.kind,
+                        worker: worker.0,
+                    }));
                     frames.extend(load.frames);
                     match connection.peer.send(Data::PUT, &frames) {
                         Ok(sending) => {
@@ -356,31 +357,28 @@ fn answered(
         return None;
     }
     let head = received.frames.remove(0);
-    let (number, rest) = head.as_slice().split_first_chunk::<8>()?;
-    let number = u64::from_le_bytes(*number);
-    let reason = || String::from_utf8_lossy(rest).into_owned();
+    let head = head.as_slice();
     match received.kind {
         Data::VALUE => {
-            let item = connection.answered(number)?;
-            received.kind = u32::from_le_bytes(rest.try_into().ok()?);
+            let data::Value { request, kind } = decode_data(head).ok()?;
+            let item = connection.answered(request)?;
+            received.kind = kind;
             news.values.push((item, received));
         }
         Data::NO_VALUE => {
-            let item = connection.answered(number)?;
-            news.misses.push((item, worker, reason()));
+            let data::NoValue { request, reason } = decode_data(head).ok()?;
+            let item = connection.answered(request)?;
+            news.misses.push((item, worker, reason));
         }
         Data::UNSERIALISABLE => {
-            let item = connection.answered(number)?;
-            let error = Bytes::copy_from_slice(rest);
+            let data::Unserialisable { request, error } = decode_data(head).ok()?;
+            let item = connection.answered(request)?;
             news.unserialisable.push((item, error));
         }
         Data::TAKEN => {
-            let (name, _) = brought.remove(&number)?;
-            let outcome = if rest.is_empty() {
-                Ok(())
-            } else {
-                Err(reason())
-            };
+            let data::Taken { object, refused } = decode_data(head).ok()?;
+            let (name, _) = brought.remove(&object)?;
+            let outcome = refused.map_or(Ok(()), Err);
             news.deliveries.push(Delivery { name, outcome });
         }
         _ => return None,

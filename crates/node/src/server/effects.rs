@@ -15,7 +15,7 @@ use super::keys::NO_DEFINITIONS;
 use super::nodes::Node;
 use crate::log;
 use crate::message::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
-use crate::wire::Finished;
+use crate::wire::Notice as Row;
 
 /// In whose name clients want what shall run even if they do not wait for it.
 const FIRE_AND_FORGET: &str = "fire-and-forget";
@@ -108,7 +108,7 @@ impl Hub {
             Command::Retract(_) | Command::Cancel(_) | Command::Release(_) => {}
         }
         if let Some(node) = self.workers.get_mut(worker) {
-            node.link.out().push_command(command);
+            node.link.out().push_row(command);
             let release = matches!(command, Command::Release(_));
             node.only_releases = release && (node.only_releases || !node.dirty);
             if !std::mem::replace(&mut node.dirty, true) {
@@ -239,14 +239,14 @@ impl Hub {
                 let (Some(object), Some(node)) = (object, self.clients.get_mut(client)) else {
                     return;
                 };
-                let finished = Finished {
-                    nbytes: *nbytes,
-                    inline: inline.as_ref(),
+                node.link.out().push_row(Row::Finished {
+                    id: &id,
+                    nbytes,
+                    inline,
                     class,
-                    holder: *holder,
-                    object,
-                };
-                node.link.out().push_finished(id, &finished);
+                    holder,
+                    object: &object.to_u64(),
+                });
                 if !std::mem::replace(&mut node.dirty, true) {
                     self.dirty.push(Node::Client(client));
                 }
@@ -352,7 +352,7 @@ impl Hub {
                 node.defined.remove(*place);
             }
             if had_any {
-                self.tell_worker(worker, &ToWorker::Undefine(client));
+                self.tell_worker(worker, &ToWorker::ForgetClient(client));
             }
         }
     }

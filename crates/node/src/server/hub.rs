@@ -294,7 +294,7 @@ impl Hub {
                 FromWorker::Drain => self.feed_own(Event::Drain(worker)),
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
                 FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
-                FromWorker::Goodbye { cause, log } => {
+                FromWorker::Leaving { cause, log } => {
                     if let Some(node) = self.workers.get_mut(worker) {
                         node.goodbye = Some((cause, log));
                     }
@@ -467,7 +467,9 @@ impl Hub {
                 self.feed(Event::Retry { client, tasks })?;
             }
             FromClient::Members => self.tell_members(client),
-            FromClient::Settled { worker, settled } => self.tell_settled(client, worker, settled),
+            FromClient::SettledTold { worker, settled } => {
+                self.tell_settled(client, worker, settled)
+            }
             FromClient::Call(call) => self.call(Node::Client(client), call),
             FromClient::Answer(answer) => self.answered(Node::Client(client), answer),
             FromClient::Goodbye => {

@@ -1,28 +1,26 @@
 //! Columns: one field of many messages, as bytes.
 
 use bytes::Bytes;
+use treadle_types::varint::{self, VarintError};
 
 use super::WireError;
+use super::keep::{Keeper, Kept};
+
+/// The most entries of a list in one message: keys, tasks, inputs, or others. What a client wants to
+/// say about more of them takes several messages.
+pub const MOST: u64 = 1 << 20;
 
 /// A column that is being written.
 #[derive(Debug, Default)]
-pub(super) struct Column {
+pub struct Column {
     bytes: Vec<u8>,
     last: u64,
 }
 
 impl Column {
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     #[inline]
-    pub(super) fn put(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
+    pub(super) fn put(&mut self, value: u64) {
+        varint::put(value, &mut self.bytes);
     }
 
     /// Writes the difference from the entry before.
@@ -30,7 +28,7 @@ impl Column {
     pub(super) fn put_delta(&mut self, value: u64) {
         let difference = value.wrapping_sub(self.last) as i64;
         self.last = value;
-        self.put((difference << 1 ^ difference >> 63) as u64);
+        self.put(varint::zigzag(difference));
     }
 
     #[inline]
@@ -38,21 +36,29 @@ impl Column {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Empties it. Keeps as much memory as the next packet is likely to need, if that is little.
-    pub(super) fn clear(&mut self) {
-        const KEPT: usize = 512;
-        self.last = 0;
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT);
+    /// Writes bytes unless they are those before; returns whether it did.
+    #[inline]
+    pub(super) fn put_new_bytes(&mut self, bytes: &[u8]) -> bool {
+        let before = &self.bytes[self.last as usize..];
+        if before == bytes {
+            return false;
+        }
+        self.last = self.bytes.len() as u64;
+        self.put_bytes(bytes);
+        true
     }
 
-    /// Appends it as a field of a message, unless it is empty, and empties it.
+    /// Appends it as a field of a message, unless it is empty, and empties it. Keeps as much memory
+    /// as the next packet is likely to need, if that is little.
     pub(super) fn write(&mut self, field: u32, into: &mut Vec<u8>) {
+        const KEPT: usize = 512;
         if !self.bytes.is_empty() {
             head(field, self.bytes.len(), into);
             into.extend_from_slice(&self.bytes);
         }
-        self.clear();
+        self.last = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
     }
 
     /// How long the field is.
@@ -96,15 +102,12 @@ impl Cells {
         }
     }
 
-    pub(super) fn remaining(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
     /// What was not read yet.
+    #[inline]
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
@@ -116,6 +119,15 @@ impl Cells {
 
     pub(super) fn short(&self) -> WireError {
         WireError::Short { column: self.name }
+    }
+
+    /// An entry has no meaning.
+    #[cold]
+    pub(super) fn range(&self, value: u64) -> WireError {
+        WireError::Range {
+            column: self.name,
+            value,
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -133,117 +145,166 @@ impl Cells {
 
     #[inline]
     pub(super) fn get(&mut self) -> Result<u64, WireError> {
-        match self.bytes[self.at..] {
-            [byte, ..] if byte < 0x80 => {
+        match self.bytes.get(self.at) {
+            // Most are small. The general way costs a call.
+            Some(&byte) if byte < 0x80 => {
                 self.at += 1;
-                Ok(u64::from(byte))
-            }
-            [first, second, ..] if second < 0x80 && second > 0 => {
-                self.at += 2;
-                Ok(u64::from(first & 0x7f) | u64::from(second) << 7)
+                Ok(byte.into())
             }
             _ => self.get_long(),
         }
     }
 
+    #[inline(never)]
     fn get_long(&mut self) -> Result<u64, WireError> {
-        let column = self.name;
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = *self.bytes.get(self.at).ok_or(WireError::Short { column })?;
-            self.at += 1;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                let overlong = byte == 0 && shift > 0;
-                let overflow = shift == 63 && byte > 1;
-                return if overlong || overflow {
-                    Err(WireError::Integer { column })
-                } else {
-                    Ok(value)
-                };
+        match varint::get(self.rest()) {
+            Ok((value, length)) => {
+                self.at += length;
+                Ok(value)
             }
+            Err(VarintError::Truncated) => Err(self.short()),
+            Err(VarintError::Malformed) => Err(WireError::Integer { column: self.name }),
         }
-        Err(WireError::Integer { column })
-    }
-
-    fn small<T: TryFrom<u64>>(&self, value: u64) -> Result<T, WireError> {
-        let column = self.name;
-        T::try_from(value).map_err(|_| WireError::Range { column, value })
-    }
-
-    #[inline]
-    pub(super) fn get_u32(&mut self) -> Result<u32, WireError> {
-        let value = self.get()?;
-        self.small(value)
-    }
-
-    #[inline]
-    pub(super) fn get_u16(&mut self) -> Result<u16, WireError> {
-        let value = self.get()?;
-        self.small(value)
     }
 
     #[inline]
     pub(super) fn get_delta(&mut self) -> Result<u64, WireError> {
-        let code = self.get()?;
-        let difference = (code >> 1) as i64 ^ -((code & 1) as i64);
+        let difference = varint::unzigzag(self.get()?);
         self.last = self.last.wrapping_add(difference as u64);
         Ok(self.last)
-    }
-
-    #[inline]
-    pub(super) fn get_delta_u32(&mut self) -> Result<u32, WireError> {
-        let value = self.get_delta()?;
-        self.small(value)
-    }
-
-    /// Flags of which only `known` may be set.
-    #[inline]
-    pub(super) fn get_flags(&mut self, known: u64) -> Result<u64, WireError> {
-        let value = self.get()?;
-        if value & !known != 0 {
-            let column = self.name;
-            return Err(WireError::Range { column, value });
-        }
-        Ok(value)
-    }
-
-    /// A count of things that take at least a byte each in `column`, so that it can be trusted for
-    /// an allocation.
-    #[inline]
-    pub(super) fn get_count(&mut self, column: &Cells) -> Result<usize, WireError> {
-        let count = self.get()?;
-        if count > column.remaining() as u64 {
-            return Err(WireError::Short {
-                column: column.name,
-            });
-        }
-        Ok(count as usize)
-    }
-
-    /// The next so many bytes, as a view.
-    #[inline]
-    pub(super) fn slice(&mut self, length: u64) -> Result<Bytes, WireError> {
-        if length > self.remaining() as u64 {
-            return Err(WireError::Short { column: self.name });
-        }
-        let start = self.at;
-        self.at += length as usize;
-        Ok(if length == 0 {
-            Bytes::new()
-        } else {
-            self.bytes.slice(start..self.at)
-        })
     }
 
     /// The next so many bytes.
     #[inline]
     pub(super) fn take(&mut self, length: u64) -> Result<&[u8], WireError> {
-        if length > self.remaining() as u64 {
-            return Err(WireError::Short { column: self.name });
+        if length > self.rest().len() as u64 {
+            return Err(self.short());
         }
         let start = self.at;
         self.at += length as usize;
         Ok(&self.bytes[start..self.at])
     }
+
+    /// The next so many bytes, as a view.
+    #[inline]
+    pub(super) fn slice(&mut self, length: u64) -> Result<Bytes, WireError> {
+        let start = self.at;
+        let is_empty = self.take(length)?.is_empty();
+        Ok(if is_empty {
+            Bytes::new()
+        } else {
+            self.bytes.slice(start..self.at)
+        })
+    }
 }
+
+/// A column of its own.
+pub(super) fn put_all<T>(values: &[T], put: impl Fn(&mut Column, &T)) -> Bytes {
+    let mut column = Column::default();
+    for value in values {
+        put(&mut column, value);
+    }
+    column.into_bytes()
+}
+
+/// The entries of a column, to its end.
+pub(super) fn get_all<T>(
+    bytes: Bytes,
+    mut get: impl FnMut(&mut Cells) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    // Never less than a byte an entry, and mostly little more.
+    let mut values = Vec::with_capacity(bytes.len().min(MOST as usize));
+    let mut column = Cells::new("", bytes);
+    while !column.is_done() {
+        values.push(get(&mut column)?);
+        at_most("", values.len() as u64, MOST)?;
+    }
+    Ok(values)
+}
+
+/// Refuses more entries than there may be.
+pub(super) fn at_most(what: &'static str, count: u64, most: u64) -> Result<(), WireError> {
+    if count > most {
+        return Err(WireError::TooMany { what, count, most });
+    }
+    Ok(())
+}
+
+/// Columns that are written, in the order of their fields.
+pub trait Columns: Default {
+    fn each(&mut self, act: &mut impl FnMut(&mut Column));
+}
+
+impl Columns for Column {
+    fn each(&mut self, act: &mut impl FnMut(&mut Column)) {
+        act(self);
+    }
+}
+
+/// Columns that are read.
+pub trait Rows: Sized {
+    /// From names and bytes in the order of the fields.
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self;
+
+    /// Refuses what is left over.
+    fn end(&self) -> Result<(), WireError>;
+}
+
+impl Rows for Cells {
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Keeper) -> Self {
+        let (name, bytes) = columns.next().unwrap_or_default();
+        Self::new(name, bytes)
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        self.end()
+    }
+}
+
+impl Rows for Kept {
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self {
+        keeper.column(Rows::new(columns, keeper))
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        self.end()
+    }
+}
+
+/// No column: what a codec remembers.
+impl Rows for Bytes {
+    fn new(_: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Keeper) -> Self {
+        Self::new()
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        Ok(())
+    }
+}
+
+macro_rules! tuples {
+    ($(($($part:ident)*))*) => {$(
+        #[allow(non_snake_case)]
+        impl<$($part: Columns),*> Columns for ($($part,)*) {
+            fn each(&mut self, act: &mut impl FnMut(&mut Column)) {
+                let ($($part,)*) = self;
+                $($part.each(act);)*
+            }
+        }
+
+        #[allow(non_snake_case)]
+        impl<$($part: Rows),*> Rows for ($($part,)*) {
+            fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self {
+                ($($part::new(columns, keeper),)*)
+            }
+
+            fn end(&self) -> Result<(), WireError> {
+                let ($($part,)*) = self;
+                $($part.end()?;)*
+                Ok(())
+            }
+        }
+    )*};
+}
+
+tuples! { (A B) (A B C) }

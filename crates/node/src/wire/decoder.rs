@@ -5,8 +5,8 @@ use prost::Message as _;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use treadle_net::SMALL;
 
-use super::direction::{Message, Part};
-use super::family::Rows;
+use super::column::Rows;
+use super::direction::Message;
 use super::keep::Keeper;
 use super::{WireError, proto};
 
@@ -15,12 +15,17 @@ use super::{WireError, proto};
 /// Nothing is allocated by what a packet says about itself: sections are read one at a time, counts
 /// are compared with the bytes that are there, and a packet that is not small holds one message. After
 /// an error come no more messages; those that came before it are whole.
-#[derive(Debug)]
 pub struct Decoder<M: Message> {
     packet: usize,
     rest: Bytes,
     rows: Option<M::Rows>,
     messages: usize,
+}
+
+impl<M: Message> std::fmt::Debug for Decoder<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Decoder({} of {} bytes)", self.rest.len(), self.packet)
+    }
 }
 
 impl<M: Message> Decoder<M> {
@@ -38,8 +43,8 @@ impl<M: Message> Decoder<M> {
     fn step(&mut self) -> Result<Option<M>, WireError> {
         loop {
             if let Some(rows) = &mut self.rows {
-                if let Some(row) = rows.next()? {
-                    return self.count(M::row(row)).map(Some);
+                if let Some(message) = M::get(rows)? {
+                    return self.count(message).map(Some);
                 }
                 rows.end()?;
                 self.rows = None;
@@ -47,9 +52,10 @@ impl<M: Message> Decoder<M> {
             if !self.rest.has_remaining() {
                 return Ok(None);
             }
-            match M::get(self.section()?, Keeper::new(self.packet))? {
-                Part::Rows(rows) => self.rows = Some(rows),
-                Part::One(message) => return self.count(message).map(Some),
+            let keeper = Keeper::new(self.packet);
+            match M::rows(self.section()?, keeper) {
+                Ok(rows) => self.rows = Some(rows),
+                Err(section) => return self.count(M::of_wire(section, keeper)?).map(Some),
             }
         }
     }

@@ -1,48 +1,55 @@
-//! Which messages go in which direction, and how.
+//! Which messages go in which direction.
 
-use treadle_types::{ClientId, Command, Report, WorkerId};
+use treadle_types::{Command, Report};
 
-use super::batch::{self, get_deltas, put_deltas};
-use super::commands::{CommandRows, Commands};
-use super::family::{Family, Rows};
+use super::WireError;
+use super::column::{Columns, Rows};
 use super::keep::Keeper;
-use super::notices::{NoticeRows, Notices};
-use super::releases::{ReleaseRows, Releases};
-use super::reports::{ReportRows, Reports};
-use super::{WireError, cold};
+use super::proto;
+use super::proto::section::Section;
+use super::rows::{
+    CommandColumns, CommandRows, Notice, NoticeColumns, NoticeRows, ReleaseColumns, ReleaseRows,
+    ReportColumns, ReportRows,
+};
+use super::schema::{Wire, field, wire_enum};
 use crate::message::{FromClient, FromWorker, Standing, ToClient, ToWorker};
-use crate::wire::proto::{self, section::Section};
 
 /// Entries of a list that go into one message: long lists that mean the same in pieces are split.
 const LIST: usize = 8192;
 
 /// A message of one direction: [`ToWorker`], [`FromWorker`], [`ToClient`] or [`FromClient`].
-pub trait Message: Sized + Clone {
+pub trait Message: Wire<Section> + Clone {
     /// What is said so often that it goes in columns.
     #[doc(hidden)]
-    type Columns: Family + std::fmt::Debug;
+    type Row<'a>: Copy
+    where
+        Self: 'a;
     #[doc(hidden)]
-    type Rows: Rows + std::fmt::Debug;
+    type Columns: Columns;
+    #[doc(hidden)]
+    type Rows: Rows;
+    /// The field of the columns in a section.
+    #[doc(hidden)]
+    const COLUMNS: u32;
 
-    /// An upper bound of its length, in bytes.
+    /// The message as a row of the columns; `None`: it is a section of its own.
     #[doc(hidden)]
-    fn cost(&self) -> usize;
-
-    /// Appends it to the columns; `false`: it is not one of those.
+    fn row(&self) -> Option<Self::Row<'_>>;
+    /// An upper bound of what a row adds, in bytes.
     #[doc(hidden)]
-    fn put(&self, columns: &mut Self::Columns) -> bool;
-
-    /// As a section of its own, where it is not in columns.
+    fn cost(row: Self::Row<'_>) -> usize;
     #[doc(hidden)]
-    fn section(&self) -> Section;
-
-    /// The inverse of both.
+    fn put(columns: &mut Self::Columns, row: Self::Row<'_>);
+    /// The columns of a section; otherwise the section.
     #[doc(hidden)]
-    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError>;
-
-    /// A row of the columns.
+    #[allow(
+        clippy::result_large_err,
+        reason = "a section that is not columns is no error"
+    )]
+    fn rows(section: Section, keeper: Keeper) -> Result<Self::Rows, Section>;
+    /// The next row.
     #[doc(hidden)]
-    fn row(row: <Self::Rows as Rows>::Message) -> Self;
+    fn get(rows: &mut Self::Rows) -> Result<Option<Self>, WireError>;
 
     /// Several messages that mean the same, where it is long and that is possible.
     #[doc(hidden)]
@@ -51,351 +58,182 @@ pub trait Message: Sized + Clone {
     }
 }
 
-/// What a section holds.
-#[doc(hidden)]
-#[derive(Debug)]
-pub enum Part<M: Message> {
-    Rows(M::Rows),
-    One(M),
-}
+/// Declares a direction: its columns, how a message is a row, and a row a message; and the names of
+/// the columns in the schema.
+macro_rules! direction {
+    ($own:ident, $columns:ident, $rows:ident, $row:ty;
+     $section:ident = $number:literal { $($name:ident),* $(,)? }
+     $message:ident => $as_row:expr, $found:ident => $of_row:expr;
+     $($more:item)*) => {
+        impl Message for $own {
+            type Row<'a> = $row;
+            type Columns = $columns;
+            type Rows = $rows;
+            const COLUMNS: u32 = $number;
 
-fn foreign<M: Message>(section: &Section) -> Result<Part<M>, WireError> {
-    Err(WireError::Direction(cold::name(section)))
-}
-
-impl Message for ToWorker {
-    type Columns = Commands;
-    type Rows = CommandRows;
-
-    fn cost(&self) -> usize {
-        match self {
-            Self::Command(command) => Commands::cost(command),
-            Self::Define(definition) => cold::definition_cost(definition),
-            Self::Peer { address, .. } => cold::cost(&[address.len()]),
-            Self::Undefine(_) | Self::SessionOver(_) | Self::PeerLost(_) => cold::cost(&[]),
-            Self::Settled { settled, .. } => cold::settled_cost(settled),
-            Self::Withdraw { numbers, .. } => cold::cost(&[5 * numbers.len()]),
-            Self::Call(call) => cold::call_cost(call),
-            Self::Answer(answer) => cold::answer_cost(answer),
-            Self::Leave(reason) => cold::cost(&[reason.len()]),
-        }
-    }
-
-    fn put(&self, columns: &mut Commands) -> bool {
-        if let Self::Command(command) = self {
-            columns.push(command);
-            true
-        } else {
-            false
-        }
-    }
-
-    fn section(&self) -> Section {
-        match self {
-            Self::Command(_) => unreachable!("commands are columns"),
-            Self::Define(definition) => cold::put_definition(definition),
-            Self::Undefine(client) => cold::put_undefine(*client),
-            Self::SessionOver(client) => Section::SessionOver(proto::Client { client: client.0 }),
-            Self::Settled { client, settled } => {
-                Section::Settled(cold::put_settled(client.0, settled))
+            #[inline]
+            fn row(&self) -> Option<Self::Row<'_>> {
+                let $message = self;
+                $as_row
             }
-            Self::Withdraw { client, numbers } => Section::Withdraw(proto::Withdrawn {
-                client: client.0,
-                numbers: put_deltas(numbers),
-            }),
-            Self::Peer { worker, address } => cold::put_peer(*worker, address),
-            Self::PeerLost(worker) => cold::put_peer_lost(*worker),
-            Self::Call(call) => cold::put_call(call),
-            Self::Answer(answer) => cold::put_answer(answer),
-            Self::Leave(reason) => cold::put_leave(reason),
+
+            #[inline]
+            fn cost(row: Self::Row<'_>) -> usize {
+                $columns::cost(row)
+            }
+
+            #[inline]
+            fn put(columns: &mut $columns, row: Self::Row<'_>) {
+                columns.put(row);
+            }
+
+            fn rows(section: Section, keeper: Keeper) -> Result<$rows, Section> {
+                let Section::$section(columns) = section else {
+                    return Err(section);
+                };
+                let columns = [$((stringify!($name), columns.$name)),*];
+                Ok(Rows::new(&mut columns.into_iter(), keeper))
+            }
+
+            #[inline]
+            fn get(rows: &mut $rows) -> Result<Option<Self>, WireError> {
+                if rows.kinds.is_done() {
+                    return Ok(None);
+                }
+                let $found = rows.get()?;
+                Ok(Some($of_row))
+            }
+
+            $($more)*
         }
-    }
+    };
+}
 
-    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
-        Ok(Part::One(match section {
-            Section::Commands(commands) => return Ok(Part::Rows(CommandRows::new(commands))),
-            Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
-            Section::Undefine(section) => Self::Undefine(ClientId(section.client)),
-            Section::SessionOver(section) => Self::SessionOver(ClientId(section.client)),
-            Section::Settled(section) => Self::Settled {
-                client: ClientId(section.node),
-                settled: cold::get_settled(&section)?,
-            },
-            Section::Withdraw(section) => Self::Withdraw {
-                client: ClientId(section.client),
-                numbers: get_deltas("numbers", section.numbers)?,
-            },
-            Section::Peer(section) => Self::Peer {
-                worker: WorkerId(section.worker),
-                address: section.address,
-            },
-            Section::PeerLost(section) => Self::PeerLost(WorkerId(section.worker)),
-            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
-            Section::Leave(section) => Self::Leave(section.reason),
-            other => return foreign(&other),
-        }))
+direction! {
+    ToWorker, CommandColumns, CommandRows, &'a Command;
+    Commands = 1 {
+        kinds, tasks, attempts, users, submissions, ranks, clients, keep, actor, recipe_lengths,
+        recipes, input_counts, input_tasks, input_attempts, input_nbytes, places, inline_lengths,
+        inlines, input_holder_counts, input_holders, nbytes, holder_counts, holders,
     }
+    message => match message {
+        Self::Command(command) => Some(command),
+        _ => None,
+    },
+    command => Self::Command(command);
+}
 
-    #[inline]
-    fn row(row: Command) -> Self {
-        Self::Command(row)
+wire_enum! {
+    ToWorker => Section {
+        values {
+            Define, ForgetClient, SessionOver, PeerLost, Call, Answer, Leave,
+        }
+        structs {
+            Settled: proto::Settled { client, settled },
+            Withdraw: proto::Withdraw { client, numbers },
+            Peer: proto::Peer { worker, address },
+        }
+        to { Self::Command(_) => unreachable!("commands are in columns") }
+        from(_keeper) { other => return Err(foreign(&other)) }
     }
 }
 
-impl Message for FromWorker {
-    type Columns = Reports;
-    type Rows = ReportRows;
+direction! {
+    FromWorker, ReportColumns, ReportRows, &'a Report;
+    Reports = 2 {
+        kinds, tasks, attempts, durations, nbytes, kept, inline_lengths, inlines, class_lengths,
+        classes, error_lengths, errors, input_tasks, input_attempts, tried_counts, tried,
+    }
+    message => match message {
+        Self::Report(Report::Health { .. }) => None,
+        Self::Report(report) => Some(report),
+        _ => None,
+    },
+    report => Self::Report(report);
+}
 
-    fn cost(&self) -> usize {
-        match self {
-            Self::Report(report) => Reports::cost(report).max(cold::cost(&[])),
-            Self::AskSettled(_) | Self::Drain => cold::cost(&[]),
-            Self::Call(call) => cold::call_cost(call),
-            Self::Answer(answer) => cold::answer_cost(answer),
-            Self::Goodbye { cause, log } => cold::goodbye_cost(cause, log),
+wire_enum! {
+    FromWorker => Section {
+        units { Drain }
+        values { AskSettled, Call, Answer }
+        structs { Leaving: proto::Leaving { cause, log } }
+        to {
+            &Self::Report(Report::Health { managed, process, spilled, paused }) => {
+                Section::Health(proto::Health { managed, process, spilled, paused })
+            },
+            Self::Report(_) => unreachable!("other reports are in columns"),
         }
-    }
-
-    fn put(&self, columns: &mut Reports) -> bool {
-        if let Self::Report(report) = self {
-            columns.push(report)
-        } else {
-            false
+        from(_keeper) {
+            Section::Health(proto::Health { managed, process, spilled, paused }) => {
+                Self::Report(Report::Health { managed, process, spilled, paused })
+            },
+            other => return Err(foreign(&other)),
         }
-    }
-
-    fn section(&self) -> Section {
-        match self {
-            Self::Report(report) => cold::put_health(report),
-            Self::AskSettled(client) => Section::AskSettled(proto::Client { client: client.0 }),
-            Self::Drain => Section::Drain(proto::Nothing {}),
-            Self::Call(call) => cold::put_call(call),
-            Self::Answer(answer) => cold::put_answer(answer),
-            Self::Goodbye { cause, log } => cold::put_goodbye(cause, log),
-        }
-    }
-
-    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
-        Ok(Part::One(match section {
-            Section::Reports(reports) => {
-                return Ok(Part::Rows(ReportRows::new(reports, keeper)));
-            }
-            Section::Health(section) => Self::Report(cold::get_health(&section)),
-            Section::AskSettled(section) => Self::AskSettled(ClientId(section.client)),
-            Section::Drain(_) => Self::Drain,
-            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
-            Section::Goodbye(section) => cold::get_goodbye(section)?,
-            other => return foreign(&other),
-        }))
-    }
-
-    #[inline]
-    fn row(row: Report) -> Self {
-        Self::Report(row)
     }
 }
 
-impl Message for ToClient {
-    type Columns = Notices;
-    type Rows = NoticeRows;
-
-    fn cost(&self) -> usize {
-        match self {
-            Self::Notice { standing, .. } => match standing {
-                Standing::Failed(failed) => cold::failed_cost(failed),
-                Standing::Cancelled(reason) => cold::cost(&[reason.len()]),
-                other => Notices::cost(other),
-            },
-            Self::Place { workers, .. } => cold::cost(&[20 * workers.ranges().len()]),
-            Self::Peer { address, .. } => cold::cost(&[address.len()]),
-            Self::PeerLost(_) | Self::SettledAsked(_) | Self::Restarted => cold::cost(&[]),
-            Self::Joined(members) => cold::cost(&[members.iter().map(cold::member_cost).sum()]),
-            Self::Left { cause, .. } => cold::cause_cost(cause),
-            Self::Bring(ids) | Self::Unkeep(ids) | Self::Unused(ids) => {
-                cold::cost(&[5 * ids.len()])
+direction! {
+    ToClient, NoticeColumns, NoticeRows, Notice<'a>;
+    Notices = 3 {
+        kinds, ids, nbytes, inline_lengths, inlines, class_lengths, classes, holders, tasks,
+        attempts,
+    }
+    message => match message {
+        Self::Notice { id, standing } => match standing {
+            Standing::Finished { nbytes, inline, class, holder, object } => {
+                Some(Notice::Finished { id, nbytes, inline, class, holder, object })
             }
-            Self::Call(call) => cold::call_cost(call),
-            Self::Answer(answer) => cold::answer_cost(answer),
-            Self::Stuck { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
-        }
-    }
+            Standing::Pending => Some(Notice::Pending(id)),
+            Standing::Unknown => Some(Notice::Unknown(id)),
+            Standing::Failed(_) | Standing::Cancelled(_) => None,
+        },
+        _ => None,
+    },
+    notice => notice;
+}
 
-    fn put(&self, columns: &mut Notices) -> bool {
-        if let Self::Notice { id, standing } = self {
-            columns.push(*id, standing)
-        } else {
-            false
+wire_enum! {
+    ToClient => Section {
+        units { Restarted }
+        values {
+            PeerLost, Joined, SettledAsked, Call, Answer, Bring, Unkeep, Unused,
         }
-    }
-
-    fn section(&self) -> Section {
-        match self {
-            Self::Notice { id, standing } => match standing {
-                Standing::Failed(failed) => cold::put_failed(*id, failed),
-                Standing::Cancelled(reason) => cold::put_cancelled(*id, reason),
-                _ => unreachable!("the others are columns"),
+        structs {
+            Place: proto::Place { id, object, workers },
+            Peer: proto::Peer { worker, address },
+            Left: proto::Left { worker, cause },
+            Stuck: proto::Stuck { keys, reason },
+        }
+        to {
+            Self::Notice { id, standing: Standing::Failed(failed) } => {
+                Section::Failed(proto::FailedTask { id: *id, failed: Some(failed.to_wire()) })
             },
-            Self::Place {
-                id,
-                object,
-                workers,
-            } => cold::put_place(*id, *object, workers),
-            Self::Peer { worker, address } => cold::put_peer(*worker, address),
-            Self::PeerLost(worker) => cold::put_peer_lost(*worker),
-            Self::Joined(members) => cold::put_joined(members),
-            Self::Left { worker, cause } => cold::put_left(*worker, cause),
-            Self::SettledAsked(worker) => Section::SettledAsked(proto::Worker { worker: worker.0 }),
-            Self::Call(call) => cold::put_call(call),
-            Self::Answer(answer) => cold::put_answer(answer),
-            Self::Stuck { keys, reason } => cold::put_stuck(keys, *reason),
-            Self::Bring(ids) => Section::Bring(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Unkeep(ids) => Section::Unkeep(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Unused(ids) => Section::Unused(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Restarted => Section::Restarted(proto::Nothing {}),
-        }
-    }
-
-    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
-        Ok(Part::One(match section {
-            Section::Notices(notices) => {
-                return Ok(Part::Rows(NoticeRows::new(notices, keeper)));
-            }
-            Section::Failed(section) => cold::get_failed(section, keeper)?,
-            Section::Cancelled(section) => cold::get_cancelled(section, keeper),
-            Section::Place(section) => cold::get_place(section)?,
-            Section::Peer(section) => Self::Peer {
-                worker: WorkerId(section.worker),
-                address: section.address,
+            Self::Notice { id, standing: Standing::Cancelled(reason) } => {
+                Section::Cancelled(proto::CancelledTask { id: *id, reason: reason.clone() })
             },
-            Section::PeerLost(section) => Self::PeerLost(WorkerId(section.worker)),
-            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
-            Section::Joined(section) => cold::get_joined(section),
-            Section::Left(section) => cold::get_left(section)?,
-            Section::SettledAsked(section) => Self::SettledAsked(WorkerId(section.worker)),
-            Section::Stuck(section) => cold::get_stuck(section, keeper)?,
-            Section::Bring(section) => Self::Bring(get_deltas("ids", section.ids)?),
-            Section::Unkeep(section) => Self::Unkeep(get_deltas("ids", section.ids)?),
-            Section::Unused(section) => Self::Unused(get_deltas("ids", section.ids)?),
-            Section::Restarted(_) => Self::Restarted,
-            other => return foreign(&other),
-        }))
-    }
-
-    #[inline]
-    fn row((id, standing): (u32, Standing)) -> Self {
-        Self::Notice { id, standing }
+            Self::Notice { .. } => unreachable!("other notices are in columns"),
+        }
+        from(keeper) {
+            Section::Failed(proto::FailedTask { id, failed }) => {
+                let failed = failed.ok_or(WireError::Missing("failure"))?;
+                Self::Notice { id, standing: Standing::Failed(Wire::of_wire(failed, keeper)?) }
+            },
+            Section::Cancelled(proto::CancelledTask { id, reason }) => {
+                Self::Notice { id, standing: Standing::Cancelled(keeper.keep_field(reason)) }
+            },
+            other => return Err(foreign(&other)),
+        }
     }
 }
 
-impl Message for FromClient {
-    type Columns = Releases;
-    type Rows = ReleaseRows;
-
-    fn cost(&self) -> usize {
-        match self {
-            Self::Define(definition) => cold::definition_cost(definition),
-            Self::Submit(batch) => batch::cost(batch),
-            Self::Put {
-                key,
-                inline,
-                class,
-                workers,
-                ..
-            } => cold::cost(&[
-                key.len(),
-                inline.as_ref().map_or(0, bytes::Bytes::len),
-                class.len(),
-                workers.iter().map(|name| name.len() + 6).sum(),
-            ]),
-            Self::Want { keys, .. } => cold::cost(&[keys.iter().map(|key| key.len() + 5).sum()]),
-            Self::Release(ids) => Releases::cost(ids),
-            Self::Cancel { ids, reason, .. } => cold::cost(&[5 * ids.len(), reason.len()]),
-            Self::Retry(ids) | Self::Unkept(ids) | Self::Undefine(ids) => {
-                cold::cost(&[5 * ids.len()])
-            }
-            Self::Call(call) => cold::call_cost(call),
-            Self::Answer(answer) => cold::answer_cost(answer),
-            Self::Settled { settled, .. } => cold::settled_cost(settled),
-            Self::Members | Self::Goodbye => cold::cost(&[]),
-        }
-    }
-
-    fn put(&self, columns: &mut Releases) -> bool {
-        if let Self::Release(ids) = self {
-            columns.push(ids);
-            true
-        } else {
-            false
-        }
-    }
-
-    fn section(&self) -> Section {
-        match self {
-            Self::Release(_) => unreachable!("releases are columns"),
-            Self::Define(definition) => cold::put_definition(definition),
-            Self::Submit(batch) => Section::Batch(batch::encode(batch)),
-            Self::Put { .. } => cold::put_put(self),
-            Self::Want { first, keys } => cold::put_want(*first, keys),
-            Self::Cancel { ids, force, reason } => Section::Cancel(proto::CancelTasks {
-                ids: put_deltas(ids),
-                force: *force,
-                reason: reason.clone(),
-            }),
-            Self::Retry(ids) => Section::Retry(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Undefine(ids) => Section::GiveUp(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Unkept(ids) => Section::Unkept(proto::Ids {
-                ids: put_deltas(ids),
-            }),
-            Self::Members => Section::Members(proto::Nothing {}),
-            Self::Settled { worker, settled } => {
-                Section::SettledTold(cold::put_settled(worker.0, settled))
-            }
-            Self::Call(call) => cold::put_call(call),
-            Self::Answer(answer) => cold::put_answer(answer),
-            Self::Goodbye => Section::Bye(proto::Nothing {}),
-        }
-    }
-
-    fn get(section: Section, keeper: Keeper) -> Result<Part<Self>, WireError> {
-        Ok(Part::One(match section {
-            Section::Releases(releases) => return Ok(Part::Rows(ReleaseRows::new(releases))),
-            Section::Define(section) => Self::Define(cold::get_definition(section, keeper)),
-            Section::Batch(section) => Self::Submit(batch::decode(section, keeper)?),
-            Section::Put(section) => cold::get_put(section, keeper),
-            Section::Want(section) => cold::get_want(section)?,
-            Section::Cancel(section) => cold::get_cancel(section, keeper)?,
-            Section::Retry(section) => Self::Retry(get_deltas("ids", section.ids)?),
-            Section::GiveUp(section) => Self::Undefine(get_deltas("ids", section.ids)?),
-            Section::Unkept(section) => Self::Unkept(get_deltas("ids", section.ids)?),
-            Section::Call(section) => Self::Call(cold::get_call(section, keeper)),
-            Section::Answer(section) => Self::Answer(cold::get_answer(section, keeper)?),
-            Section::Members(_) => Self::Members,
-            Section::SettledTold(section) => Self::Settled {
-                worker: WorkerId(section.node),
-                settled: cold::get_settled(&section)?,
-            },
-            Section::Bye(_) => Self::Goodbye,
-            other => return foreign(&other),
-        }))
-    }
-
-    #[inline]
-    fn row(row: Vec<u32>) -> Self {
-        Self::Release(row)
-    }
+direction! {
+    FromClient, ReleaseColumns, ReleaseRows, &'a Vec<u32>;
+    Releases = 4 { kinds, counts, ids }
+    message => match message {
+        Self::Release(ids) => Some(ids),
+        _ => None,
+    },
+    ids => Self::Release(ids);
 
     fn split(&self) -> Option<Vec<Self>> {
         let ids = |ids: &Vec<u32>, make: &dyn Fn(Vec<u32>) -> Self| {
@@ -425,4 +263,71 @@ impl Message for FromClient {
             _ => None,
         }
     }
+}
+
+wire_enum! {
+    FromClient => Section {
+        units { Members, Goodbye }
+        values { Define, Submit, Undefine, Unkept, Retry, Call, Answer }
+        structs {
+            Put: proto::Put { id, key, nbytes, inline, class, workers, copies, kept },
+            Want: proto::Want { first, keys },
+            Cancel: proto::Cancel { ids, force, reason },
+            SettledTold: proto::SettledTold { worker, settled },
+        }
+        to { Self::Release(_) => unreachable!("releases are in columns") }
+        from(_keeper) { other => return Err(foreign(&other)) }
+    }
+}
+
+/// A section of another direction, by its name.
+fn foreign(section: &Section) -> WireError {
+    macro_rules! names {
+        ($($name:ident),* $(,)?) => {
+            match section {
+                $(Section::$name(_) => stringify!($name),)*
+            }
+        };
+    }
+    WireError::Direction(names!(
+        Commands,
+        Reports,
+        Notices,
+        Releases,
+        Submit,
+        Put,
+        Want,
+        Cancel,
+        Retry,
+        Define,
+        Undefine,
+        ForgetClient,
+        Peer,
+        PeerLost,
+        Call,
+        Answer,
+        Leave,
+        Leaving,
+        Health,
+        Drain,
+        Goodbye,
+        Failed,
+        Cancelled,
+        Place,
+        Stuck,
+        Restarted,
+        Bring,
+        Unkeep,
+        Unkept,
+        Unused,
+        Withdraw,
+        SessionOver,
+        Members,
+        Joined,
+        Left,
+        AskSettled,
+        SettledAsked,
+        SettledTold,
+        Settled,
+    ))
 }

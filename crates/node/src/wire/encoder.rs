@@ -4,15 +4,9 @@ use std::collections::VecDeque;
 
 use prost::Message as _;
 
-use treadle_types::Command;
-
-use super::column::head;
-use super::commands::Commands;
+use super::column::{Columns, head};
 use super::direction::Message;
-use super::family::Family;
-use super::notices::{Finished, Notices};
 use super::{PACKET, proto};
-use crate::message::{ToClient, ToWorker};
 
 /// The field of [`proto::Packet`].
 const SECTIONS: u32 = 1;
@@ -23,9 +17,10 @@ const SECTION: usize = 128;
 ///
 /// A packet is closed when it is full, or when it is taken. A message that is too large for a small
 /// packet gets one to itself.
-#[derive(Debug)]
 pub struct Encoder<M: Message> {
     columns: M::Columns,
+    /// Whether there is something in them.
+    is_open: bool,
     /// Closed sections of the packet.
     packet: Vec<u8>,
     /// An upper bound of the packet's length.
@@ -34,10 +29,17 @@ pub struct Encoder<M: Message> {
     waiting: usize,
 }
 
+impl<M: Message> std::fmt::Debug for Encoder<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Encoder({} bytes wait)", self.waiting())
+    }
+}
+
 impl<M: Message> Default for Encoder<M> {
     fn default() -> Self {
         Self {
             columns: M::Columns::default(),
+            is_open: false,
             packet: Vec::new(),
             size: 0,
             full: VecDeque::new(),
@@ -58,55 +60,74 @@ impl<M: Message> Encoder<M> {
         }
     }
 
-    /// Makes room for something of that cost, and appends it to the columns; `false`: it is not for
-    /// them.
+    /// Closes the packet, unless it has room for so many bytes more.
     #[inline]
-    fn put(&mut self, cost: usize, put: impl FnOnce(&mut M::Columns) -> bool) -> bool {
+    fn make_room(&mut self, cost: usize) {
         if self.size + cost + SECTION > PACKET && self.size > 0 {
             self.close();
         }
-        let opens = self.columns.is_empty();
-        let is_put = put(&mut self.columns);
-        if is_put {
-            self.size += if opens { cost + SECTION } else { cost };
-            if self.size > PACKET {
-                self.close();
-            }
+    }
+
+    /// Closes the packet if it is full.
+    #[inline]
+    fn filled(&mut self, cost: usize) {
+        self.size += cost;
+        if self.size > PACKET {
+            self.close();
         }
-        is_put
+    }
+
+    /// As [`Encoder::push`] of a message that is this row of the columns.
+    #[inline]
+    pub(crate) fn push_row(&mut self, row: M::Row<'_>) {
+        let mut cost = M::cost(row);
+        self.make_room(cost);
+        M::put(&mut self.columns, row);
+        if !std::mem::replace(&mut self.is_open, true) {
+            cost += SECTION;
+        }
+        self.filled(cost);
     }
 
     fn push_one(&mut self, message: &M) {
-        let cost = message.cost();
-        if !self.put(cost, |columns| message.put(columns)) {
-            self.close_section();
-            let section = proto::Section {
-                section: Some(message.section()),
-            };
-            head(SECTIONS, section.encoded_len(), &mut self.packet);
-            section
-                .encode(&mut self.packet)
-                .expect("a vector has room for it");
-            self.size += cost + SECTION;
-            if self.size > PACKET {
-                self.close();
-            }
+        if let Some(row) = message.row() {
+            return self.push_row(row);
         }
+        let section = proto::Section {
+            section: Some(message.to_wire()),
+        };
+        let length = section.encoded_len();
+        self.make_room(length);
+        self.close_section();
+        head(SECTIONS, length, &mut self.packet);
+        section
+            .encode(&mut self.packet)
+            .expect("a vector has room for it");
+        self.filled(length + SECTION);
     }
 
     fn close_section(&mut self) {
-        if self.columns.is_empty() {
+        if !std::mem::take(&mut self.is_open) {
             return;
         }
-        let written = self.columns.written();
-        let field = M::Columns::FIELD;
+        let (mut field, mut written) = (0, 0);
+        self.columns.each(&mut |column| {
+            field += 1;
+            written += column.written(field);
+        });
+        let field = M::COLUMNS;
         let inner = prost::encoding::key_len(field)
             + prost::encoding::encoded_len_varint(written as u64)
             + written;
-        self.packet.reserve(inner + 8);
-        head(SECTIONS, inner, &mut self.packet);
-        head(field, written, &mut self.packet);
-        self.columns.write(&mut self.packet);
+        let packet = &mut self.packet;
+        packet.reserve(inner + 8);
+        head(SECTIONS, inner, packet);
+        head(field, written, packet);
+        let mut field = 0;
+        self.columns.each(&mut |column| {
+            field += 1;
+            column.write(field, packet);
+        });
     }
 
     fn close(&mut self) {
@@ -120,7 +141,7 @@ impl<M: Message> Encoder<M> {
 
     /// Whether there is nothing to take.
     pub fn is_empty(&self) -> bool {
-        self.full.is_empty() && self.packet.is_empty() && self.columns.is_empty()
+        self.full.is_empty() && self.packet.is_empty() && !self.is_open
     }
 
     /// Bytes that wait to be taken, about.
@@ -136,27 +157,5 @@ impl<M: Message> Encoder<M> {
         let packet = self.full.pop_front()?;
         self.waiting -= packet.len();
         Some(packet)
-    }
-}
-
-impl Encoder<ToWorker> {
-    /// As [`Encoder::push`] of a [`ToWorker::Command`].
-    #[inline]
-    pub(crate) fn push_command(&mut self, command: &Command) {
-        self.put(Commands::cost(command), |columns| {
-            columns.push(command);
-            true
-        });
-    }
-}
-
-impl Encoder<ToClient> {
-    /// As [`Encoder::push`] of a notice that a task has a value.
-    #[inline]
-    pub(crate) fn push_finished(&mut self, id: u32, finished: &Finished<'_>) {
-        self.put(Notices::cost_of(finished), |columns| {
-            columns.push_finished(id, finished);
-            true
-        });
     }
 }

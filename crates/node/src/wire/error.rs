@@ -64,3 +64,22 @@ pub enum WireError {
         ours: u32,
     },
 }
+
+impl WireError {
+    /// Names the column, where that is not known yet.
+    pub(super) fn in_column(mut self, name: &'static str) -> Self {
+        match &mut self {
+            Self::Short { column }
+            | Self::Surplus { column }
+            | Self::Integer { column }
+            | Self::Range { column, .. }
+            | Self::TooMany { what: column, .. }
+                if column.is_empty() =>
+            {
+                *column = name;
+            }
+            _ => {}
+        }
+        self
+    }
+}

@@ -129,7 +129,7 @@ impl Inner {
     pub(super) fn close(&self, reason: &str, cause: Cause, log: String) {
         if !self.is_over() {
             let _ = self.leaving.set(reason.to_owned());
-            self.say(FromWorker::Goodbye { cause, log });
+            self.say(FromWorker::Leaving { cause, log });
             self.scheduler.start_close();
             let deadline = Instant::now() + super::FAREWELL;
             let mut closed = || self.scheduler.is_closed();
@@ -247,7 +247,7 @@ impl Inner {
                 ToWorker::Call(call) if tracing::is_told(&call) => tracing::start(self),
                 ToWorker::Call(call) => host.call(call),
                 ToWorker::Answer(answer) => host.answer(answer),
-                ToWorker::Undefine(client) => host.undefine(client),
+                ToWorker::ForgetClient(client) => host.undefine(client),
                 ToWorker::Withdraw { client, numbers } => host.withdraw(client, &numbers),
                 ToWorker::Leave(reason) => self.end(&reason),
                 // Why, only clients are told, and want to know.
@@ -289,7 +289,7 @@ impl Inner {
                 self.requests.lost(worker);
                 others.push(message);
             }
-            ToWorker::Undefine(client) => {
+            ToWorker::ForgetClient(client) => {
                 lock(&self.definitions).retain(|(whose, _), _| *whose != client);
                 others.push(message);
             }

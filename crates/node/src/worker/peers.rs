@@ -15,7 +15,7 @@ use super::{Inner, tracing};
 use crate::clock;
 use crate::lock;
 use crate::message::Data;
-use crate::wire;
+use crate::wire::{data, decode_data, encode_data};
 
 /// How long a value may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
@@ -189,12 +189,12 @@ impl Fetching {
         {
             let number = self.next_request;
             self.next_request += 1;
-            let get = Data::Get {
+            let get = data::Get {
                 request: number,
-                worker,
+                worker: worker.0,
                 object: object.to_u64(),
             };
-            let frames = [wire::encode_data(&get).into()];
+            let frames = [encode_data(&get)];
             if let Err(error) = connection.peer.send(Data::GET, &frames) {
                 waiting.push_front(object);
                 return self.fail(inner, worker, &error.to_string());
@@ -360,17 +360,22 @@ enum Arrived {
 fn arrived(received: Received, connection: &mut Connection<Asked>) -> Option<(Asked, Arrived)> {
     let mut frames = received.frames.into_iter();
     let head = frames.next()?;
-    let (number, rest) = head.as_slice().split_first_chunk::<8>()?;
-    let asked = connection.answered(u64::from_le_bytes(*number))?;
-    let arrived = match received.kind {
+    let head = head.as_slice();
+    let (request, arrived) = match received.kind {
         Data::VALUE => {
-            let kind = u32::from_le_bytes(rest.try_into().ok()?);
+            let data::Value { request, kind } = decode_data(head).ok()?;
             let parts: Vec<Bytes> = frames.map(treadle_net::Frame::into_bytes).collect();
-            Arrived::Value(Frames::new(kind, parts))
+            (request, Arrived::Value(Frames::new(kind, parts)))
         }
-        Data::UNSERIALISABLE => Arrived::Unserialisable(Bytes::copy_from_slice(rest)),
-        Data::NO_VALUE => Arrived::Nothing(String::from_utf8_lossy(rest).into_owned()),
+        Data::UNSERIALISABLE => {
+            let data::Unserialisable { request, error } = decode_data(head).ok()?;
+            (request, Arrived::Unserialisable(error))
+        }
+        Data::NO_VALUE => {
+            let data::NoValue { request, reason } = decode_data(head).ok()?;
+            (request, Arrived::Nothing(reason))
+        }
         _ => return None,
     };
-    Some((asked, arrived))
+    Some((connection.answered(request)?, arrived))
 }

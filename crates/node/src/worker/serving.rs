@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Signal, Wait};
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
@@ -15,7 +14,7 @@ use super::{Inner, tracing};
 use crate::clock;
 use crate::lock;
 use crate::message::Data;
-use crate::wire;
+use crate::wire::{self, data, encode_data};
 
 /// How long a value that a client brings may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
@@ -156,25 +155,18 @@ impl Visitor {
     }
 
     fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {
-        let frame = received
-            .frames
-            .first()
-            .map_or(&[][..], |frame| frame.as_slice());
-        let Ok(Data::Get {
+        let Some(data::Get {
             request,
             worker,
             object,
-        }) = wire::decode_data(frame)
+        }) = head(received.frames.first())
         else {
             self.peer.start_close();
             return Ok(());
         };
-        let refuse = |reason: String| {
-            let answer = [&request.to_le_bytes()[..], reason.as_bytes()].concat();
-            self.peer.send(Data::NO_VALUE, &[answer.into()]).map(drop)
-        };
-        if worker != inner.id {
-            return refuse(format!("{worker:?} is gone, this is {:?}", inner.id));
+        let refuse = |reason: String| self.say(Data::NO_VALUE, &data::NoValue { request, reason });
+        if worker != inner.id.0 {
+            return refuse(mistaken(worker, inner));
         }
         let object = ObjectId::from_u64(object);
         let began = inner.tracing.is_on().then(clock::monotonic);
@@ -185,10 +177,9 @@ impl Visitor {
         };
         match frames {
             Ok(frames) => {
-                let mut head = request.to_le_bytes().to_vec();
-                head.extend_from_slice(&frames.kind().to_le_bytes());
+                let kind = frames.kind();
                 let mut all = Vec::with_capacity(1 + frames.parts().len());
-                all.push(Bytes::from(head));
+                all.push(encode_data(&data::Value { request, kind }));
                 all.extend_from_slice(frames.parts());
                 let sent = self.peer.send(Data::VALUE, &all).map(drop);
                 if let Some(began) = began {
@@ -203,10 +194,9 @@ impl Visitor {
             }
             Err(error) => match unserialisable(&error) {
                 Some(why) => {
-                    let answer = [&request.to_le_bytes()[..], &why.error].concat();
-                    self.peer
-                        .send(Data::UNSERIALISABLE, &[answer.into()])
-                        .map(drop)
+                    let error = why.error.clone();
+                    let answer = data::Unserialisable { request, error };
+                    self.say(Data::UNSERIALISABLE, &answer)
                 }
                 None => refuse(error.to_string()),
             },
@@ -215,17 +205,17 @@ impl Visitor {
 
     fn put(&self, inner: &Inner, received: Received) -> Result<(), NetError> {
         let mut frames = received.frames.into_iter();
-        let head = frames.next();
-        let head = head.as_ref().map_or(&[][..], |frame| frame.as_slice());
-        let Ok(head) = <[u8; 16]>::try_from(head) else {
+        let Some(data::Put {
+            object: name,
+            kind,
+            worker,
+        }) = head(frames.next().as_ref())
+        else {
             self.peer.start_close();
             return Ok(());
         };
-        let name = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
-        let kind = u32::from_le_bytes(head[8..12].try_into().expect("four bytes"));
-        let worker = u32::from_le_bytes(head[12..].try_into().expect("four bytes"));
         let object = ObjectId::from_u64(name);
-        let outcome = if WorkerId(worker) == inner.id {
+        let outcome = if worker == inner.id.0 {
             let parts = frames.map(treadle_net::Frame::into_bytes).collect();
             let frames = Frames::new(kind, parts);
             let nbytes = frames.nbytes();
@@ -233,19 +223,36 @@ impl Visitor {
             put.map(|()| nbytes)
                 .map_err(|error| error.error.to_string())
         } else {
-            Err(format!(
-                "{:?} is gone, this is {:?}",
-                WorkerId(worker),
-                inner.id
-            ))
+            Err(mistaken(worker, inner))
         };
-        let mut answer = name.to_le_bytes().to_vec();
-        match outcome {
-            Ok(nbytes) => inner.brought(object, nbytes),
-            Err(reason) => answer.extend_from_slice(reason.as_bytes()),
-        }
-        self.peer.send(Data::TAKEN, &[answer.into()]).map(drop)
+        let refused = match outcome {
+            Ok(nbytes) => {
+                inner.brought(object, nbytes);
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        let answer = data::Taken {
+            object: name,
+            refused,
+        };
+        self.say(Data::TAKEN, &answer)
     }
+
+    /// Sends a message without further frames.
+    fn say(&self, kind: u32, message: &impl prost::Message) -> Result<(), NetError> {
+        self.peer.send(kind, &[encode_data(message)]).map(drop)
+    }
+}
+
+/// The message in the first frame of an object.
+fn head<M: prost::Message + Default>(frame: Option<&treadle_net::Frame>) -> Option<M> {
+    wire::decode_data(frame?.as_slice()).ok()
+}
+
+/// Why a message for another incarnation is refused.
+fn mistaken(worker: u32, inner: &Inner) -> String {
+    format!("{:?} is gone, this is {:?}", WorkerId(worker), inner.id)
 }
 
 fn unserialisable(error: &StoreError) -> Option<&Unserialisable> {

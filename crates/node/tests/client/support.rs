@@ -7,7 +7,9 @@ use treadle_net::secret::Secret;
 use treadle_net::{Lane, Listener, Options, Peer, Received, Wait};
 use treadle_node::client::{Change, Client, Event, Fetched};
 use treadle_node::message::{Data, FromClient, Hello, Role, Standing, ToClient, Welcome};
-use treadle_node::wire::{HELLO, Link, WELCOME, decode_data, decode_hello, encode_welcome};
+use treadle_node::wire::{
+    HELLO, Link, WELCOME, data, decode_data, decode_hello, encode_data, encode_welcome,
+};
 use treadle_types::WorkerId;
 
 /// Longer than anything here takes, also on a busy machine.
@@ -171,25 +173,25 @@ impl Worker {
         let id = self.id;
         let received = receive(self.peer());
         assert_eq!(received.kind, Data::GET);
-        let Data::Get {
+        let data::Get {
             request,
             worker,
             object,
         } = decode_data(received.frames[0].as_slice()).unwrap();
-        assert_eq!(worker, id);
+        assert_eq!(worker, id.0);
         (request, object)
     }
 
     pub(crate) fn give(&mut self, request: u64, kind: u32, frames: &[Bytes]) {
-        let mut head = request.to_le_bytes().to_vec();
-        head.extend_from_slice(&kind.to_le_bytes());
-        let all = [&[Bytes::from(head)], frames].concat();
+        let head = encode_data(&data::Value { request, kind });
+        let all = [&[head], frames].concat();
         self.peer().send(Data::VALUE, &all).unwrap();
     }
 
     pub(crate) fn deny(&mut self, request: u64) {
-        let answer = [&request.to_le_bytes()[..], b"not here"].concat();
-        self.peer().send(Data::NO_VALUE, &[answer.into()]).unwrap();
+        let reason = "not here".to_owned();
+        let answer = encode_data(&data::NoValue { request, reason });
+        self.peer().send(Data::NO_VALUE, &[answer]).unwrap();
     }
 
     /// The next value that is brought: its name, kind and frames.
@@ -198,11 +200,12 @@ impl Worker {
         let received = receive(self.peer());
         assert_eq!(received.kind, Data::PUT);
         let mut frames = received.frames.into_iter();
-        let head = frames.next().unwrap();
-        let head = head.as_slice();
-        assert_eq!(head[12..], id.0.to_le_bytes());
-        let object = u64::from_le_bytes(head[..8].try_into().unwrap());
-        let kind = u32::from_le_bytes(head[8..12].try_into().unwrap());
+        let data::Put {
+            object,
+            kind,
+            worker,
+        } = decode_data(frames.next().unwrap().as_slice()).unwrap();
+        assert_eq!(worker, id.0);
         (
             object,
             kind,
@@ -211,8 +214,9 @@ impl Worker {
     }
 
     pub(crate) fn take(&mut self, object: u64, reason: &str) {
-        let answer = [&object.to_le_bytes()[..], reason.as_bytes()].concat();
-        self.peer().send(Data::TAKEN, &[answer.into()]).unwrap();
+        let refused = (!reason.is_empty()).then(|| reason.to_owned());
+        let answer = encode_data(&data::Taken { object, refused });
+        self.peer().send(Data::TAKEN, &[answer]).unwrap();
     }
 
     /// The next value that is brought is not let in.

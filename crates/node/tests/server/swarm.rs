@@ -278,7 +278,7 @@ impl Reactor {
                     Box::new(|own, key| {
                         let mut worker = own.workers.remove(&key).unwrap();
                         if let Some((cause, log)) = word {
-                            worker.link.push(&FromWorker::Goodbye { cause, log });
+                            worker.link.push(&FromWorker::Leaving { cause, log });
                             let _ = worker.link.flush();
                         }
                         own.store.retain(|(holder, _), _| *holder != worker.id);
@@ -388,7 +388,7 @@ impl Worker {
                 }
                 seen.defined.push((self.id, name.0, name.1));
             }
-            ToWorker::Undefine(client) => {
+            ToWorker::ForgetClient(client) => {
                 self.definitions.retain(|(of, _)| *of != client);
                 seen.undefined.push((self.id, client));
             }

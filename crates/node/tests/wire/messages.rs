@@ -6,8 +6,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use treadle_broadcast::Settled;
 use treadle_node::message::{
-    Answer, Batch, Call, Data, Definition, Failed, FailedKind, FromClient, FromWorker, Hello,
-    LostWorker, Member, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
+    Answer, Batch, Call, Definition, Failed, FailedKind, FromClient, FromWorker, Hello, LostWorker,
+    Member, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
 };
 use treadle_scheduler::Stuck;
 use treadle_types::{
@@ -169,13 +169,16 @@ pub(crate) fn to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
         8 => command().prop_map(ToWorker::Command),
         1 => definition().prop_map(ToWorker::Define),
-        1 => number().prop_map(|client| ToWorker::Undefine(ClientId(client))),
+        1 => number().prop_map(|client| ToWorker::ForgetClient(ClientId(client))),
         1 => number().prop_map(|client| ToWorker::SessionOver(ClientId(client))),
         1 => (number(), settled()).prop_map(|(client, settled)| ToWorker::Settled {
             client: ClientId(client), settled
         }),
         1 => peer().prop_map(|(worker, address)| ToWorker::Peer { worker, address }),
         1 => worker().prop_map(ToWorker::PeerLost),
+        1 => (number(), ids()).prop_map(|(client, numbers)| ToWorker::Withdraw {
+            client: ClientId(client), numbers
+        }),
         1 => call().prop_map(ToWorker::Call),
         1 => answer().prop_map(ToWorker::Answer),
         1 => text().prop_map(ToWorker::Leave),
@@ -249,7 +252,7 @@ pub(crate) fn from_worker() -> impl Strategy<Value = FromWorker> {
         1 => number().prop_map(|client| FromWorker::AskSettled(ClientId(client))),
         1 => call().prop_map(FromWorker::Call),
         1 => answer().prop_map(FromWorker::Answer),
-        1 => (cause(), text()).prop_map(|(cause, log)| FromWorker::Goodbye { cause, log }),
+        1 => (cause(), text()).prop_map(|(cause, log)| FromWorker::Leaving { cause, log }),
     ]
 }
 
@@ -443,7 +446,7 @@ pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
         1 => call().prop_map(FromClient::Call),
         1 => answer().prop_map(FromClient::Answer),
         1 => Just(FromClient::Members),
-        1 => (worker(), settled()).prop_map(|(worker, settled)| FromClient::Settled {
+        1 => (worker(), settled()).prop_map(|(worker, settled)| FromClient::SettledTold {
             worker, settled
         }),
         1 => Just(FromClient::Goodbye),
@@ -478,12 +481,4 @@ pub(crate) fn welcome() -> impl Strategy<Value = Welcome> {
         (number(), bytes()).prop_map(|(id, info)| Welcome::Accepted { id, info }),
         text().prop_map(Welcome::Refused),
     ]
-}
-
-pub(crate) fn data() -> impl Strategy<Value = Data> {
-    (any::<u64>(), worker(), any::<u64>()).prop_map(|(request, worker, object)| Data::Get {
-        request,
-        worker,
-        object,
-    })
 }

@@ -108,7 +108,7 @@ impl Hub {
                 _ => None,
             })
             .collect();
-        let workers = numbers.and_then(|numbers| get_runs(&numbers).ok());
+        let workers = numbers.and_then(|numbers| get_runs(numbers).ok());
         let workers = workers.ok_or("held: workers=[…] are runs of numbers")?;
         let keys = arguments.keys().unwrap_or_default().iter();
         let tasks = keys.filter_map(|key| self.task_of(key));

@@ -1,0 +1,502 @@
+//! How values stand in columns: each kind of value is declared once, and written, read and measured
+//! by that declaration.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use treadle_types::{Attempt, ClientId, ObjectId, Priority, TaskId, WorkerId};
+
+use super::WireError;
+use super::column::{Cells, Column, Columns, Rows};
+use super::keep::Kept;
+
+/// Values of one kind in columns.
+pub(super) trait Codec {
+    type Value;
+    type Columns: Columns;
+    type Rows: Rows;
+
+    /// Appends a value.
+    fn put(columns: &mut Self::Columns, value: &Self::Value);
+
+    /// The next value.
+    fn get(rows: &mut Self::Rows) -> Result<Self::Value, WireError>;
+
+    /// An upper bound of what a value adds, in bytes.
+    fn cost(value: &Self::Value) -> usize;
+}
+
+/// The columns of a codec, to be written.
+pub(super) struct Writer<C: Codec>(C::Columns);
+
+impl<C: Codec> Default for Writer<C> {
+    fn default() -> Self {
+        Self(C::Columns::default())
+    }
+}
+
+impl<C: Codec> Writer<C> {
+    #[inline]
+    pub(super) fn put(&mut self, value: &C::Value) {
+        C::put(&mut self.0, value);
+    }
+}
+
+/// The cost of a value in the columns that a field of `R` has.
+#[inline]
+pub(super) fn cost_in<R, C: Codec>(_: fn(&R) -> &Writer<C>, value: &C::Value) -> usize {
+    C::cost(value)
+}
+
+impl<C: Codec> Columns for Writer<C> {
+    fn each(&mut self, act: &mut impl FnMut(&mut Column)) {
+        self.0.each(act);
+    }
+}
+
+/// The columns of a codec, to be read.
+pub(super) struct Reader<C: Codec>(C::Rows);
+
+impl<C: Codec> Reader<C> {
+    #[inline]
+    pub(super) fn get(&mut self) -> Result<C::Value, WireError> {
+        C::get(&mut self.0)
+    }
+}
+
+impl<C: Codec> Rows for Reader<C> {
+    fn new(
+        columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
+        keeper: super::keep::Keeper,
+    ) -> Self {
+        Self(C::Rows::new(columns, keeper))
+    }
+
+    fn end(&self) -> Result<(), WireError> {
+        self.0.end()
+    }
+}
+
+/// What stands in a column as an integer.
+pub(super) trait Number: Sized {
+    /// The most bytes that one takes, as it is or as a difference.
+    const LONGEST: usize;
+
+    fn to_number(&self) -> u64;
+
+    /// `None`: the integer has no meaning.
+    fn of_number(number: u64) -> Option<Self>;
+}
+
+macro_rules! numbers {
+    ($($own:ty, $longest:literal: $value:ident => $to:expr, $of:expr;)*) => {$(
+        impl Number for $own {
+            const LONGEST: usize = $longest;
+
+            #[inline]
+            fn to_number(&self) -> u64 {
+                let $value = self;
+                $to
+            }
+
+            #[inline]
+            fn of_number($value: u64) -> Option<Self> {
+                $of
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u32, 5: n => (*n).into(), n.try_into().ok();
+    u64, 10: n => *n, Some(n);
+    TaskId, 5: id => id.0.into(), id.try_into().ok().map(Self);
+    Attempt, 5: attempt => attempt.0.into(), attempt.try_into().ok().map(Self);
+    ClientId, 5: id => id.0.into(), id.try_into().ok().map(Self);
+    WorkerId, 5: id => id.0.into(), id.try_into().ok().map(Self);
+    // As a difference only.
+    i32, 5: n => i64::from(*n) as u64, (n as i64).try_into().ok();
+    bool, 1: flag => (*flag).into(), (flag < 2).then_some(flag == 1);
+    // 0 for none, otherwise one more than the id.
+    Option<WorkerId>, 5: id => id.map_or(0, |id| 1 + u64::from(id.0)), match id {
+        0 => Some(None),
+        id => WorkerId::of_number(id - 1).map(Some),
+    };
+    // In nanoseconds; 584 years are enough.
+    Duration, 10: time => u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        Some(Self::from_nanos(time));
+}
+
+/// An integer as it is.
+pub(super) struct Varint<T>(PhantomData<T>);
+
+impl<T: Number> Codec for Varint<T> {
+    type Value = T;
+    type Columns = Column;
+    type Rows = Cells;
+
+    #[inline]
+    fn put(column: &mut Column, value: &T) {
+        column.put(value.to_number());
+    }
+
+    #[inline]
+    fn get(cells: &mut Cells) -> Result<T, WireError> {
+        let number = cells.get()?;
+        T::of_number(number).ok_or_else(|| cells.range(number))
+    }
+
+    #[inline]
+    fn cost(_: &T) -> usize {
+        T::LONGEST
+    }
+}
+
+/// An integer as its difference from the one before.
+pub(super) struct Delta<T>(PhantomData<T>);
+
+impl<T: Number> Codec for Delta<T> {
+    type Value = T;
+    type Columns = Column;
+    type Rows = Cells;
+
+    #[inline]
+    fn put(column: &mut Column, value: &T) {
+        column.put_delta(value.to_number());
+    }
+
+    #[inline]
+    fn get(cells: &mut Cells) -> Result<T, WireError> {
+        let number = cells.get_delta()?;
+        T::of_number(number).ok_or_else(|| cells.range(number))
+    }
+
+    #[inline]
+    fn cost(_: &T) -> usize {
+        T::LONGEST
+    }
+}
+
+/// A column of pieces, whose lengths are in another one.
+pub(super) trait Pieces: Rows {
+    fn piece(&mut self, length: u64) -> Result<Bytes, WireError>;
+}
+
+/// Pieces are views of the packet: for what is used up soon.
+impl Pieces for Cells {
+    #[inline]
+    fn piece(&mut self, length: u64) -> Result<Bytes, WireError> {
+        self.slice(length)
+    }
+}
+
+/// Pieces may stay for long.
+impl Pieces for Kept {
+    #[inline]
+    fn piece(&mut self, length: u64) -> Result<Bytes, WireError> {
+        self.next(length)
+    }
+}
+
+/// Bytes.
+pub(super) struct Blob<P>(PhantomData<P>);
+
+impl<P: Pieces> Codec for Blob<P> {
+    type Value = Bytes;
+    type Columns = (Column, Column);
+    type Rows = (Cells, P);
+
+    #[inline]
+    fn put((lengths, pieces): &mut Self::Columns, value: &Bytes) {
+        lengths.put(value.len() as u64);
+        pieces.put_bytes(value);
+    }
+
+    #[inline]
+    fn get((lengths, pieces): &mut Self::Rows) -> Result<Bytes, WireError> {
+        let length = lengths.get()?;
+        pieces.piece(length)
+    }
+
+    #[inline]
+    fn cost(value: &Bytes) -> usize {
+        5 + value.len()
+    }
+}
+
+/// Bytes, if there are any: a length of 0 says that there are none, others are one more.
+pub(super) struct Perhaps;
+
+impl Codec for Perhaps {
+    type Value = Option<Bytes>;
+    type Columns = (Column, Column);
+    type Rows = (Cells, Kept);
+
+    #[inline]
+    fn put((lengths, pieces): &mut Self::Columns, value: &Option<Bytes>) {
+        let Some(value) = value else {
+            return lengths.put(0);
+        };
+        lengths.put(1 + value.len() as u64);
+        pieces.put_bytes(value);
+    }
+
+    #[inline]
+    fn get((lengths, pieces): &mut Self::Rows) -> Result<Option<Bytes>, WireError> {
+        match lengths.get()? {
+            0 => Ok(None),
+            length => pieces.next(length - 1).map(Some),
+        }
+    }
+
+    #[inline]
+    fn cost(value: &Option<Bytes>) -> usize {
+        5 + value.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// The name of a type, which often is the one before: 0 says that there is none, 1 that it is the
+/// same as before, others are its length and 1.
+pub(super) struct Class;
+
+impl Codec for Class {
+    type Value = Bytes;
+    type Columns = (Column, Column);
+    type Rows = (Cells, Kept, Bytes);
+
+    #[inline]
+    fn put((lengths, pieces): &mut Self::Columns, class: &Bytes) {
+        if class.is_empty() {
+            lengths.put(0);
+        } else if pieces.put_new_bytes(class) {
+            lengths.put(1 + class.len() as u64);
+        } else {
+            lengths.put(1);
+        }
+    }
+
+    #[inline]
+    fn get((lengths, pieces, before): &mut Self::Rows) -> Result<Bytes, WireError> {
+        match lengths.get()? {
+            0 => return Ok(Bytes::new()),
+            1 => {}
+            length => *before = pieces.next(length - 1)?,
+        }
+        Ok(before.clone())
+    }
+
+    #[inline]
+    fn cost(class: &Bytes) -> usize {
+        5 + class.len()
+    }
+}
+
+/// What values are read into, one after another.
+pub(super) trait Push<T>: Default + Deref<Target = [T]> {
+    fn push(&mut self, value: T);
+}
+
+impl<T> Push<T> for Vec<T> {
+    #[inline]
+    fn push(&mut self, value: T) {
+        self.push(value);
+    }
+}
+
+impl<A: smallvec::Array> Push<A::Item> for SmallVec<A> {
+    #[inline]
+    fn push(&mut self, value: A::Item) {
+        self.push(value);
+    }
+}
+
+/// Several values: how many, and each.
+pub(super) struct List<C, L>(PhantomData<(C, L)>);
+
+impl<C, L> Codec for List<C, L>
+where
+    C: Codec,
+    L: Push<C::Value>,
+{
+    type Value = L;
+    type Columns = (Column, C::Columns);
+    type Rows = (Cells, C::Rows);
+
+    #[inline]
+    fn put((counts, columns): &mut Self::Columns, values: &L) {
+        counts.put(values.len() as u64);
+        for value in &**values {
+            C::put(columns, value);
+        }
+    }
+
+    #[inline]
+    fn get((counts, rows): &mut Self::Rows) -> Result<L, WireError> {
+        let mut values = L::default();
+        // A false count allocates nothing, and ends with the columns: each value takes a byte at
+        // least.
+        for _ in 0..counts.get()? {
+            values.push(C::get(rows)?);
+        }
+        Ok(values)
+    }
+
+    #[inline]
+    fn cost(values: &L) -> usize {
+        5 + values.iter().map(C::cost).sum::<usize>()
+    }
+}
+
+/// Declares the codec of a type whose fields each have columns of their own.
+macro_rules! columns_of_struct {
+    ($(#[$doc:meta])* $codec:ident: $own:ident { $($field:ident: $kind:ty),* $(,)? }) => {
+        $(#[$doc])*
+        pub(super) struct $codec;
+
+        impl Codec for $codec {
+            type Value = $own;
+            type Columns = ($(<$kind as Codec>::Columns,)*);
+            type Rows = ($(<$kind as Codec>::Rows,)*);
+
+            #[inline]
+            fn put(($($field,)*): &mut Self::Columns, value: &$own) {
+                $(<$kind>::put($field, &value.$field);)*
+            }
+
+            #[inline]
+            fn get(($($field,)*): &mut Self::Rows) -> Result<$own, WireError> {
+                Ok($own { $($field: <$kind>::get($field)?),* })
+            }
+
+            #[inline]
+            fn cost(value: &$own) -> usize {
+                0 $(+ <$kind>::cost(&value.$field))*
+            }
+        }
+    };
+}
+pub(super) use columns_of_struct;
+
+/// Declares messages that share columns: for each kind its number, what it looks like, and which of
+/// its fields are in which columns. `$row` is what is written, and `$value` what is read, which looks
+/// the same unless `=>` says how.
+macro_rules! columns_of_enum {
+    (
+        $(#[$doc:meta])*
+        $vis:vis $columns:ident, $rows:ident: $row:ty => $value:ty;
+        columns { $($column:ident: $kind:ty),* $(,)? }
+        kinds { $($number:literal: ($($shape:tt)*) [$($field:ident),*] $(=> $get:expr)?),* $(,)? }
+    ) => {
+        $(#[$doc])*
+        #[derive(Default)]
+        $vis struct $columns {
+            kinds: Column,
+            $($column: Writer<$kind>,)*
+        }
+
+        impl $columns {
+            #[inline]
+            pub(super) fn put(&mut self, row: $row) {
+                match row {
+                    $($($shape)* => {
+                        self.kinds.put($number);
+                        $(self.$field.put($field);)*
+                    })*
+                    #[allow(unreachable_patterns, reason = "some have kinds without columns")]
+                    _ => unreachable!("it is a message of its own"),
+                }
+            }
+
+            /// An upper bound of what a row adds, in bytes.
+            #[inline]
+            pub(super) fn cost(row: $row) -> usize {
+                match row {
+                    $($($shape)* => 1 $(+ cost_in(|columns: &$columns| &columns.$field, $field))*,)*
+                    #[allow(unreachable_patterns, reason = "some have kinds without columns")]
+                    _ => 0,
+                }
+            }
+        }
+
+        impl Columns for $columns {
+            fn each(&mut self, act: &mut impl FnMut(&mut Column)) {
+                act(&mut self.kinds);
+                $(self.$column.each(act);)*
+            }
+        }
+
+        $vis struct $rows {
+            pub(super) kinds: Cells,
+            $($column: Reader<$kind>,)*
+        }
+
+        impl $rows {
+            #[inline]
+            pub(super) fn get(&mut self) -> Result<$value, WireError> {
+                Ok(match self.kinds.get()? {
+                    $($number => {
+                        $(let $field = self.$field.get()?;)*
+                        columns_of_enum!(@get ($($shape)*) $($get)?)
+                    })*
+                    kind => return Err(self.kinds.range(kind)),
+                })
+            }
+        }
+
+        impl Rows for $rows {
+            fn new(
+                columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
+                keeper: Keeper,
+            ) -> Self {
+                Self {
+                    kinds: Rows::new(columns, keeper),
+                    $($column: Rows::new(columns, keeper),)*
+                }
+            }
+
+            fn end(&self) -> Result<(), WireError> {
+                self.kinds.end()?;
+                $(self.$column.end()?;)*
+                Ok(())
+            }
+        }
+    };
+    (@get ($($shape:tt)*)) => { $($shape)* };
+    (@get ($($shape:tt)*) $get:expr) => { $get };
+}
+pub(super) use columns_of_enum;
+
+columns_of_struct! {
+    Object: ObjectId { task: Delta<TaskId>, attempt: Delta<Attempt> }
+}
+
+columns_of_struct! {
+    Priorities: Priority { user: Delta<i32>, submission: Delta<u32>, rank: Delta<u32> }
+}
+
+/// An [`ObjectId`] where messages say it as [`ObjectId::to_u64`].
+pub(super) struct ObjectNumber;
+
+impl Codec for ObjectNumber {
+    type Value = u64;
+    type Columns = <Object as Codec>::Columns;
+    type Rows = <Object as Codec>::Rows;
+
+    #[inline]
+    fn put(columns: &mut Self::Columns, number: &u64) {
+        Object::put(columns, &ObjectId::from_u64(*number));
+    }
+
+    #[inline]
+    fn get(rows: &mut Self::Rows) -> Result<u64, WireError> {
+        Object::get(rows).map(ObjectId::to_u64)
+    }
+
+    #[inline]
+    fn cost(number: &u64) -> usize {
+        Object::cost(&ObjectId::from_u64(*number))
+    }
+}

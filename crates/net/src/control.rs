@@ -101,10 +101,6 @@ impl Control {
         }
     }
 
-    pub(crate) fn listen(&mut self) {
-        self.want(Interest::Read);
-    }
-
     fn want(&mut self, interest: Interest) {
         if interest != self.interest && self.stream.is_some() {
             self.interest = interest;
@@ -285,14 +281,23 @@ impl Control {
         Ok(count)
     }
 
-    fn has_pending(&self) -> bool {
+    fn has_pending(&mut self) -> bool {
         self.stream
-            .as_ref()
+            .as_mut()
             .is_some_and(|stream| stream.has_pending())
     }
 }
 
 impl Inner {
+    /// Starts to read the control connection.
+    pub(crate) fn listen(&mut self, shared: &Arc<Shared>) {
+        self.control.want(Interest::Read);
+        if self.control.has_pending() {
+            // It came with the end of the handshake, and the socket does not report it any more.
+            self.receive(shared);
+        }
+    }
+
     /// Reads what is there, at most one turn's worth, and handles it.
     fn receive(&mut self, shared: &Arc<Shared>) {
         if self.control.phase != Phase::Open {

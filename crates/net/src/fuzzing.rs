@@ -11,7 +11,7 @@ use crate::handshake::{Handshake, Step};
 use crate::secret::Secret;
 use crate::wire::{self, EXTENT_HEADER, FRAME_HEADER, Frame, PREAMBLE, proto};
 
-pub use crate::tls::fuzzing::{tls_handshake, tls_session};
+pub use crate::tls::fuzzing::tls_session;
 
 /// Takes the bytes apart, and panics when that goes wrong.
 pub type Target = fn(&[u8]);
@@ -24,7 +24,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("extents", extents),
     ("handshake", handshake),
     ("pair", pair),
-    ("tls_handshake", tls_handshake),
     ("tls_session", tls_session),
 ];
 
@@ -502,8 +501,8 @@ mod tests {
         refusal.extend_from_slice(&(refused.len() as u32).to_le_bytes());
         refusal.extend_from_slice(&refused);
         add("handshake", "refused", refusal);
-        for (target, name, bytes) in crate::tls::fuzzing::seeds() {
-            add(target, name, bytes);
+        for (name, bytes) in crate::tls::fuzzing::seeds() {
+            add("tls_session", name, bytes);
         }
         seeds
     }

@@ -44,7 +44,7 @@ impl Opened {
 }
 
 /// Who owns a connection until its owner is made.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Source for Nobody {
     fn ready(self: Arc<Self>, _token: Token, _readiness: Readiness) {}
@@ -71,6 +71,8 @@ struct Making {
     token: Option<Token>,
     connecting: bool,
     handshake: Handshake,
+    /// Nothing is left but to write the last output.
+    done: bool,
     admission: Option<Arc<dyn Admission>>,
     finish: Option<Finish>,
 }
@@ -104,6 +106,7 @@ impl Handshaking {
                 token: None,
                 connecting,
                 handshake,
+                done: false,
                 admission,
                 finish: Some(finish),
             }),
@@ -152,7 +155,6 @@ impl Making {
             self.connecting = false;
         }
         let mut failure = None;
-        let mut done = false;
         loop {
             // Write first: a refusal goes out before the connection closes.
             let written = write(stream, &mut self.handshake.output);
@@ -160,7 +162,7 @@ impl Making {
                 return Err(error);
             }
             let written = written.map_err(|error| broken(&error, stream))?;
-            if done {
+            if self.done {
                 return Ok(written);
             }
             let wanted = self.handshake.wanted().min(4096);
@@ -185,7 +187,7 @@ impl Making {
                         failure = Some(HandshakeError::Refused("by this side".into()));
                     }
                 }
-                Ok(Step::Done) => done = true,
+                Ok(Step::Done) => self.done = true,
                 Err(error) => failure = Some(error),
             }
         }

@@ -59,10 +59,11 @@ impl InStripe {
     pub(crate) fn start(
         shared: &Arc<Shared>,
         stripe: StripeId,
-        stream: Stream,
+        mut stream: Stream,
         driver: &Arc<Driver>,
         token: Token,
     ) {
+        let readable = stream.has_pending();
         let source = Arc::new(Self {
             shared: Arc::clone(shared),
             stripe,
@@ -81,6 +82,11 @@ impl InStripe {
         let now = shared.now();
         shared.with(|inner| inner.joined(stripe, Arc::clone(&source), now));
         driver.sources.interest(token, Interest::Read);
+        if readable {
+            // It came with the end of the handshake, and the socket does not report it any more.
+            let writable = false;
+            source.ready(token, Readiness { readable, writable });
+        }
     }
 
     /// Ends it at once: the leader meets the end of the stream.

@@ -140,11 +140,6 @@ impl Inner {
         }
     }
 
-    /// Starts to read the control connection.
-    pub(crate) fn listen(&mut self) {
-        self.control.listen();
-    }
-
     pub(crate) fn handle(&mut self, event: Event, now: Duration) {
         if let Err(violation) = self.pair.handle(event, now, &mut self.effects) {
             self.violated(&violation);

@@ -205,7 +205,7 @@ impl Peer {
         });
         let source: Arc<dyn crate::sources::Source> = Arc::clone(&shared) as _;
         shared.driver.sources.replace(token, source);
-        shared.with(Inner::listen);
+        shared.with(|inner| inner.listen(&shared));
         Self {
             _closer: Arc::new(Closer(Arc::clone(&shared))),
             shared,

@@ -53,8 +53,11 @@ impl Stream {
     }
 
     /// Whether a read gives something although the socket is not readable.
-    pub(crate) fn has_pending(&self) -> bool {
-        matches!(self, Self::Tls(_, tls) if tls.has_pending_plaintext())
+    pub(crate) fn has_pending(&mut self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Tls(_, tls) => tls.has_pending_plaintext(),
+        }
     }
 
     /// What identifies this channel and no other, once a byte was read from it: both ends know it,

@@ -61,9 +61,10 @@ pub enum WireError {
     /// Not this protocol.
     #[error("the first bytes are not Treadle's; is this the right port?")]
     Magic,
-    /// The other side starts a TLS handshake.
+    /// The other side starts a TLS handshake, or refuses what it takes for one.
     #[error(
-        "the client speaks TLS, this side does not; connect to treadle://…, or listen with TLS"
+        "the other side speaks TLS, this side does not; write treadle+tls://… on both sides, or on \
+         neither"
     )]
     Tls,
     /// Another major version.
@@ -124,8 +125,8 @@ pub fn encode_preamble(hello: &[u8], out: &mut Vec<u8>) {
 pub fn decode_preamble(bytes: &[u8]) -> Result<Option<usize>, WireError> {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
-        // A TLS record: handshake, version 3.x.
-        return Err(if bytes.starts_with(&[22]) {
+        // A TLS record: of a handshake, or an alert.
+        return Err(if matches!(bytes, [21 | 22, ..]) {
             WireError::Tls
         } else {
             WireError::Magic
@@ -576,6 +577,7 @@ mod tests {
     fn strangers_are_found_at_their_first_byte() {
         assert_eq!(decode_preamble(b"G"), Err(WireError::Magic));
         assert_eq!(decode_preamble(&[22, 3, 1]), Err(WireError::Tls));
+        assert_eq!(decode_preamble(&[21, 3, 3]), Err(WireError::Tls));
         assert_eq!(decode_preamble(b"TREAD"), Ok(None));
     }
 

@@ -1,14 +1,15 @@
-//! Fuzz targets of TLS: see `crate::fuzzing`.
+//! The fuzz target of TLS: see `crate::fuzzing`.
 
-use std::io::{self, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use rustls::{ClientConfig, ServerConfig};
 
-use super::{MAX_BUFFER, MAX_HANDSHAKE, NODE_NAME, State, Tls, TlsOptions};
+use super::{NODE_NAME, Tls, TlsOptions};
 
 /// A socket that is at hand.
 #[derive(Default)]
@@ -40,175 +41,184 @@ impl Write for Socket {
     }
 }
 
-/// Both sides' settings, with the certificate of a CA that is made once.
-fn configs() -> &'static (Arc<ClientConfig>, Arc<ServerConfig>) {
-    static CONFIGS: OnceLock<(Arc<ClientConfig>, Arc<ServerConfig>)> = OnceLock::new();
-    CONFIGS.get_or_init(|| {
+/// A CA and certificates that it signed.
+pub(super) struct Ca(pub(super) CertifiedIssuer<'static, KeyPair>);
+
+impl Ca {
+    pub(super) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = || KeyPair::generate().expect("a key");
-        let ca = CertifiedIssuer::self_signed(params, key()).expect("a CA");
-        let mut params = CertificateParams::new(vec![NODE_NAME.to_owned()]).expect("a name");
+        Ca(
+            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("it is valid"))
+                .expect("it is valid"),
+        )
+    }
+
+    /// Options with a certificate for `name` that expires in `hours` (or did, if negative).
+    pub(super) fn node(&self, name: &str, hours: i64) -> TlsOptions {
+        let hour = Duration::from_secs(3600);
+        let expires = if hours < 0 {
+            SystemTime::now() - hour * hours.unsigned_abs() as u32
+        } else {
+            SystemTime::now() + hour * hours as u32
+        };
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("it is valid");
+        params.not_before = (expires - hour * 1000).into();
+        params.not_after = expires.into();
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
-        let own = key();
-        let certificate = params.signed_by(&own, &*ca).expect("a certificate");
-        let options = TlsOptions::new(ca.pem(), certificate.pem(), own.serialize_pem());
+        let key = KeyPair::generate().expect("it is valid");
+        let certificate = params.signed_by(&key, &*self.0).expect("it is valid");
+        TlsOptions::new(self.0.pem(), certificate.pem(), key.serialize_pem())
+    }
+}
+
+/// Both sides' settings, with the certificate of a CA that is made once.
+fn configs() -> &'static (Arc<ClientConfig>, Arc<ServerConfig>) {
+    static CONFIGS: OnceLock<(Arc<ClientConfig>, Arc<ServerConfig>)> = OnceLock::new();
+    CONFIGS.get_or_init(|| {
+        let options = Ca::new().node(NODE_NAME, 900);
         let client = options.client_config().expect("a configuration");
         (client, options.server_config().expect("a configuration"))
     })
 }
 
-fn sides() -> (Tls, Tls) {
-    let (client, server) = configs();
-    let client = Tls::client(Arc::clone(client)).expect("a client");
-    (client, Tls::server(Arc::clone(server)).expect("a server"))
+/// One end of a connection.
+struct End {
+    tls: Tls,
+    socket: Socket,
 }
 
-fn read(tls: &mut Tls, socket: &mut Socket, room: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; room];
-    let (front, back) = bytes.split_at_mut(room / 3);
-    let mut into = [IoSliceMut::new(front), IoSliceMut::new(back)];
-    let count = tls.read_vectored(socket, &mut into)?;
-    bytes.truncate(count);
-    Ok(bytes)
-}
+impl End {
+    fn pair() -> [Self; 2] {
+        let (client, server) = configs();
+        let client = Tls::client(Arc::clone(client)).expect("a client");
+        let server = Tls::server(Arc::clone(server)).expect("a server");
+        [client, server].map(|tls| End {
+            tls,
+            socket: Socket::default(),
+        })
+    }
 
-/// Either side of a handshake, before anybody has shown a certificate.
-pub fn tls_handshake(bytes: &[u8]) {
-    let [choice, bytes @ ..] = bytes else { return };
-    let (client, server) = sides();
-    let mut side = if choice & 1 > 0 { client } else { server };
-    let mut socket = Socket::default();
-    let piece = usize::from(choice >> 1) * 64 + 1;
-    for part in bytes.chunks(piece) {
-        socket.input.extend_from_slice(part);
-        match read(&mut side, &mut socket, 100) {
-            Ok(_) => panic!("nobody has shown a certificate"),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                assert!(!error.to_string().is_empty());
-                return;
-            }
-        }
-        assert!(side.is_handshaking());
-        assert!(side.inbound.len() <= MAX_HANDSHAKE && side.outbound.len() <= MAX_HANDSHAKE);
+    fn read(&mut self, room: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; room];
+        let (front, back) = bytes.split_at_mut(room / 3);
+        let mut into = [IoSliceMut::new(front), IoSliceMut::new(back)];
+        let count = self.tls.read_vectored(&mut self.socket, &mut into)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// Sends what waits, and delivers it.
+    fn deliver(&mut self, to: &mut Self) {
+        self.tls.flush(&mut self.socket).expect("an honest peer");
+        to.socket.input.append(&mut self.socket.output);
     }
 }
 
-/// The records of an open connection, sealed by a peer that may seal anything, or damaged on their
-/// way. What is delivered is what was sent as data.
+/// A side that is sent anything: during its handshake, where that is not over by then, or what an
+/// honest peer sends with damage on its way. What it delivers was sent as data.
 pub fn tls_session(bytes: &[u8]) {
-    let (mut client, mut server) = sides();
-    let (mut here, mut there) = (Socket::default(), Socket::default());
-    while client.is_handshaking()
-        || server.is_handshaking()
-        || client.wants_write()
-        || server.wants_write()
-    {
-        client.flush(&mut here).expect("an honest handshake");
-        there.input.append(&mut here.output);
-        server.flush(&mut there).expect("an honest handshake");
-        here.input.append(&mut there.output);
+    let [choice, bytes @ ..] = bytes else { return };
+    let [client, server] = End::pair();
+    let (mut near, mut far) = match choice & 1 {
+        0 => (server, client),
+        _ => (client, server),
+    };
+    for _ in 0..usize::from(choice >> 1) {
+        far.deliver(&mut near);
+        near.deliver(&mut far);
     }
+    let is_open = !near.tls.is_handshaking() && !far.tls.is_handshaking();
     let mut expected = Vec::new();
     let mut rest = bytes;
     while let [operation, length, after @ ..] = rest {
         let (content, after) = after.split_at(usize::from(*length).min(after.len()));
         rest = after;
         match operation & 7 {
+            0 if is_open => {
+                far.tls
+                    .connection
+                    .refresh_traffic_keys()
+                    .expect("it is open");
+            }
+            1 if is_open => {
+                far.tls.close(&mut far.socket).expect("an honest peer");
+            }
+            2..=4 if is_open && !far.tls.is_closed => {
+                let content = content.repeat(if *length > 250 { 200 } else { 1 });
+                let from = [IoSlice::new(&content)];
+                let taken = far.tls.write_vectored(&mut far.socket, &from);
+                assert_eq!(taken.expect("an honest peer"), content.len());
+                expected.extend_from_slice(&content);
+            }
             // Damage: whatever lies in front of it stays.
-            0 => there.input.extend_from_slice(content),
-            1 => {
-                if let (Some(byte), Some(at)) = (there.input.last_mut(), content.first()) {
+            5 => {
+                if let (Some(byte), Some(at)) = (near.socket.input.last_mut(), content.first()) {
                     *byte ^= at;
                 }
             }
-            kind => {
-                let kind = if kind < 5 {
-                    super::record::APPLICATION_DATA
-                } else {
-                    operation >> 3
-                };
-                let mut content = content.repeat(if kind == 23 && *length > 250 { 64 } else { 1 });
-                let State::Open(session) = &mut client.state else {
-                    unreachable!("the client only writes");
-                };
-                session.raw_record(kind, &content, &mut client.outbound);
-                let mut kind = kind;
-                if kind == 0 {
-                    // Padding: the type is what comes before it.
-                    while content.last() == Some(&0) {
-                        content.pop();
-                    }
-                    kind = content.pop().unwrap_or(0);
-                }
-                if kind == super::record::HANDSHAKE && matches!(content[..], [24, 0, 0, 1, 0 | 1]) {
-                    session.follow_key_update();
-                }
-                if kind == super::record::APPLICATION_DATA {
-                    expected.extend_from_slice(&content);
-                }
-                client.flush(&mut here).expect("memory takes everything");
-                there.input.append(&mut here.output);
+            6 => {
+                let left = near.socket.input.len().saturating_sub(usize::from(*length));
+                near.socket.input.truncate(left);
             }
+            _ => near.socket.input.extend_from_slice(content),
         }
-        match read(&mut server, &mut there, usize::from(*length) * 40) {
+        if is_open {
+            far.deliver(&mut near);
+        }
+        match near.read(usize::from(*length) * 40) {
             Ok(bytes) => {
                 assert!(expected.starts_with(&bytes), "other bytes than were sent");
                 expected.drain(..bytes.len());
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                assert!(!near.tls.has_pending_plaintext(), "nobody would read it");
+            }
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                assert!(server.has_pending_plaintext(), "the error is not forgotten");
+                assert!(
+                    near.tls.has_pending_plaintext(),
+                    "the error is not forgotten"
+                );
+                let again = near.read(1).expect_err("the connection is lost");
+                assert_eq!(again.to_string(), error.to_string());
                 return;
             }
         }
-        assert!(server.inbound.len() <= MAX_BUFFER && server.outbound.len() <= MAX_BUFFER);
     }
 }
 
-/// Valid inputs: corpus, name, bytes.
+/// Valid inputs: name and bytes.
 #[cfg(test)]
-pub(crate) fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let data = |length: u8| [vec![2, length], vec![b'd'; usize::from(length)]].concat();
-    // Kinds of records in the five upper bits, after the three that choose to seal them.
-    let (alert, handshake) = (21 << 3 | 5, 22 << 3 | 5);
-    let key_update = |asked| vec![handshake, 5, 24, 0, 0, 1, asked];
+    let raw = |bytes: &[u8]| [&[7, bytes.len() as u8], bytes].concat();
+    // The lowest bit is the side; the others say how many flights of the handshake were honest.
+    let [server, client, open] = [0, 1, 3 << 1];
+    let with = |choice: u8, operations: &[Vec<u8>]| [vec![choice], operations.concat()].concat();
     vec![
+        ("garbage", with(server, &[raw(b"GET / HTTP/1.1\r\n\r\n")])),
+        ("hello", with(server, &[raw(&[22, 3, 1, 0, 4, 1, 0, 0, 0])])),
+        ("alert", with(client, &[raw(&[21, 3, 3, 0, 2, 2, 40])])),
         (
-            "tls_handshake",
-            "garbage",
-            b"\0GET / HTTP/1.1\r\n\r\n".to_vec(),
-        ),
-        (
-            "tls_handshake",
-            "hello",
-            vec![0, 22, 3, 1, 0, 4, 1, 0, 0, 0],
-        ),
-        ("tls_handshake", "alert", vec![1, 21, 3, 3, 0, 2, 2, 40]),
-        (
-            "tls_session",
             "data",
-            [data(1), data(0), data(200), data(255), data(9)].concat(),
+            with(open, &[data(1), data(0), data(200), data(255), data(9)]),
         ),
         (
-            "tls_session",
             "keys",
-            [data(5), key_update(1), data(6), key_update(0), data(7)].concat(),
+            with(open, &[data(5), vec![0, 1], data(6), vec![0, 1], data(7)]),
         ),
         (
-            "tls_session",
             "close",
-            [data(5), vec![alert, 2, 1, 0], data(6)].concat(),
+            with(open | client, &[data(5), vec![1, 3], data(6)]),
         ),
+        ("damage", with(open, &[data(5), vec![5, 1, 64], data(6)])),
         (
-            "tls_session",
-            "damage",
-            [data(5), vec![1, 1, 64], data(6)].concat(),
+            "cut",
+            with(open | client, &[data(5), vec![2, 0], vec![6, 9], data(6)]),
         ),
     ]
 }

@@ -239,8 +239,6 @@ impl TlsOptions {
             .with_client_cert_verifier(Arc::new(verifier))
             .with_single_cert(self.cert.certificates("certificate")?, self.key.key()?)
             .map_err(|error| self.unusable(error))?;
-        // The records are sealed and opened by `tls::record`.
-        config.enable_secret_extraction = true;
         // Connections live long: to resume one is no gain.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -252,7 +250,13 @@ impl TlsOptions {
     /// # Errors
     /// [`TlsError`], which names the file.
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        let provider = provider();
+        self.client_config_with(provider())
+    }
+
+    pub(super) fn client_config_with(
+        &self,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<ClientConfig>, TlsError> {
         let verifier = ServerVerifier {
             roots: self.roots()?.into(),
             name: self.name()?,
@@ -265,7 +269,6 @@ impl TlsOptions {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.cert.certificates("certificate")?, self.key.key()?)
             .map_err(|error| self.unusable(error))?;
-        config.enable_secret_extraction = true;
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))

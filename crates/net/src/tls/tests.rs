@@ -3,50 +3,21 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
 
+use super::fuzzing::Ca;
 use super::*;
 
 mod certificates;
 mod data;
+mod handover;
 mod hostile;
 
-/// A CA and certificates that it signed.
-struct Ca(CertifiedIssuer<'static, KeyPair>);
-
-impl Ca {
-    fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Ca(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// Options with a certificate for `name` that expires in `hours` (or did, if negative).
-    fn node(&self, name: &str, hours: i64) -> TlsOptions {
-        let hour = Duration::from_secs(3600);
-        let expires = if hours < 0 {
-            SystemTime::now() - hour * hours.unsigned_abs() as u32
-        } else {
-            SystemTime::now() + hour * hours as u32
-        };
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.not_before = (expires - hour * 1000).into();
-        params.not_after = expires.into();
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &*self.0).unwrap();
-        TlsOptions::new(self.0.pem(), certificate.pem(), key.serialize_pem())
-    }
-}
+/// What a record has beyond its content: header, type, and tag.
+const OVERHEAD: usize = 5 + 1 + 16;
 
 /// xorshift64* (Vigna, 2016): enough for tests, and a failure can be repeated.
 struct Random(u64);

@@ -34,7 +34,7 @@ impl<S: Write> Write for Choppy<S> {
     }
 }
 
-fn tcp_pair() -> (TcpStream, TcpStream) {
+pub(super) fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (b, _) = listener.accept().unwrap();
@@ -138,54 +138,69 @@ fn any_split_of_reads_and_writes_gives_the_same_bytes() {
     }
 }
 
+/// A client whose keys serve for so many records.
+fn short_lived_keys(node: &TlsOptions, records: u64) -> Arc<ClientConfig> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let suite = suite.tls13().unwrap();
+    provider.cipher_suites = vec![rustls::SupportedCipherSuite::Tls13(Box::leak(Box::new(
+        rustls::Tls13CipherSuite {
+            common: rustls::crypto::CipherSuiteCommon {
+                suite: suite.common.suite,
+                hash_provider: suite.common.hash_provider,
+                confidentiality_limit: records,
+            },
+            hkdf_provider: suite.hkdf_provider,
+            aead_alg: suite.aead_alg,
+            quic: None,
+        },
+    )))];
+    node.client_config_with(Arc::new(provider)).unwrap()
+}
+
+/// Bytes of a record that changes keys.
+const KEY_UPDATE: usize = 5 + OVERHEAD;
+
 #[test]
 fn keys_change_on_the_way_and_on_request() {
-    let mut pair = open_pair();
-    let mut random = Random(7);
-    let data = noise(2_000_000, &mut random);
-    let State::Open(session) = &mut pair.client.state else {
-        panic!("the handshake is done");
-    };
-    session.rekey_after(3);
-    // The server is asked for new keys, too.
-    let ask = [24, 0, 0, 1, 1];
-    session.raw_record(record::HANDSHAKE, &ask, &mut pair.client.outbound);
-    session.follow_key_update();
-    pair.client.flush(&mut pair.here).unwrap();
-    assert!(is_blocked(read(&mut pair.server, &mut pair.there, 1)));
-    assert!(pair.server.wants_write());
-    assert!(pair.server.flush(&mut pair.there).unwrap());
-    assert!(!pair.server.wants_write());
+    let node = Ca::new().node(NODE_NAME, 1);
+    let mut pair = pair(&node, &node);
+    pair.client = Tls::client(short_lived_keys(&node, 3)).unwrap();
+    pair.shake_hands().unwrap();
+    let mut wire = vec![0; 1 << 16];
+    let mut expected = 0;
+    for number in 0..6 {
+        write(&mut pair.client, &mut pair.here, &[number]).unwrap();
+        expected += 1 + OVERHEAD;
+    }
+    let count = pair.there.read(&mut wire).unwrap();
+    assert!(count >= expected + 2 * KEY_UPDATE, "{count} {expected}");
+    assert_eq!((count - expected) % KEY_UPDATE, 0);
+    pair.here.write_all(&wire[..count]).unwrap();
+    let mut got = Vec::new();
+    while got.len() < 6 {
+        got.extend(read(&mut pair.server, &mut pair.there, 100).unwrap());
+    }
+    assert_eq!(got, [0, 1, 2, 3, 4, 5]);
+
+    // The server was asked for new keys, too: they go with its next data.
     write(&mut pair.server, &mut pair.there, b"under the new key").unwrap();
+    let count = pair.here.read(&mut wire).unwrap();
+    assert_eq!(count, KEY_UPDATE + b"under the new key".len() + OVERHEAD);
+    pair.there.write_all(&wire[..count]).unwrap();
     assert_eq!(
         read(&mut pair.client, &mut pair.here, 100).unwrap(),
         b"under the new key"
     );
+
+    let mut random = Random(7);
+    let data = noise(2_000_000, &mut random);
     transfer(
         (&mut pair.client, &mut pair.here),
         (&mut pair.server, &mut pair.there),
         &data,
         &mut random,
     );
-}
-
-#[test]
-fn large_records_are_opened_in_the_memory_of_the_caller() {
-    let mut pair = open_pair();
-    let data = noise(100_000, &mut Random(8));
-    assert_eq!(
-        write(&mut pair.client, &mut pair.here, &data).unwrap(),
-        data.len()
-    );
-    let mut into = vec![0; data.len()];
-    let mut got = 0;
-    while got < into.len() {
-        // What is kept decrypted is at most the last record.
-        let slices = &mut [IoSliceMut::new(&mut into[got..])];
-        got += pair.server.read_vectored(&mut pair.there, slices).unwrap();
-        assert!(got == into.len() || got % record::MAX_CONTENT == 0, "{got}");
-    }
-    assert!(into == data);
 }
 
 #[test]
@@ -196,7 +211,7 @@ fn small_pieces_share_a_record() {
     assert_eq!(count, 5_000);
     let mut wire = vec![0; 100_000];
     let count = pair.there.read(&mut wire).unwrap();
-    assert_eq!(count, 5_000 + record::OVERHEAD);
+    assert_eq!(count, 5_000 + OVERHEAD);
 }
 
 #[test]
@@ -210,7 +225,8 @@ fn a_reader_that_stops_bounds_the_memory_of_the_writer() {
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                 assert!(pair.client.wants_write());
-                assert!(pair.client.outbound.len() <= MAX_BUFFER);
+                let state = pair.client.connection.process_new_packets().unwrap();
+                assert!(state.tls_bytes_to_write() <= MAX_BUFFER + 8 * OVERHEAD);
                 assert!(!pair.client.flush(&mut pair.here).unwrap());
                 // And all of it arrives when the reader goes on.
                 let mut got = 0;
@@ -226,6 +242,23 @@ fn a_reader_that_stops_bounds_the_memory_of_the_writer() {
         }
     }
     panic!("the socket never fills");
+}
+
+#[test]
+fn a_reader_that_stops_bounds_its_own_memory() {
+    let mut pair = open_pair();
+    let data = vec![1; MAX_BUFFER];
+    let taken = write(&mut pair.client, &mut pair.here, &data).unwrap();
+    let mut got = 0;
+    while got < taken {
+        got += read(&mut pair.server, &mut pair.there, 100).unwrap().len();
+        let state = pair.server.connection.process_new_packets().unwrap();
+        let kept = state.plaintext_bytes_to_read();
+        assert!(kept <= 1 << 15, "{kept}");
+        // What is kept is not lost where nobody hears of the socket any more.
+        assert_eq!(pair.server.has_pending_plaintext(), kept > 0);
+    }
+    assert_eq!(got, taken);
 }
 
 #[test]

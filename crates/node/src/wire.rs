@@ -74,12 +74,7 @@ pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireE
     Ok(M::decode(frame)?)
 }
 
-/// A set of integers as the arguments of operations have them.
-pub(crate) fn put_runs(runs: &treadle_broadcast::Runs) -> Vec<u64> {
-    runs.gaps().collect()
-}
-
-/// The inverse of [`put_runs`].
+/// The inverse of [`Runs::gaps`](treadle_broadcast::Runs::gaps).
 pub(crate) fn get_runs(numbers: Vec<u64>) -> Result<treadle_broadcast::Runs, WireError> {
     let treadle_broadcast::Settled(runs) = schema::field("runs", numbers, keep::Keeper::new(0))?;
     Ok(runs)

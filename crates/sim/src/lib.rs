@@ -1,6 +1,6 @@
 //! Whole clusters on a virtual clock and network.
 //!
-//! The cores of the scheduler and the workers are those of production; sockets, clocks, disks and
+//! The cores of the scheduler, the workers and the clients are those of production; sockets, clocks, disks and
 //! functions are replaced. A seed decides everything: machines, graphs, what clients do, faults. What
 //! comes of each task is compared with a sequential run, and after each step the invariants of every
 //! core are verified, and those between them.

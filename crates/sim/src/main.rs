@@ -14,7 +14,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
 GUARD: incarnation, attempt, retraction, cancellation, budget, relief, scarcity, search, keeping,
-       effects, invalidation, recall, peer-attempt, pin, early-stop;
+       effects, invalidation, recall, peer-attempt, pin, early-stop, and fetches (of clients);
        of the broadcast plane: order, turn, once, keeping, responsibility, window, dead, version";
 
 /// After so many failures it stops.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use treadle_types::{Command, ObjectId, Report, WorkerId};
+use treadle_messages::{FromClient, ToClient};
+use treadle_types::{Command, Report, WorkerId};
 
-use crate::client::Batch;
 use crate::kernel::Link;
 use crate::plan::Node;
 use crate::universe::Key;
@@ -29,19 +29,6 @@ pub(crate) struct Direction {
     pub(crate) to_server: bool,
 }
 
-/// How a task stands, as a client hears it.
-#[derive(Clone, Debug)]
-pub(crate) enum News {
-    Finished {
-        inline: Option<u64>,
-        /// Who has it, and under which name.
-        holder: Option<(WorkerId, ObjectId)>,
-    },
-    Failed,
-    Cancelled,
-    Pending,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
     // From workers.
@@ -51,25 +38,14 @@ pub(crate) enum Message {
     Welcome(WorkerId),
     Command(Command),
     Leave,
-    // From clients. Futures have numbers of the client's own.
+    // From clients.
     Hello,
-    Submit(Batch),
-    /// A value; whether the client keeps it.
-    Put(u32, Key, bool),
-    /// The client does not keep what it put under this number.
-    Unkept(u32),
-    Want(u32, Key),
-    Unwant(Vec<u32>),
-    Cancel(Vec<u32>, bool),
-    Retry(Vec<u32>),
-    Replicate(u32, u32),
-    Move(u32),
+    Client(Box<FromClient>),
+    /// Calls, which only Python makes: more copies of a value, or the value elsewhere.
+    Replicate(Key, u32),
+    Move(Key),
     // To clients.
-    News(u32, News),
-    Place(Key, ObjectId, Vec<WorkerId>),
-    /// The client is to put again, or need not keep, what it put under this number.
-    Bring(u32),
-    Unkeep(u32),
+    ToClient(Box<ToClient>),
     // Both ways.
     Closed,
 }
@@ -108,6 +84,19 @@ impl World {
         }
     }
 
+    /// Sends something, in order with the rest, that is not to change when that arrives: it draws
+    /// nothing, and travels no longer than anything else.
+    pub(crate) fn send_beside(&mut self, connection: usize, to_server: bool, message: Message) {
+        if !self.connections[connection].is_closed[usize::from(to_server)] {
+            let latency = self.least_latency();
+            self.arrive(connection, to_server, message, latency);
+        }
+    }
+
+    pub(crate) fn least_latency(&self) -> Duration {
+        Duration::from_micros(self.plan.latency.0)
+    }
+
     fn send(&mut self, connection: usize, to_server: bool, message: Message) {
         if !self.connections[connection].is_closed[usize::from(to_server)] {
             self.transmit(connection, to_server, message, Duration::ZERO);
@@ -116,8 +105,12 @@ impl World {
 
     fn transmit(&mut self, connection: usize, to_server: bool, message: Message, delay: Duration) {
         let latency = self.latency();
+        self.arrive(connection, to_server, message, latency + delay);
+    }
+
+    fn arrive(&mut self, connection: usize, to_server: bool, message: Message, delay: Duration) {
         let link = &mut self.connections[connection].links[usize::from(to_server)];
-        let at = link.arrival(self.kernel.now() + latency + delay);
+        let at = link.arrival(self.kernel.now() + delay);
         let link = Direction {
             connection,
             to_server,

@@ -1,10 +1,11 @@
 //! What the scheduler tells clients: whether it is true.
 
+use bytes::Bytes;
+use treadle_messages::{Failed, FailedKind, Standing};
 use treadle_scheduler::{Notice, State};
 use treadle_types::{ClientId, Failure, TaskId};
 
-use crate::network::{Message, News};
-use crate::universe::{Key, Raises, decode, key_of};
+use crate::universe::{Key, Raises, key_of, recipe};
 use crate::world::World;
 
 impl World {
@@ -17,7 +18,6 @@ impl World {
         let Some(session) = self.server.clients.get(&client) else {
             return Err(format!("{client:?} has left, and hears about {task:?}"));
         };
-        let connection = session.connection;
         let Some(&future) = session.futures.get(&task) else {
             return Err(format!(
                 "{client:?} hears about {task:?}, which it does not want"
@@ -25,22 +25,33 @@ impl World {
         };
         let key = self.server.keys[&task];
         let lineage = &self.plan.universe.spec(key).lineage;
-        let news = match notice {
-            Notice::Finished { inline, holder, .. } => {
+        let standing = match notice {
+            Notice::Finished {
+                nbytes,
+                inline,
+                class,
+                holder,
+            } => {
                 self.oracle.finished(client, task, holder)?;
                 let raises = |key: &Key| self.plan.universe.spec(*key).raises == Raises::Always;
                 if lineage.iter().any(raises) {
                     return Err(format!("{key:?} has a value, and always raises"));
                 }
-                News::Finished {
-                    inline: inline.and_then(|inline| decode(&inline)),
-                    holder: holder.map(|holder| (holder, self.server.object(task))),
+                Standing::Finished {
+                    nbytes,
+                    inline,
+                    class,
+                    holder,
+                    object: self.server.object(task).to_u64(),
                 }
             }
             Notice::Failed(failure) => {
                 self.oracle.asks(client, task);
                 self.check_failure(key, &failure)?;
-                News::Failed
+                Standing::Failed(Failed {
+                    key: recipe(key),
+                    kind: FailedKind::Raised(Bytes::new()),
+                })
             }
             Notice::Cancelled => {
                 self.oracle.asks(client, task);
@@ -54,14 +65,14 @@ impl World {
                     session.futures.remove(&task);
                     session.tasks.remove(&future);
                 }
-                News::Cancelled
+                Standing::Cancelled(Bytes::new())
             }
             Notice::Pending => {
                 self.oracle.asks(client, task);
-                News::Pending
+                Standing::Pending
             }
         };
-        self.send_from_server(connection, Message::News(future, news));
+        self.notice(client, future, standing);
         Ok(())
     }
 

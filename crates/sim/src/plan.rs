@@ -53,11 +53,13 @@ pub enum Mutation {
     Pin,
     /// A worker says that a cancelled task has stopped before it has.
     EarlyStop,
+    /// Clients fetch nothing, which is no guard: seeds from before they did are what they were.
+    Fetches,
 }
 
 impl Mutation {
-    /// Every guard that can be switched off.
-    pub const ALL: [Self; 15] = [
+    /// All that can be switched off.
+    pub const ALL: [Self; 16] = [
         Self::Incarnation,
         Self::Attempt,
         Self::Retraction,
@@ -73,6 +75,7 @@ impl Mutation {
         Self::PeerAttempt,
         Self::Pin,
         Self::EarlyStop,
+        Self::Fetches,
     ];
 
     /// What the command line calls it.
@@ -94,6 +97,7 @@ impl Mutation {
             Self::PeerAttempt => "peer-attempt",
             Self::Pin => "pin",
             Self::EarlyStop => "early-stop",
+            Self::Fetches => "fetches",
         }
     }
 
@@ -187,6 +191,8 @@ pub(crate) struct Habits {
     pub(crate) moves: u64,
     /// Percentage of values that clients keep when they put them.
     pub(crate) keeps: u64,
+    /// Percentage of actions after which a client fetches values.
+    pub(crate) fetches: u64,
     /// Percentage of clients that leave in the middle.
     pub(crate) leaves: u64,
 }
@@ -219,6 +225,7 @@ impl Plan {
         // Other streams, so that what is drawn from them leaves the rest of the plan alone.
         let mut other = Random::new(random.clone().next());
         let mut effects = Random::new(other.clone().next());
+        let mut fetches = Random::new(effects.clone().next());
         let is_large = random.chance(3);
         let count = match is_large {
             true => random.between(5, 12) as usize,
@@ -318,6 +325,10 @@ impl Plan {
                 releases: random.pick(&[0, 10, 30]),
                 moves: random.pick(&[0, 0, 15]),
                 keeps: random.pick(&[0, 50, 100]),
+                fetches: match mutation {
+                    Mutation::Fetches => 0,
+                    _ => fetches.pick(&[0, 20, 100]),
+                },
                 leaves: random.pick(&[0, 0, 30]),
             },
             universe,

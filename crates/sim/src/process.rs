@@ -288,7 +288,13 @@ impl World {
                 None => {}
             }
         }
-        let delay = self.transfer(copied.map_or(0, |copied| copied.nbytes));
+        let nbytes = copied.map_or(0, |copied| copied.nbytes);
+        let delay = match by {
+            Party::Client(client) if self.clients[client].has_asked(request) => {
+                self.beside(|world| world.transfer(nbytes))
+            }
+            _ => self.transfer(nbytes),
+        };
         let got = Item::Got {
             by,
             request,
@@ -358,6 +364,7 @@ impl World {
     /// A client brings a value.
     pub(crate) fn bring(
         &mut self,
+        (client, name): (usize, u32),
         machine: usize,
         worker: WorkerId,
         object: ObjectId,
@@ -378,6 +385,12 @@ impl World {
         match self.processes.get_mut(&pid) {
             Some(process) if process.id == Some(worker) => {
                 process.store.insert(object, stored);
+                let taken = Item::Brought {
+                    client,
+                    name,
+                    worker: Some(worker),
+                };
+                self.kernel.schedule(self.least_latency(), taken);
                 self.process_event(pid, Event::Put { object, nbytes })
             }
             _ => Ok(()),

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use treadle_messages::{FromClient, ToClient};
 use treadle_scheduler::{Effect, Effects, Event, Scheduler, TICK, WorkerProfile};
 use treadle_types::{Cause, ClientId, ObjectId, Report, TaskId, WorkerId};
 
 use crate::network::Message;
 use crate::plan::{Plan, RESOURCE, TIMEOUT};
+use crate::sessions::address;
 use crate::universe::Key;
 use crate::world::{Item, World};
 
@@ -24,7 +26,10 @@ pub(crate) struct Registration {
 /// A client that is connected.
 pub(crate) struct Session {
     pub(crate) connection: usize,
-    /// Tasks by the numbers of the client's futures, and the other way round.
+    /// The keys of its local ids, and the first id that it has not used.
+    pub(crate) keys: BTreeMap<u32, Key>,
+    pub(crate) next: u32,
+    /// Tasks by the ids under which the client wants them, and the other way round.
     pub(crate) tasks: BTreeMap<u32, TaskId>,
     pub(crate) futures: BTreeMap<TaskId, u32>,
     /// Values that the client keeps, with the number under which it put them last.
@@ -138,7 +143,12 @@ impl World {
         connection: usize,
         message: Message,
     ) -> Result<(), String> {
-        if !matches!(message, Message::Report(_)) {
+        // Questions change nothing.
+        let is_question = match &message {
+            Message::Client(message) => matches!(**message, FromClient::Call(_)),
+            _ => false,
+        };
+        if !matches!(message, Message::Report(_)) && !is_question {
             self.hand_in_reports()?;
         }
         if let Message::Register(machine) = message {
@@ -150,12 +160,17 @@ impl World {
             self.server.client_at.insert(connection, client);
             let session = Session {
                 connection,
+                keys: BTreeMap::new(),
+                next: 0,
                 tasks: BTreeMap::new(),
                 futures: BTreeMap::new(),
                 kept: BTreeMap::new(),
                 refused: BTreeSet::new(),
             };
             self.server.clients.insert(client, session);
+            for worker in self.server.there() {
+                self.introduce(client, worker);
+            }
             return self.core_event(Event::ClientJoined(client));
         }
         if let Some(&worker) = self.server.worker_at.get(&connection) {
@@ -186,6 +201,9 @@ impl World {
         self.server.workers.insert(worker, registration);
         self.server.worker_at.insert(connection, worker);
         self.places.insert(worker, machine);
+        for client in self.server.clients.keys().copied().collect::<Vec<_>>() {
+            self.introduce(client, worker);
+        }
         self.oracle.joined(worker, plan.memory);
         self.send_from_server(connection, Message::Welcome(worker));
         let profile = WorkerProfile {
@@ -206,6 +224,12 @@ impl World {
         Ok(())
     }
 
+    /// Tells a client where a worker is.
+    fn introduce(&mut self, client: ClientId, worker: WorkerId) {
+        let address = address(worker);
+        self.tell_client(client, ToClient::Peer { worker, address }, true);
+    }
+
     fn lose(&mut self, worker: WorkerId, cause: Cause) -> Result<(), String> {
         let Some(registration) = self.server.workers.get_mut(&worker) else {
             return Ok(());
@@ -217,6 +241,9 @@ impl World {
         self.summary.lost += 1;
         self.oracle.lost(worker);
         self.close(connection, false, Duration::ZERO);
+        for client in self.server.clients.keys().copied().collect::<Vec<_>>() {
+            self.tell_client(client, ToClient::PeerLost(worker), true);
+        }
         self.core_event(Event::WorkerLost { worker, cause })
     }
 
@@ -343,15 +370,15 @@ impl World {
                 notice,
             } => self.notify(client, task, notice)?,
             Effect::Bring { client, task } => {
-                let (connection, number) = self.keeping(client, task)?;
-                self.send_from_server(connection, Message::Bring(number));
+                let bring = ToClient::Bring(vec![self.keeping(client, task)?]);
+                self.tell_client(client, bring, false);
             }
             Effect::Unkeep { client, task } => {
-                let (connection, number) = self.keeping(client, task)?;
+                let name = self.keeping(client, task)?;
                 if let Some(session) = self.server.clients.get_mut(&client) {
                     session.kept.remove(&task);
                 }
-                self.send_from_server(connection, Message::Unkeep(number));
+                self.tell_client(client, ToClient::Unkeep(vec![name]), false);
             }
             Effect::Forgotten(task) => {
                 let mut sessions = self.server.clients.values();
@@ -387,10 +414,10 @@ impl World {
 }
 
 impl World {
-    /// The connection of a client, and the number under which it put a value that it keeps.
-    fn keeping(&self, client: ClientId, task: TaskId) -> Result<(usize, u32), String> {
+    /// The id under which a client put a value that it keeps.
+    fn keeping(&self, client: ClientId, task: TaskId) -> Result<u32, String> {
         let session = self.server.clients.get(&client);
-        let kept = session.and_then(|s| Some((s.connection, *s.kept.get(&task)?)));
+        let kept = session.and_then(|session| session.kept.get(&task).copied());
         kept.ok_or_else(|| format!("{client:?} does not keep {task:?}, and hears of it"))
     }
 }

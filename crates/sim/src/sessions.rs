@@ -1,13 +1,85 @@
-//! What clients tell the scheduler, translated into its terms: tasks for futures and keys.
+//! What clients tell the scheduler, translated into its terms: tasks for local ids and keys.
 
+use treadle_messages::{self as messages, Answer, Call, FromClient, Standing, ToClient};
 use treadle_scheduler::{Event, Submission};
-use treadle_types::{ClientId, Options, TaskId};
+use treadle_types::{ClientId, Options, TaskId, Value, WorkerId};
 
-use crate::client::Batch;
-use crate::network::{Message, News};
+use crate::client::decode_key;
+use crate::network::Message;
 use crate::server::Session;
 use crate::universe::{Key, encode, recipe};
 use crate::world::World;
+
+/// A part of a submission, in keys.
+struct Batch {
+    number: u32,
+    last: bool,
+    /// The tasks, each with how many of the submission read it, and its rank.
+    tasks: Vec<(Key, u32, u32)>,
+    /// The local ids of the tasks that the client has futures of.
+    wanted: Vec<(u32, Key)>,
+}
+
+impl Session {
+    /// The client names keys.
+    fn name<'a>(
+        &mut self,
+        first: u32,
+        keys: impl IntoIterator<Item = &'a bytes::Bytes>,
+    ) -> Result<(), String> {
+        for (id, key) in (first..).zip(keys) {
+            if id < self.next {
+                return Err(format!("{id} is used twice"));
+            }
+            self.next = id + 1;
+            let key = decode_key(key).ok_or("a key is none")?;
+            self.keys.insert(id, key);
+        }
+        Ok(())
+    }
+
+    /// The key of an id that the client has not released.
+    fn key(&self, id: u32) -> Result<Key, String> {
+        let key = self.keys.get(&id).copied();
+        key.ok_or(format!("a client refers to {id}, which it has released"))
+    }
+
+    /// The tasks that the client wants under these ids.
+    fn wanted(&self, ids: &[u32]) -> Vec<TaskId> {
+        let tasks = ids
+            .iter()
+            .filter_map(|id| Some((*id, *self.tasks.get(id)?)));
+        let wanted = tasks.filter(|(id, task)| self.futures.get(task) == Some(id));
+        wanted.map(|(_, task)| task).collect()
+    }
+
+    /// A batch in keys; it says of its tasks what `inputs_of` says.
+    fn read<'a>(
+        &mut self,
+        batch: &messages::Batch,
+        inputs_of: impl Fn(Key) -> &'a [Key],
+    ) -> Result<Batch, String> {
+        self.name(batch.first, &batch.keys)?;
+        let mut tasks = Vec::new();
+        for (index, &id) in batch.tasks.iter().enumerate() {
+            let key = self.key(id)?;
+            let inputs = batch.offsets[index] as usize..batch.offsets[index + 1] as usize;
+            let inputs = batch.inputs[inputs].iter().map(|&id| self.key(id));
+            let inputs: Vec<Key> = inputs.collect::<Result<_, _>>()?;
+            if inputs != inputs_of(key) {
+                return Err(format!("a batch says that {key:?} reads {inputs:?}"));
+            }
+            tasks.push((key, batch.readers[index], batch.ranks[index]));
+        }
+        let wanted = batch.wanted.iter().map(|&id| Ok((id, self.key(id)?)));
+        Ok(Batch {
+            number: batch.number,
+            last: batch.last,
+            tasks,
+            wanted: wanted.collect::<Result<_, String>>()?,
+        })
+    }
+}
 
 impl World {
     pub(crate) fn told_by_client(
@@ -15,78 +87,25 @@ impl World {
         client: ClientId,
         message: Message,
     ) -> Result<(), String> {
-        let Some(session) = self.server.clients.get_mut(&client) else {
+        if !self.server.clients.contains_key(&client) {
             return Ok(());
-        };
-        let known = |session: &Session, futures: &[u32]| -> Vec<TaskId> {
-            let tasks = futures.iter().map(|future| session.tasks.get(future));
-            tasks.flatten().copied().collect()
-        };
+        }
         match message {
-            Message::Submit(batch) => self.submitted(client, batch),
-            Message::Put(future, key, kept) => self.put_by(client, future, key, kept),
-            Message::Unkept(number) => {
-                let mut kept = session.kept.iter();
-                let kept = kept.find_map(|(&task, &put)| (put == number).then_some(task));
-                if let Some(task) = kept {
-                    session.kept.remove(&task);
-                    self.oracle.unkept.insert(self.server.keys[&task]);
-                }
-                let tasks = kept.into_iter().collect();
-                self.core_event(Event::Unkept { client, tasks })
-            }
-            Message::Want(future, key) => {
-                let Some(&task) = self.server.tasks.get(&key) else {
-                    let connection = session.connection;
-                    let news = Message::News(future, News::Cancelled);
-                    self.oracle.cancelled.insert(key);
-                    self.send_from_server(connection, news);
-                    return Ok(());
-                };
-                self.bind(client, future, task);
-                let tasks = vec![task];
-                self.core_event(Event::Want { client, tasks })
-            }
-            Message::Unwant(futures) => {
-                let tasks = known(session, &futures);
-                for task in &tasks {
-                    session.futures.remove(task);
-                    self.oracle.asks(client, *task);
-                }
-                for future in &futures {
-                    session.tasks.remove(future);
-                }
-                self.core_event(Event::Unwant { client, tasks })
-            }
-            Message::Cancel(futures, force) => {
-                let tasks = known(session, &futures);
-                self.core_event(Event::Cancel {
-                    client,
-                    tasks,
-                    force,
-                })
-            }
-            Message::Retry(futures) => {
-                let tasks = known(session, &futures);
-                for &task in &tasks {
-                    self.oracle.asks(client, task);
-                }
-                self.core_event(Event::Retry { client, tasks })
-            }
-            Message::Replicate(future, copies) => {
-                let tasks = known(session, &[future]);
+            Message::Client(message) => self.asked_by_client(client, *message),
+            Message::Replicate(key, copies) => {
+                let task = self.wanted_task(client, key);
                 let among = match self.kernel.random.chance(50) {
                     true => Vec::new(),
                     false => self.kernel.random.some(&self.server.there(), 50),
                 };
                 self.core_event(Event::Replicate {
-                    tasks,
+                    tasks: task.into_iter().collect(),
                     copies,
                     among,
                 })
             }
-            Message::Move(future) => {
-                let task = session.tasks.get(&future).copied();
+            Message::Move(key) => {
+                let task = self.wanted_task(client, key);
                 let there = self.server.there();
                 match task {
                     Some(task) if !there.is_empty() => {
@@ -107,6 +126,132 @@ impl World {
             }
             _ => Err("a client says what only workers say".into()),
         }
+    }
+
+    /// The task of a key that a client has a future of.
+    fn wanted_task(&self, client: ClientId, key: Key) -> Option<TaskId> {
+        let &task = self.server.tasks.get(&key)?;
+        let session = self.server.clients.get(&client)?;
+        session.futures.contains_key(&task).then_some(task)
+    }
+
+    fn asked_by_client(&mut self, client: ClientId, message: FromClient) -> Result<(), String> {
+        let Some(session) = self.server.clients.get_mut(&client) else {
+            return Ok(());
+        };
+        match message {
+            FromClient::Submit(batch) => {
+                let universe = &self.plan.universe;
+                let batch = session.read(&batch, |key| &universe.spec(key).inputs[..])?;
+                self.submitted(client, batch)
+            }
+            FromClient::Put { id, key, kept, .. } => {
+                session.name(id, [&key])?;
+                let key = session.key(id)?;
+                self.put_by(client, id, key, kept)
+            }
+            FromClient::Unkept(names) => {
+                let mut tasks = Vec::new();
+                for name in names {
+                    let mut kept = session.kept.iter();
+                    let kept = kept.find_map(|(&task, &put)| (put == name).then_some(task));
+                    if let Some(task) = kept {
+                        session.kept.remove(&task);
+                        self.oracle.unkept.insert(self.server.keys[&task]);
+                        tasks.push(task);
+                    }
+                }
+                self.core_event(Event::Unkept { client, tasks })
+            }
+            FromClient::Want { first, keys } => {
+                session.name(first, &keys)?;
+                let key = session.key(first)?;
+                let Some(&task) = self.server.tasks.get(&key) else {
+                    self.oracle.cancelled.insert(key);
+                    self.notice(client, first, Standing::Unknown);
+                    return Ok(());
+                };
+                self.bind(client, first, task);
+                let tasks = vec![task];
+                self.core_event(Event::Want { client, tasks })
+            }
+            FromClient::Release(ids) => {
+                let tasks = session.wanted(&ids);
+                for task in &tasks {
+                    session.futures.remove(task);
+                    self.oracle.asks(client, *task);
+                }
+                for id in &ids {
+                    session.key(*id)?;
+                    session.tasks.remove(id);
+                    session.keys.remove(id);
+                }
+                self.core_event(Event::Unwant { client, tasks })
+            }
+            FromClient::Cancel { ids, force, .. } => {
+                // A client cancels what it cannot bring, too.
+                for &id in &ids {
+                    self.oracle.cancelled.insert(session.key(id)?);
+                }
+                let tasks = session.wanted(&ids);
+                self.core_event(Event::Cancel {
+                    client,
+                    tasks,
+                    force,
+                })
+            }
+            FromClient::Retry(ids) => {
+                let tasks = session.wanted(&ids);
+                for &task in &tasks {
+                    self.oracle.asks(client, task);
+                }
+                self.core_event(Event::Retry { client, tasks })
+            }
+            FromClient::Call(call) => self.called(client, &call),
+            other => Err(format!("a client says {other:?}")),
+        }
+    }
+
+    /// A client asks who has values, or whether workers have said that they do.
+    fn called(&mut self, client: ClientId, call: &Call) -> Result<(), String> {
+        let result = match (&*call.operation, Value::from_bytes(&call.argument)) {
+            ("who_has", Ok(Value::List(keys))) => {
+                let holders = |key: Value| {
+                    let task =
+                        decode_key(&key.to_bytes()).and_then(|key| self.server.tasks.get(&key));
+                    let holders = task
+                        .map(|&task| self.server.holders(task))
+                        .unwrap_or_default();
+                    let addresses = holders.into_iter().map(|at| Value::Str(address(at)));
+                    (key, Value::List(addresses.collect()))
+                };
+                Value::Dict(keys.into_iter().map(holders).collect())
+            }
+            // What they say is on its way.
+            ("held", Ok(Value::Dict(_))) => Value::None,
+            other => return Err(format!("a client asks {other:?}")),
+        };
+        let answer = Answer {
+            id: call.id,
+            result: Ok(result.to_bytes().into()),
+        };
+        self.tell_client(client, ToClient::Answer(answer), true);
+        Ok(())
+    }
+
+    /// Says something to a client.
+    pub(crate) fn tell_client(&mut self, client: ClientId, message: ToClient, beside: bool) {
+        if let Some(session) = self.server.clients.get(&client) {
+            let (connection, message) = (session.connection, Message::ToClient(Box::new(message)));
+            match beside {
+                true => self.send_beside(connection, false, message),
+                false => self.send_from_server(connection, message),
+            }
+        }
+    }
+
+    pub(crate) fn notice(&mut self, client: ClientId, id: u32, standing: Standing) {
+        self.tell_client(client, ToClient::Notice { id, standing }, false);
     }
 
     /// A client has a future of a task.
@@ -198,11 +343,9 @@ impl World {
     }
 
     fn cancel_wanted(&mut self, client: ClientId, batch: &Batch) {
-        let connection = self.server.clients[&client].connection;
-        for &(future, key) in &batch.wanted {
+        for &(id, key) in &batch.wanted {
             self.oracle.cancelled.insert(key);
-            let news = Message::News(future, News::Cancelled);
-            self.send_from_server(connection, news);
+            self.notice(client, id, Standing::Cancelled(bytes::Bytes::new()));
         }
     }
 
@@ -251,13 +394,26 @@ impl World {
             self.server.unplaced.push((client, key));
             return;
         }
-        let connection = session.connection;
-        let object = self.server.object(task);
+        let Some(&id) = session.futures.get(&task) else {
+            return;
+        };
+        let object = self.server.object(task).to_u64();
         let mut workers = vec![self.kernel.random.pick(&there)];
         let other = self.kernel.random.pick(&there);
         if self.kernel.random.chance(30) && !workers.contains(&other) {
             workers.push(other);
         }
-        self.send_from_server(connection, Message::Place(key, object, workers));
+        let workers = workers.into_iter().map(|worker| worker.0.into()).collect();
+        let place = ToClient::Place {
+            id,
+            object,
+            workers,
+        };
+        self.tell_client(client, place, false);
     }
+}
+
+/// Where a worker is, for clients.
+pub(crate) fn address(worker: WorkerId) -> String {
+    format!("{worker:?}")
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use treadle_types::WorkerId;
 
-use crate::client::Standing;
+use crate::client::{Standing, decode_key};
 use crate::process::Process;
 use crate::universe::{Key, recipe};
 use crate::world::World;
@@ -33,7 +33,8 @@ impl World {
             None => self.server.tasks.is_empty(),
             Some(_) => staying.all(|client| {
                 let mut futures = client.futures.values();
-                futures.all(|future| future.standing != Standing::Pending)
+                client.fetches.is_empty()
+                    && futures.all(|future| future.standing != Standing::Pending)
             }),
         }
     }
@@ -81,17 +82,20 @@ impl World {
             if client.has_left {
                 continue;
             }
+            if let Some((ticket, key)) = client.fetches.first_key_value() {
+                return Err(format!("fetch {ticket} of {key:?} hangs"));
+            }
             for future in client.futures.values() {
                 match future.standing {
                     Standing::Pending => return Err(format!("hangs: {}", self.unresolved())),
-                    Standing::Finished { inline, .. } => {
+                    Standing::Finished { is_inline } => {
                         self.summary.finished += 1;
                         let task = self.server.tasks.get(&future.key);
                         let Some(&task) = task else {
                             return Err(format!("{:?} is wanted, and forgotten", future.key));
                         };
                         let holders = self.server.holders(task);
-                        if inline.is_none() && holders.is_empty() {
+                        if !is_inline && holders.is_empty() {
                             return Err(format!("{:?} is finished, and nowhere", future.key));
                         }
                         if !self.oracle.is_in_effect(task) {
@@ -133,9 +137,13 @@ impl World {
             let believed = session.kept.iter();
             let believed = believed.map(|(task, &number)| (self.server.keys[task], number));
             let believed: BTreeMap<Key, u32> = believed.collect();
-            if state.is_some_and(|state| !state.has_left && state.kept != believed) {
-                let kept = state.map(|state| &state.kept);
-                return Err(format!("{client:?} keeps {kept:?}, not {believed:?}"));
+            if let Some(state) = state.filter(|state| !state.has_left) {
+                let kept = state.core.kept_names();
+                let kept = kept.filter_map(|(id, key)| Some((decode_key(key)?, id)));
+                let kept: BTreeMap<Key, u32> = kept.collect();
+                if kept != believed {
+                    return Err(format!("{client:?} keeps {kept:?}, not {believed:?}"));
+                }
             }
         }
         Ok(())

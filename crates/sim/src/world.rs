@@ -67,16 +67,20 @@ pub(crate) enum Item {
     /// A value that a client puts arrives at a machine.
     Bring {
         client: usize,
+        name: u32,
         machine: usize,
         worker: WorkerId,
         object: ObjectId,
         key: Key,
     },
-    BringTimeout {
+    /// A worker has taken what was brought; nothing: nobody does any more.
+    Brought {
         client: usize,
-        key: Key,
-        attempt: u64,
+        name: u32,
+        worker: Option<WorkerId>,
     },
+    /// Something is due at a client.
+    ClientDue(usize),
     Act(usize),
     Batch(usize),
     Fault(usize),
@@ -112,6 +116,8 @@ pub struct Summary {
     pub retracted: u64,
     /// Tasks that were cancelled while they ran.
     pub interrupted: u64,
+    /// Values that clients got, or heard that there are none.
+    pub gathered: u64,
     /// Values that clients were asked to bring again, and did.
     pub again: u64,
     /// Values that could not be read any more.
@@ -136,6 +142,8 @@ pub(crate) struct World {
     pub(crate) places: BTreeMap<WorkerId, usize>,
     pub(crate) clients: Vec<Client>,
     pub(crate) next_request: u64,
+    /// What the simulation draws beside; see [`World::beside`].
+    other: Random,
     pub(crate) summary: Summary,
 }
 
@@ -156,6 +164,7 @@ pub fn simulate(seed: u64, mutation: Mutation, mut trace: Trace) -> Result<Summa
 impl World {
     fn new(plan: Plan, kernel: Kernel<Item, Node>, mutation: Mutation) -> Self {
         let mut world = Self {
+            other: Random::new(kernel.random.clone().next()),
             server: Server::new(&plan),
             oracle: Oracle::new(&plan),
             kernel,
@@ -211,6 +220,14 @@ impl World {
             true => Ok(()),
             false => Err("nothing more happens".into()),
         }
+    }
+
+    /// Does something that draws from another stream: it leaves what is drawn for the rest alone.
+    pub(crate) fn beside<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
+        std::mem::swap(&mut self.kernel.random, &mut self.other);
+        let result = act(self);
+        std::mem::swap(&mut self.kernel.random, &mut self.other);
+        result
     }
 
     pub(crate) fn node(&self, party: Party) -> Option<Node> {
@@ -338,25 +355,21 @@ impl kernel::World for World {
             } => self.got(by, request, copied),
             Item::GetTimeout { by, request } => self.got(by, request, None),
             Item::Bring {
+                client,
+                name,
                 machine,
                 worker,
                 object,
                 key,
-                ..
-            } => self.bring(machine, worker, object, key),
-            Item::BringTimeout {
+            } => self.bring((client, name), machine, worker, object, key),
+            Item::Brought {
                 client,
-                key,
-                attempt,
-            } => {
-                self.bring_timeout(client, key, attempt);
-                Ok(())
-            }
+                name,
+                worker,
+            } => self.brought(client, name, worker, true),
+            Item::ClientDue(client) => self.client_due(client),
             Item::Act(client) => self.act(client),
-            Item::Batch(client) => {
-                self.next_batch(client);
-                Ok(())
-            }
+            Item::Batch(client) => self.next_batch(client),
             Item::Fault(index) => self.fault(self.plan.faults[index].1),
             Item::Start(machine) => {
                 self.start_process(machine);

@@ -13,10 +13,9 @@ use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::error::ClientError;
 use super::spread::{Load, Spread, Spreading};
-use super::{Client, Event};
-use crate::broadcast::{
-    Arrival, Callbacks, CastError, Plane, Purpose, Traffic, host_name, host_number,
-};
+use super::{Arrivals, Client, Incoming};
+use crate::broadcast::values::Packed;
+use crate::broadcast::{Callbacks, CastError, Plane, Purpose, Traffic, host_name, host_number};
 use crate::message::{FromClient, Member};
 use crate::{lock, log};
 
@@ -122,7 +121,17 @@ impl Casts {
     }
 
     /// Sends a value to workers.
-    pub(super) fn spread(&self, load: Load) {
+    pub(super) fn spread(&self, workers: Runs, load: treadle_client::Load) {
+        let value = Packed {
+            object: load.object,
+            kind: load.kind,
+            frames: load.frames,
+        };
+        let load = Load {
+            name: load.name,
+            value,
+            workers,
+        };
         self.spreading.push(load, self.plane(), &self.callbacks);
     }
 
@@ -171,28 +180,33 @@ impl<T> Client<T> {
         self.check()?;
         let casts = &self.casts;
         if !casts.asked.swap(true, Ordering::Relaxed) {
-            self.post([FromClient::Members]);
+            self.post(FromClient::Members);
         }
         let members = lock(&casts.members);
         Ok(members.as_ref().map(|all| all.values().cloned().collect()))
     }
 
-    /// What has arrived for the application.
-    pub(super) fn arrivals<R>(&self) -> Option<Event<R>> {
+    /// Takes in what has arrived.
+    pub(super) fn take_arrivals(&self) {
         if !self.casts.has_arrived() {
-            return None;
+            return;
         }
         if let Some(reason) = self.casts.callbacks.panicked.get() {
             self.fail(reason);
         }
         let (arrivals, spreads) = self.casts.take();
         if !spreads.is_empty() {
-            let engine = &mut *lock(&self.engine);
-            for spread in spreads {
-                self.has_spread(engine, spread);
-            }
+            let events = spreads.into_iter().map(|spread| Incoming::Spread {
+                name: spread.name,
+                taken: spread.taken,
+                reason: spread.reason,
+            });
+            self.handle(&mut lock(&self.engine), events);
         }
-        (!arrivals.is_empty()).then_some(Event::Arrived(arrivals))
+        if !arrivals.is_empty() {
+            let now = self.start.elapsed();
+            self.act(|core, effects| core.handle(Incoming::Arrived(arrivals), now, effects));
+        }
     }
 
     /// Sends frames to engines, each of which is a worker that the client [knows](Client::members);
@@ -256,6 +270,3 @@ impl<T> Client<T> {
         plane.map(Plane::traffic).unwrap_or_default()
     }
 }
-
-/// Arrivals, for [`Event::Arrived`].
-pub(super) type Arrivals = Vec<Arrival>;

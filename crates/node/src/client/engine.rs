@@ -1,49 +1,40 @@
 //! What the thread that leads does natively with what comes.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
+use treadle_client::{Effect, Effects};
 use treadle_net::Turn;
+use treadle_types::WorkerId;
 
-use super::fetch::Fetches;
-use super::kept::Kept;
-use super::put::Puts;
-use super::workers::{News, Workers};
-use super::{CONTROL, Change, Client, Item};
-use crate::message::{FromClient, Standing, ToClient};
+use super::workers::{Job, News, Workers};
+use super::{CONTROL, Client, Incoming, State};
+use crate::message::{FromClient, ToClient};
 use crate::wire::{Link, WireError};
 use crate::{caught, lock};
 
 /// Packets taken from the scheduler at a time.
 const PACKETS: usize = 16;
 
-/// What has come and is not processed, and what is under way. Locked for short, never while the
-/// application is called.
+/// The connections, as the thread that leads uses them.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) control: Link<ToClient, FromClient>,
     pub(super) workers: Workers,
-    pub(super) fetches: Fetches,
-    pub(super) puts: Puts,
-    pub(super) kept: Kept,
     /// When unused connections are looked for next.
     pub(super) sweep: Option<Instant>,
     /// What the notifier's timer was set to.
     pub(super) timer: Option<Instant>,
 }
 
-impl Engine {
-    /// When something is due.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        let due = [
-            self.fetches.next_pause(),
-            self.puts.next_pause(),
-            self.sweep,
-        ];
-        due.into_iter().flatten().min()
-    }
-}
-
 impl<T> Client<T> {
+    /// When something is due.
+    pub(super) fn next_due(&self, engine: &Engine) -> Option<Instant> {
+        let due = lock(&self.core).next_due();
+        let due = due.map(|due| self.start + due);
+        due.into_iter().chain(engine.sweep).min()
+    }
+
     /// Takes what a turn of the poller stands for. A panic is the end of the connection: nobody would
     /// hear of what it lost.
     pub(super) fn serve(&self, turn: Turn) {
@@ -75,9 +66,8 @@ impl<T> Client<T> {
                 if self.take_control(engine) {
                     turn.again();
                 }
-                let mut sender = lock(&self.sender);
-                sender.heard();
-                sender.flush();
+                lock(&self.sender).heard();
+                self.flush_now();
             }
             key => {
                 let mut news = News::default();
@@ -88,16 +78,15 @@ impl<T> Client<T> {
                 if engine.sweep.is_none() {
                     engine.sweep = engine.workers.sweep(Instant::now());
                 }
-                self.digest(engine, news);
+                self.handle(engine, news);
             }
         }
     }
 
     fn do_what_is_due(&self) {
         let engine = &mut *lock(&self.engine);
+        self.handle(engine, [Incoming::Tick]);
         let now = Instant::now();
-        self.resume_paused(engine, now);
-        self.put_again(engine, now);
         if engine.sweep.is_some_and(|sweep| sweep <= now) {
             engine.sweep = engine.workers.sweep(now);
         }
@@ -116,15 +105,15 @@ impl<T> Client<T> {
                     continue;
                 }
             };
-            for message in decoder {
-                match message {
-                    Ok(message) => self.message(engine, message),
-                    Err(error) => {
-                        let error: WireError = error;
-                        broken.get_or_insert(error.into());
-                    }
+            let messages = decoder.filter_map(|message| match message {
+                Ok(message) => Some(Incoming::Told(message)),
+                Err(error) => {
+                    let error: WireError = error;
+                    broken.get_or_insert(error.into());
+                    None
                 }
-            }
+            });
+            self.handle(engine, messages);
         }
         if let Some(error) = broken {
             self.peer.start_close();
@@ -140,97 +129,70 @@ impl<T> Client<T> {
         }
     }
 
-    fn message(&self, engine: &mut Engine, message: ToClient) {
-        let item = match message {
-            ToClient::Notice { id, standing } => {
-                self.notice(engine, id, standing);
-                return;
-            }
-            ToClient::Place {
-                id,
-                object,
-                workers,
-            } => {
-                self.place(engine, id, object, &workers);
-                return;
-            }
-            ToClient::Bring(ids) => {
-                for id in ids {
-                    self.bring_again(engine, id);
-                }
-                return;
-            }
-            ToClient::Unkeep(ids) => {
-                for id in ids {
-                    engine.kept.remove(id);
-                }
-                return;
-            }
-            ToClient::Peer { worker, address } => {
-                engine.workers.met(worker, address);
-                return;
-            }
-            ToClient::PeerLost(worker) => {
-                let mut news = News::default();
-                engine.workers.lost(worker, &mut news);
-                self.digest(engine, news);
-                return;
-            }
-            ToClient::Joined(members) => {
-                for member in &members {
-                    engine.workers.met(member.worker, member.address.clone());
-                }
-                self.casts.joined(members);
-                return;
-            }
-            ToClient::Left { worker, cause } => {
-                self.casts.left(worker, cause);
-                return;
-            }
-            ToClient::SettledAsked(worker) => {
-                let settled = self.casts.settled();
-                self.post([FromClient::SettledTold { worker, settled }]);
-                return;
-            }
-            ToClient::Call(call) => Item::Call(call),
-            ToClient::Answer(answer) => {
-                let answer = self.told_who_has(engine, answer);
-                match answer.and_then(|answer| self.told_held(engine, answer)) {
-                    Some(answer) => Item::Answer(answer),
-                    None => return,
-                }
-            }
-            ToClient::Stuck { keys, reason } => Item::Stuck(keys, reason),
-            ToClient::Unused(numbers) => Item::Unused(numbers),
-            ToClient::Restarted => Item::Restarted,
-        };
-        lock(&self.inbox).push_back(item);
+    /// Tells the core what has happened, does what it says, and tells it what comes of that.
+    pub(super) fn handle(&self, engine: &mut Engine, events: impl IntoIterator<Item = Incoming>) {
+        let effects = self.tell_core(events);
+        self.follow(engine, effects);
     }
 
-    fn notice(&self, engine: &mut Engine, id: u32, standing: Standing) {
-        let id = {
-            let mut keys = lock(&self.keys);
-            // What an earlier name stood for is another matter.
-            match keys.last_named(id) {
-                Some(kept) if keys.note(kept, &standing) => kept,
-                _ => return,
+    /// Tells the core what has happened; what else is to be done than tell the scheduler.
+    fn tell_core(&self, events: impl IntoIterator<Item = Incoming>) -> Effects {
+        let now = self.start.elapsed();
+        let told = |core: &mut State<T>, effects: &mut Effects| {
+            for event in events {
+                core.handle(event, now, effects);
             }
         };
-        if !matches!(standing, Standing::Pending) {
-            self.heard_of(engine, id);
+        self.step(told, None).1
+    }
+
+    /// Does what the core said, but for what the scheduler was told.
+    pub(super) fn follow(&self, engine: &mut Engine, mut effects: Effects) {
+        while !effects.is_empty() {
+            let (mut asked, mut news) = (BTreeSet::new(), News::default());
+            for effect in effects {
+                self.perform(engine, effect, &mut asked, &mut news);
+            }
+            for worker in asked {
+                engine.workers.send(worker, &mut news);
+            }
+            effects = self.tell_core(news);
         }
-        let change = match standing {
-            Standing::Finished { class, .. } => Change::Finished { class },
-            Standing::Failed(failed) => Change::Failed(Box::new(failed)),
-            Standing::Cancelled(reason) => Change::Cancelled(reason),
-            Standing::Pending => Change::Pending,
-            Standing::Unknown => Change::Unknown,
-        };
-        if let Some(change) = engine.puts.hold_back(id, change) {
-            lock(&self.inbox).push_back(Item::Standing(id, change));
-        }
-        if engine.fetches.awaits(id) {
-            self.resume(engine, id);
+    }
+
+    fn perform(
+        &self,
+        engine: &mut Engine,
+        effect: Effect,
+        asked: &mut BTreeSet<WorkerId>,
+        news: &mut News,
+    ) {
+        match effect {
+            Effect::Get {
+                request,
+                worker,
+                object,
+            } => {
+                engine.workers.push(worker, Job::Get { request, object });
+                asked.insert(worker);
+            }
+            Effect::Bring(worker, load) => {
+                engine.workers.push(worker, Job::Bring(load));
+                asked.insert(worker);
+            }
+            Effect::Spread(workers, load) => self.casts.spread(workers, load),
+            Effect::Met(worker, address) => engine.workers.met(worker, address),
+            Effect::Lost(worker) => engine.workers.lost(worker, news),
+            Effect::Joined(members) => self.casts.joined(members),
+            Effect::Left(worker, cause) => self.casts.left(worker, cause),
+            Effect::SettledAsked(worker) => {
+                let settled = self.casts.settled();
+                self.post(FromClient::SettledTold { worker, settled });
+            }
+            Effect::Verify(name, constant) => {
+                news.push(Incoming::Verified(name, constant.is_intact()));
+            }
+            Effect::Send(_) | Effect::Wake => {}
         }
     }
 
@@ -239,14 +201,11 @@ impl<T> Client<T> {
         if self.ended.set(reason.to_owned()).is_err() {
             return;
         }
-        lock(&self.inbox).push_back(Item::Closed(reason.to_owned()));
         self.casts.end();
+        self.handle(engine, [Incoming::Ended(reason.to_owned())]);
         let mut news = News::default();
         engine.workers.close(&mut news);
-        engine.puts.clear();
-        engine.kept.clear();
-        self.abandon_fetches(engine, news, reason);
-        self.notifier.notify();
+        self.handle(engine, news);
         self.signal.set();
     }
 }

@@ -21,9 +21,9 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
-    /// Local ids are not used twice, and there are no more.
-    #[error("this client has named four billion keys: make another one")]
-    Exhausted,
+    /// There are no more local ids.
+    #[error(transparent)]
+    Exhausted(#[from] treadle_client::Exhausted),
 }
 
 impl From<NodeError> for ClientError {

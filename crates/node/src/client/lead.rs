@@ -7,7 +7,7 @@ use treadle_net::leader::Leader;
 use treadle_net::{NetError, Wait};
 
 use super::error::ClientError;
-use super::{Client, Event, Item};
+use super::{Client, Event};
 use crate::lock;
 
 /// Turns of the poller that [`Lead::poll`] takes at most.
@@ -61,7 +61,7 @@ impl<T> Client<T> {
 
     /// Whether there is something to process, but for what came of casts.
     fn has_events(&self) -> bool {
-        !lock(&self.inbox).is_empty() || !lock(&self.returned).is_empty()
+        lock(&self.core).has_notifications()
     }
 
     /// Waits a moment for room, while another thread leads.
@@ -106,13 +106,13 @@ impl<T> Lead<'_, T> {
     /// Waits for something, and takes it.
     fn turn(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
         let client = self.client;
-        lock(&client.sender).flush();
+        client.flush_all();
         let due = {
             let mut engine = lock(&client.engine);
             if engine.workers.mute(true) {
                 client.peer.set_waker(None);
             }
-            engine.next_due()
+            client.next_due(&engine)
         };
         let mut shorter = wait.until(due);
         match client.poller.next(&mut shorter) {
@@ -128,12 +128,10 @@ impl<T> Lead<'_, T> {
     /// Takes what is here, a bounded amount, without waiting.
     pub fn poll(&self) {
         let client = self.client;
-        lock(&client.sender).flush();
+        client.flush_all();
         let now = Instant::now();
-        if lock(&client.engine)
-            .next_due()
-            .is_some_and(|due| due <= now)
-        {
+        let due = client.next_due(&lock(&client.engine));
+        if due.is_some_and(|due| due <= now) {
             client.on_time();
         }
         for _ in 0..TURNS {
@@ -152,50 +150,14 @@ impl<T> Lead<'_, T> {
 
     /// Something could not be processed to its end: it is the next thing again.
     pub fn put_back(&self, event: Event<T>) {
-        lock(&self.client.returned).push_front(event);
+        lock(&self.client.core).put_back(event);
     }
 
     /// The next thing to process. `read` copies what the application keeps of the key that it is
     /// about, under a lock: it must not call out.
-    pub fn next(&self, mut read: impl FnMut(&T) -> T) -> Option<Event<T>> {
-        if let Some(returned) = lock(&self.client.returned).pop_front() {
-            return Some(returned);
-        }
-        if let Some(arrived) = self.client.arrivals() {
-            return Some(arrived);
-        }
-        loop {
-            let item = lock(&self.client.inbox).pop_front()?;
-            return Some(match item {
-                Item::Standing(id, change) => {
-                    let keys = lock(&self.client.keys);
-                    let owner = keys.get(id).and_then(|entry| entry.owner.as_ref());
-                    // Released meanwhile: nobody wants to know.
-                    let Some(owner) = owner else {
-                        continue;
-                    };
-                    Event::Standing {
-                        owner: read(owner),
-                        change,
-                    }
-                }
-                Item::Fetched {
-                    ticket,
-                    index,
-                    outcome,
-                } => Event::Fetched {
-                    ticket,
-                    index,
-                    outcome,
-                },
-                Item::Call(call) => Event::Call(call),
-                Item::Answer(answer) => Event::Answer(answer),
-                Item::Stuck(keys, reason) => Event::Stuck { keys, reason },
-                Item::Unused(numbers) => Event::Unused(numbers),
-                Item::Restarted => Event::Restarted,
-                Item::Closed(reason) => Event::Closed(reason),
-            });
-        }
+    pub fn next(&self, read: impl FnMut(&T) -> T) -> Option<Event<T>> {
+        self.client.take_arrivals();
+        lock(&self.client.core).next(read)
     }
 }
 
@@ -212,14 +174,14 @@ impl<T> Drop for Lead<'_, T> {
                 left |= client.ended_reason().is_none() && client.peer.has_next();
                 left |= engine.workers.has_something();
             }
-            let due = engine.next_due();
+            let due = client.next_due(&engine);
             if due != engine.timer {
                 engine.timer = due;
                 let delay = due.map(|due| due.saturating_duration_since(Instant::now()));
                 client.notifier.notify_in(delay);
             }
             drop(engine);
-            left |= !lock(&client.sender).flush();
+            left |= !client.flush_all();
             if left {
                 client.notifier.notify();
             }

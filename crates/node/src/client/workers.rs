@@ -6,53 +6,44 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use treadle_client::Load;
 use treadle_net::pool::{Connection, Pool};
 use treadle_net::{Options, Poller, Received, Sending, Signal, Waker};
 use treadle_types::WorkerId;
 
-use super::fetch::Item;
+use super::Incoming;
 use crate::message::Data;
 use crate::wire::{data, decode_data, encode_data};
 
 /// Something to do with a worker.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Get a value from it.
-    Get { item: Item, object: u64 },
+    /// Ask it for a value.
+    Get {
+        /// The number of the request.
+        request: u64,
+        /// The value's name.
+        object: u64,
+    },
     /// Bring a value to it.
     Bring(Load),
 }
 
-/// A value for a worker.
-#[derive(Clone, Debug)]
-pub(super) struct Load {
-    /// The id that the scheduler knows it by.
-    pub(super) name: u32,
-    /// The value's name.
-    pub(super) object: u64,
-    /// Of the serialised value.
-    pub(super) kind: u32,
-    pub(super) frames: Vec<Bytes>,
+/// What comes of a step.
+pub(super) type News = Vec<Incoming>;
+
+fn missed(request: u64, reason: &str) -> Incoming {
+    Incoming::Missed {
+        request,
+        reason: reason.to_owned(),
+    }
 }
 
-/// What became of a load.
-#[derive(Debug)]
-pub(super) struct Delivery {
-    /// The load's.
-    pub(super) name: u32,
-    pub(super) outcome: Result<(), String>,
-}
-
-/// What came of a step.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    /// Values, with the kind of the serialised value and without the head.
-    pub(super) values: Vec<(Item, Received)>,
-    /// Requests that came to nothing, the worker that was asked, and why.
-    pub(super) misses: Vec<(Item, WorkerId, String)>,
-    /// Values that cannot be sent, and the errors that say so.
-    pub(super) unserialisable: Vec<(Item, Bytes)>,
-    pub(super) deliveries: Vec<Delivery>,
+fn not_brought(name: u32, reason: &str) -> Incoming {
+    Incoming::Brought {
+        name,
+        outcome: Err(reason.to_owned()),
+    }
 }
 
 /// What is wanted of a worker, but for requests that its connection keeps.
@@ -67,12 +58,11 @@ struct Worker {
 /// The workers, as the client knows them.
 #[derive(Debug)]
 pub(super) struct Workers {
-    pool: Pool<WorkerId, Item>,
+    pool: Pool<WorkerId, u64>,
     workers: HashMap<WorkerId, Worker>,
     /// Those that something is wanted of: they alone tell event loops of what comes.
     busy: BTreeSet<WorkerId>,
     waker: Waker,
-    next_request: u64,
     muted: bool,
 }
 
@@ -90,7 +80,6 @@ impl Workers {
             workers: HashMap::new(),
             busy: BTreeSet::new(),
             waker,
-            next_request: 0,
             muted: false,
         }
     }
@@ -113,11 +102,6 @@ impl Workers {
     pub(super) fn lost(&mut self, worker: WorkerId, news: &mut News) {
         let asked = self.pool.forget(worker);
         self.give_up(worker, asked, "the worker is gone", news);
-    }
-
-    /// The worker at an address.
-    pub(super) fn at(&self, address: &str) -> Option<WorkerId> {
-        self.pool.at(address)
     }
 
     /// Adds something to do; [`Workers::send`] begins with it.
@@ -169,16 +153,14 @@ impl Workers {
         let mut requests: Vec<Bytes> = Vec::new();
         while let Some(job) = entry.waiting.pop_front() {
             match job {
-                Job::Get { item, object } if connection.has_window() => {
-                    let request = self.next_request;
-                    self.next_request += 1;
+                Job::Get { request, object } if connection.has_window() => {
                     let worker = worker.0;
                     requests.push(encode_data(&data::Get {
                         request,
                         worker,
                         object,
                     }));
-                    connection.asked(request, item);
+                    connection.asked(request, request);
                 }
                 job @ Job::Get { .. } => {
                     entry.waiting.push_front(job);
@@ -196,12 +178,7 @@ impl Workers {
                         Ok(sending) => {
                             entry.brought.insert(load.object, (load.name, sending));
                         }
-                        Err(error) => {
-                            news.deliveries.push(Delivery {
-                                name: load.name,
-                                outcome: Err(error.to_string()),
-                            });
-                        }
+                        Err(error) => news.push(not_brought(load.name, &error.to_string())),
                     }
                     connection.touch();
                 }
@@ -231,7 +208,7 @@ impl Workers {
             .map_err(|error| error.to_string());
         for object in received {
             connection.touch();
-            if answered(object, worker, connection, &mut entry.brought, news).is_none() {
+            if answered(object, connection, &mut entry.brought, news).is_none() {
                 outcome = Err("the worker broke the protocol".into());
             }
         }
@@ -245,10 +222,7 @@ impl Workers {
             if let Some((name, sending)) = entry.brought.remove(&object)
                 && let Some(Err(failure)) = sending.outcome()
             {
-                news.deliveries.push(Delivery {
-                    name,
-                    outcome: Err(failure.to_string()),
-                });
+                news.push(not_brought(name, &failure.to_string()));
             }
         }
         match outcome {
@@ -282,25 +256,16 @@ impl Workers {
     }
 
     /// Nothing comes of what was `asked` of a worker, and of what waits for it.
-    fn give_up(&mut self, worker: WorkerId, asked: Vec<Item>, reason: &str, news: &mut News) {
-        let mut missed = |item| news.misses.push((item, worker, reason.to_owned()));
-        asked.into_iter().for_each(&mut missed);
+    fn give_up(&mut self, worker: WorkerId, asked: Vec<u64>, reason: &str, news: &mut News) {
+        news.extend(asked.into_iter().map(|request| missed(request, reason)));
         let entry = self.workers.remove(&worker).unwrap_or_default();
-        let mut undelivered = |name| {
-            news.deliveries.push(Delivery {
-                name,
-                outcome: Err(reason.to_owned()),
-            });
-        };
-        for (_, (id, _)) in entry.brought {
-            undelivered(id);
-        }
-        for job in entry.waiting {
-            match job {
-                Job::Get { item, .. } => missed(item),
-                Job::Bring(load) => undelivered(load.name),
-            }
-        }
+        let brought = entry.brought.into_values();
+        news.extend(brought.map(|(name, _)| not_brought(name, reason)));
+        let waiting = entry.waiting.into_iter();
+        news.extend(waiting.map(|job| match job {
+            Job::Get { request, .. } => missed(request, reason),
+            Job::Bring(load) => not_brought(load.name, reason),
+        }));
         self.rest(worker);
     }
 
@@ -348,8 +313,7 @@ impl Workers {
 /// Takes an answer; nothing: it is none.
 fn answered(
     mut received: Received,
-    worker: WorkerId,
-    connection: &mut Connection<Item>,
+    connection: &mut Connection<u64>,
     brought: &mut HashMap<u64, (u32, Sending)>,
     news: &mut News,
 ) -> Option<()> {
@@ -361,25 +325,28 @@ fn answered(
     match received.kind {
         Data::VALUE => {
             let data::Value { request, kind } = decode_data(head).ok()?;
-            let item = connection.answered(request)?;
+            let request = connection.answered(request)?;
             received.kind = kind;
-            news.values.push((item, received));
+            news.push(Incoming::Got {
+                request,
+                value: received,
+            });
         }
         Data::NO_VALUE => {
             let data::NoValue { request, reason } = decode_data(head).ok()?;
-            let item = connection.answered(request)?;
-            news.misses.push((item, worker, reason));
+            let request = connection.answered(request)?;
+            news.push(missed(request, &reason));
         }
         Data::UNSERIALISABLE => {
             let data::Unserialisable { request, error } = decode_data(head).ok()?;
-            let item = connection.answered(request)?;
-            news.unserialisable.push((item, error));
+            let request = connection.answered(request)?;
+            news.push(Incoming::Unserialisable { request, error });
         }
         Data::TAKEN => {
             let data::Taken { object, refused } = decode_data(head).ok()?;
             let (name, _) = brought.remove(&object)?;
             let outcome = refused.map_or(Ok(()), Err);
-            news.deliveries.push(Delivery { name, outcome });
+            news.push(Incoming::Brought { name, outcome });
         }
         _ => return None,
     }

@@ -128,7 +128,7 @@ fn client_error(error: ClientError, doing: &str) -> PyErr {
         ClientError::Node(error) => raised(error, doing),
         ClientError::Net(error) => crate::transfer::failed(doing)(error),
         ClientError::Ended { .. } => ended(error.to_string()),
-        ClientError::Exhausted => PyRuntimeError::new_err(error.to_string()),
+        ClientError::Exhausted(_) => PyRuntimeError::new_err(error.to_string()),
     }
 }
 

@@ -1,18 +1,18 @@
 //! Tasks for the scheduler, in batches that leave while later ones are still being encoded.
 
-use std::ops::Range;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 use bytes::Bytes;
-use treadle_net::Wait;
+use treadle_messages::{Batch, Definition, FromClient, TaskOptions};
 use treadle_types::value::put_varint;
 
-use super::Client;
-use super::error::ClientError;
-use super::kept::IsIntact;
-use super::keys::Known;
-use super::put::Content;
-use crate::lock;
-use crate::message::{Batch, Definition, FromClient, TaskOptions};
+use crate::effect::Effects;
+use crate::error::Exhausted;
+use crate::kept::IsIntact;
+use crate::keys::{Keys, Known};
+use crate::put::{Content, Whither};
+use crate::state::Core;
 
 /// The first batch leaves when it has so many bytes: workers can begin.
 const FIRST: usize = 4 * 1024;
@@ -26,8 +26,8 @@ const TASKS: usize = 4096;
 pub enum Input {
     /// Of a task of the same submission, by its number there; it was added before.
     Task(u32),
-    /// Of a key that the client has futures of ([`Client::read`]), or a constant
-    /// ([`Client::constant`]).
+    /// Of a key that the client has futures of ([`Core::read`]), or a constant
+    /// ([`Core::constant`]).
     Known(u32),
 }
 
@@ -54,9 +54,7 @@ pub struct NewTask<'a> {
 /// A submission in the making. Tasks are added in the planned order, each after those that it reads,
 /// and numbered from 0.
 ///
-/// [`Submission::flush`] is to be called whenever [`Submission::is_full`], [`Submission::finish`] at
-/// the end; nothing here calls out, so an encoder may hold the interpreter's lock around
-/// [`Submission::add`] and let it go around the others.
+/// [`Core::submit`] is to be called whenever [`Submission::is_full`], [`Core::finish`] at the end.
 #[derive(Debug)]
 pub struct Submission<T> {
     number: u32,
@@ -148,17 +146,17 @@ impl<T> Submission<T> {
         bytes >= limit || self.key_ends.len() >= TASKS
     }
 
-    /// Names the keys, and makes the message. Called under the locks that it needs.
+    /// Names the keys, and makes the message.
     fn seal(
         &mut self,
         last: bool,
-        keys: &mut super::keys::Keys<T>,
+        keys: &mut Keys<T>,
         garbage: &mut Vec<T>,
-    ) -> Result<Batch, ClientError> {
+    ) -> Result<Batch, Exhausted> {
         let count = self.key_ends.len();
         keys.check_room(count)?;
-        let encoded = Bytes::from(std::mem::take(&mut self.keys));
-        let recipes = Bytes::from(std::mem::take(&mut self.recipes));
+        let encoded = Bytes::from(core::mem::take(&mut self.keys));
+        let recipes = Bytes::from(core::mem::take(&mut self.recipes));
         let first = keys.next_id();
         let mut new = Vec::with_capacity(count);
         let mut owners = self.wanted.drain(..).peekable();
@@ -167,27 +165,32 @@ impl<T> Submission<T> {
             let number = (self.first + index) as u32;
             let owner = owners.next_if(|(owned, _)| *owned == number);
             let key = &encoded[range.clone()];
-            let id = match (keys.find(key), owner) {
+            // With what the key is kept under, if it is.
+            let (id, kept) = match (keys.find(key), owner) {
                 (Some(id), owner) => {
                     let named = keys.named(id);
                     if let Some((_, owner)) = owner {
                         garbage.extend(keys.own(id, owner));
                         wanted.push(named);
                     }
-                    named
+                    (named, Some(id))
                 }
-                (None, owner) => {
+                (None, Some((_, owner))) => {
                     new.push(encoded.slice(range));
-                    match owner {
-                        Some((_, owner)) => {
-                            let id = keys.add(key, Some(owner))?;
-                            wanted.push(id);
-                            id
-                        }
-                        None => keys.name()?,
-                    }
+                    let id = keys.add(key, Some(owner))?;
+                    wanted.push(id);
+                    (id, Some(id))
+                }
+                (None, None) => {
+                    new.push(encoded.slice(range));
+                    (keys.name()?, None)
                 }
             };
+            // A later batch may name it, also when the application does not need it any more.
+            if let Some(kept) = kept.filter(|_| !last && self.readers[index] > 0) {
+                keys.hold(kept);
+                self.held.push(kept);
+            }
             self.ids.push(id);
         }
         drop(owners);
@@ -216,10 +219,10 @@ impl<T> Submission<T> {
             tasks: self.ids[self.first..].to_vec(),
             offsets: with_zero(&mut self.offsets),
             inputs,
-            readers: std::mem::take(&mut self.readers),
+            readers: core::mem::take(&mut self.readers),
             ranks,
             definition_offsets: with_zero(&mut self.definition_offsets),
-            definitions: std::mem::take(&mut self.definitions),
+            definitions: core::mem::take(&mut self.definitions),
             recipes: ranges(&self.recipe_ends)
                 .map(|range| recipes.slice(range))
                 .collect(),
@@ -263,157 +266,133 @@ fn ranges(ends: &[usize]) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-impl<T> Client<T> {
+impl<T, V, A> Core<T, V, A> {
     /// Begins a submission.
-    pub fn submission(&self) -> Submission<T> {
-        Submission::new(self.next_submission())
+    pub fn submission(&mut self) -> Submission<T> {
+        self.submissions += 1;
+        Submission::new(self.submissions - 1)
     }
 
     /// A key that the tasks that follow read, and that is needed until the submission is over; nothing
     /// where the client does not know it.
-    pub fn read(&self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
-        let mut keys = lock(&self.keys);
-        let id = keys.find(key)?;
-        keys.hold(id);
+    pub fn read(&mut self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
+        let id = self.keys.find(key)?;
+        self.keys.hold(id);
         submission.held.push(id);
-        Some(Input::Known(keys.named(id)))
+        Some(Input::Known(self.keys.named(id)))
     }
 
-    /// As [`Client::read`], for a key that has a value or is about to get one: no task need make it.
-    pub fn read_coming(&self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
-        let mut keys = lock(&self.keys);
-        let id = keys.find(key)?;
-        if matches!(keys.get(id)?.known, Known::Failed | Known::Unknown) {
-            return None;
+    /// As [`Core::read`], for a key that has a value or is about to get one: no task need make it.
+    pub fn read_coming(&mut self, submission: &mut Submission<T>, key: &[u8]) -> Option<Input> {
+        match self.keys.by_key(key)?.known {
+            Known::Failed | Known::Unknown => None,
+            _ => self.read(submission, key),
         }
-        keys.hold(id);
-        submission.held.push(id);
-        Some(Input::Known(keys.named(id)))
     }
 
     /// A large constant that the tasks that follow read, under a key made of its content. It is sent
-    /// once, and needed until the submission is finished or dropped by
-    /// [`Client::abandon`]. Its frames are kept for as long as tasks may need them, in case that the
-    /// worker that has it is lost; `is_intact` says then whether they are what they were.
+    /// once, and needed until the submission is finished or abandoned. Nothing can compute it again:
+    /// its frames are kept for as long as tasks may need them, in case that the worker that has it is
+    /// lost; `is_intact` says then whether they are what they were.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When there are no more local ids.
     pub fn constant(
-        &self,
+        &mut self,
         submission: &mut Submission<T>,
         key: &[u8],
         content: Content,
         is_intact: IsIntact,
-    ) -> Result<Input, ClientError> {
-        let id = self.put_constant(key, content, is_intact)?;
+        effects: &mut Effects,
+    ) -> Result<Input, Exhausted> {
+        let anywhere = Whither::anywhere();
+        let (id, _) = self.put_as(key, None, content, &anywhere, Some(is_intact), effects)?;
         submission.held.push(id);
-        Ok(Input::Known(lock(&self.keys).named(id)))
+        Ok(Input::Known(self.keys.named(id)))
     }
 
-    /// Sends the batch, without waiting. Returns what the application kept of keys that have new
-    /// owners, to be dropped.
-    ///
-    /// `definitions` gives the definitions that have not been sent, which go ahead. It is called
-    /// under the lock that puts messages in order, so that another thread's batch may use them too:
-    /// it must not wait for anything.
+    /// Sends the batch; `definitions` that have not been sent go ahead. Returns what the application
+    /// kept of keys that have new owners.
     ///
     /// # Errors
-    /// When the connection is over.
-    pub fn flush(
-        &self,
+    /// When there are no more local ids.
+    pub fn submit(
+        &mut self,
         submission: &mut Submission<T>,
-        definitions: impl FnOnce() -> Vec<Definition>,
-    ) -> Result<Vec<T>, ClientError> {
-        self.send_batch(submission, false, definitions)
+        definitions: impl IntoIterator<Item = Definition>,
+        effects: &mut Effects,
+    ) -> Result<Vec<T>, Exhausted> {
+        self.send_batch(submission, false, definitions, effects)
     }
 
     /// Sends the rest.
     ///
     /// # Errors
-    /// As for [`Client::flush`].
+    /// When there are no more local ids.
     pub fn finish(
-        &self,
+        &mut self,
         mut submission: Submission<T>,
-        definitions: impl FnOnce() -> Vec<Definition>,
-    ) -> Result<Vec<T>, ClientError> {
-        let garbage = self.send_batch(&mut submission, true, definitions);
-        for id in std::mem::take(&mut submission.held) {
-            self.let_go(id);
+        definitions: impl IntoIterator<Item = Definition>,
+        effects: &mut Effects,
+    ) -> Result<Vec<T>, Exhausted> {
+        let garbage = self.send_batch(&mut submission, true, definitions, effects);
+        for id in submission.held {
+            self.let_go(id, effects);
         }
         garbage
     }
 
-    /// Gives a submission up. What was sent of it runs if somebody wants it.
+    /// Gives a submission up. What was sent of it runs if somebody wants it. Returns what the
+    /// application kept of keys that were not sent.
     ///
     /// # Errors
-    /// As for [`Client::flush`].
-    pub fn abandon(&self, mut submission: Submission<T>) -> Result<Vec<T>, ClientError> {
-        let mut garbage: Vec<T> = submission
-            .wanted
-            .drain(..)
-            .map(|(_, owner)| owner)
-            .collect();
+    /// When there are no more local ids.
+    pub fn abandon(
+        &mut self,
+        submission: Submission<T>,
+        effects: &mut Effects,
+    ) -> Result<Vec<T>, Exhausted> {
+        let owners = submission.wanted.into_iter().map(|(_, owner)| owner);
+        let mut garbage: Vec<T> = owners.collect();
         let rest = Submission {
-            number: submission.number,
             sent_any: submission.sent_any,
-            held: std::mem::take(&mut submission.held),
-            ..self.submission()
+            held: submission.held,
+            ..Submission::new(submission.number)
         };
         if rest.sent_any {
-            garbage.extend(self.finish(rest, Vec::new)?);
+            garbage.extend(self.finish(rest, [], effects)?);
         } else {
             for id in rest.held {
-                self.let_go(id);
+                self.let_go(id, effects);
             }
         }
         Ok(garbage)
     }
 
     fn send_batch(
-        &self,
+        &mut self,
         submission: &mut Submission<T>,
         last: bool,
-        definitions: impl FnOnce() -> Vec<Definition>,
-    ) -> Result<Vec<T>, ClientError> {
-        self.check()?;
+        definitions: impl IntoIterator<Item = Definition>,
+        effects: &mut Effects,
+    ) -> Result<Vec<T>, Exhausted> {
+        if self.is_over {
+            // Nobody would make what the batch names.
+            let owners = submission.wanted.drain(..);
+            return Ok(owners.map(|(_, owner)| owner).collect());
+        }
         let mut garbage = Vec::new();
-        let mut sender = lock(&self.sender);
-        for definition in definitions() {
-            sender.push(&FromClient::Define(definition));
+        for definition in definitions {
+            self.send(FromClient::Define(definition), effects);
         }
-        let batch = submission.seal(last, &mut lock(&self.keys), &mut garbage)?;
-        sender.push(&FromClient::Submit(batch));
-        sender.flush();
-        let failed = sender.failed();
-        drop(sender);
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(garbage),
-        }
-    }
-
-    /// Waits while more waits to be sent than should. What comes meanwhile is taken, so that the
-    /// scheduler is not kept waiting by this client, and processed later.
-    ///
-    /// # Errors
-    /// When the connection or the wait ends.
-    pub fn wait_for_room(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
-        while !self.has_room() {
-            self.check()?;
-            if let Some(lead) = self.try_lead() {
-                lead.make_room(wait)?;
-            } else {
-                // The leader takes what comes.
-                self.wait_briefly(wait)?;
-            }
-        }
-        Ok(())
+        let batch = submission.seal(last, &mut self.keys, &mut garbage)?;
+        self.send(FromClient::Submit(batch), effects);
+        Ok(garbage)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::Keys;
     use super::*;
 
     fn of(count: u32) -> Submission<()> {
@@ -438,12 +417,12 @@ mod tests {
         let mut keys = Keys::after(u32::MAX - 5);
         let mut garbage = Vec::new();
         let refused = of(6).seal(true, &mut keys, &mut garbage);
-        assert!(matches!(refused, Err(ClientError::Exhausted)));
+        assert!(matches!(refused, Err(Exhausted)));
         // A key of it would be taken for one that is under way.
         assert_eq!((keys.len(), keys.next_id()), (0, u32::MAX - 5));
         let last = of(5).seal(true, &mut keys, &mut garbage).unwrap();
         assert_eq!(last.tasks.last(), Some(&(u32::MAX - 1)));
         let refused = of(6).seal(true, &mut keys, &mut garbage);
-        assert!(matches!(refused, Err(ClientError::Exhausted)));
+        assert!(matches!(refused, Err(Exhausted)));
     }
 }

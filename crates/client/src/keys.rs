@@ -1,17 +1,21 @@
 //! The keys that a client has futures of.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use treadle_messages::Standing;
 use treadle_types::WorkerId;
 
-use super::error::ClientError;
-use crate::message::Standing;
+use crate::error::Exhausted;
 
 /// What is known of a value.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(crate) enum Known {
     /// It is being made.
     Pending,
     /// It is here, encoded.
@@ -31,134 +35,145 @@ pub(super) enum Known {
 
 /// A key.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(crate) struct Entry<T> {
     key: Arc<[u8]>,
     /// What the application keeps of it, as long as it has futures.
-    pub(super) owner: Option<T>,
+    pub(crate) owner: Option<T>,
     /// How many other things need it.
     holds: u32,
-    pub(super) known: Known,
+    pub(crate) known: Known,
 }
 
 /// Keys, by their encoding and by their local ids. An id is an index for the length of a
 /// connection, and is not used twice.
 #[derive(Debug)]
-pub(super) struct Keys<T> {
-    by_key: HashMap<Arc<[u8]>, u32>,
+pub(crate) struct Keys<T> {
+    by_key: HashMap<Arc<[u8]>, u32, FixedState>,
     entries: Entries<T>,
     /// Further ids of keys, for keys that were named again.
-    aliases: HashMap<u32, u32>,
-    /// By the id of a key that was named again: what it was named last.
-    latest: HashMap<u32, u32>,
+    aliases: BTreeMap<u32, u32>,
+    /// By the id of a key that was named again: its further ids, in order.
+    names: BTreeMap<u32, Vec<u32>>,
     next: u32,
 }
 
 /// What is left of a key that was let go.
 #[derive(Debug)]
-pub(super) struct Released<T> {
+pub(crate) struct Released<T> {
     /// To be dropped without any lock.
-    pub(super) owner: Option<T>,
+    pub(crate) owner: Option<T>,
     /// The id, if nobody needs the key any more: the scheduler is to be told.
-    pub(super) id: Option<u32>,
+    pub(crate) id: Option<u32>,
 }
 
 impl<T> Keys<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            by_key: HashMap::new(),
-            entries: Entries::new(),
-            aliases: HashMap::new(),
-            latest: HashMap::new(),
+            by_key: HashMap::default(),
+            entries: Entries(HashMap::default()),
+            aliases: BTreeMap::new(),
+            names: BTreeMap::new(),
             next: 0,
         }
     }
 
     /// As after so many keys.
     #[cfg(test)]
-    pub(super) fn after(next: u32) -> Self {
+    pub(crate) fn after(next: u32) -> Self {
         Self {
             next,
             ..Self::new()
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
 
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> Option<u32> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<u32> {
         self.by_key.get(key).copied()
     }
 
+    /// What is known of the value of a key that is here.
     #[inline]
-    pub(super) fn get(&self, id: u32) -> Option<&Entry<T>> {
-        self.entries.get(id)
+    pub(crate) fn known(&self, id: u32) -> Option<&Known> {
+        Some(&self.entries.get(id)?.known)
     }
 
-    pub(super) fn by_key(&self, key: &[u8]) -> Option<&Entry<T>> {
+    /// What the application keeps of a key, while it has futures of it.
+    #[inline]
+    pub(crate) fn owner(&self, id: u32) -> Option<&T> {
+        self.entries.get(id)?.owner.as_ref()
+    }
+
+    pub(crate) fn by_key(&self, key: &[u8]) -> Option<&Entry<T>> {
         self.entries.get(*self.by_key.get(key)?)
     }
 
     /// The id of the key that is named next.
-    pub(super) fn next_id(&self) -> u32 {
+    pub(crate) fn next_id(&self) -> u32 {
         self.next
     }
 
     /// Whether so many keys can be named still. Who names several asks before the first: those that
     /// were named would wait for what is never sent.
-    pub(super) fn check_room(&self, count: usize) -> Result<(), ClientError> {
+    pub(crate) fn check_room(&self, count: usize) -> Result<(), Exhausted> {
         let room = (u32::MAX - self.next) as usize;
-        (count <= room).then_some(()).ok_or(ClientError::Exhausted)
+        (count <= room).then_some(()).ok_or(Exhausted)
     }
 
     /// Names a key that is not kept.
-    pub(super) fn name(&mut self) -> Result<u32, ClientError> {
+    pub(crate) fn name(&mut self) -> Result<u32, Exhausted> {
         let id = self.next;
-        self.next = id.checked_add(1).ok_or(ClientError::Exhausted)?;
+        self.next = id.checked_add(1).ok_or(Exhausted)?;
         Ok(id)
     }
 
     /// Names a key that is here once more: the scheduler says of the new id how it stands.
-    pub(super) fn name_again(&mut self, id: u32) -> Result<u32, ClientError> {
+    pub(crate) fn name_again(&mut self, id: u32) -> Result<u32, Exhausted> {
         let alias = self.name()?;
         self.aliases.insert(alias, id);
-        self.latest.insert(id, alias);
+        self.names.entry(id).or_default().push(alias);
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.known = Known::Pending;
+        }
         Ok(alias)
     }
 
     /// What the scheduler is to be told instead of the id under which a key is kept: the task that
     /// an earlier name stood for may be forgotten.
     #[inline]
-    pub(super) fn named(&self, id: u32) -> u32 {
-        if self.latest.is_empty() {
-            return id;
-        }
-        self.latest.get(&id).copied().unwrap_or(id)
+    pub(crate) fn named(&self, id: u32) -> u32 {
+        let names = self.names.get(&id);
+        names
+            .and_then(|names| names.last())
+            .map_or(id, |name| *name)
     }
 
     /// The id under which a key is kept that was named so last. Nothing: it has another name since.
     #[inline]
-    pub(super) fn last_named(&self, name: u32) -> Option<u32> {
-        if self.aliases.is_empty() {
-            return Some(name);
-        }
-        let id = self.aliases.get(&name).copied().unwrap_or(name);
+    pub(crate) fn last_named(&self, name: u32) -> Option<u32> {
+        let id = self.ever_named(name);
         (self.named(id) == name).then_some(id)
     }
 
+    /// The id under which a key is kept that was named so, now or before.
+    pub(crate) fn ever_named(&self, name: u32) -> u32 {
+        self.aliases.get(&name).copied().unwrap_or(name)
+    }
+
     /// The further ids of a key that is not here any more: they are not needed either.
-    pub(super) fn take_aliases(&mut self, id: u32) -> Vec<u32> {
-        if self.aliases.is_empty() {
-            return Vec::new();
+    pub(crate) fn take_aliases(&mut self, id: u32) -> Vec<u32> {
+        let names = self.names.remove(&id).unwrap_or_default();
+        for name in &names {
+            self.aliases.remove(name);
         }
-        self.latest.remove(&id);
-        let aliases = self.aliases.extract_if(|_, kept| *kept == id);
-        aliases.map(|(alias, _)| alias).collect()
+        names
     }
 
     /// Names a key that is not here, and keeps it.
-    pub(super) fn add(&mut self, key: &[u8], owner: Option<T>) -> Result<u32, ClientError> {
+    pub(crate) fn add(&mut self, key: &[u8], owner: Option<T>) -> Result<u32, Exhausted> {
         let id = self.name()?;
         let key: Arc<[u8]> = key.into();
         let entry = Entry {
@@ -173,25 +188,25 @@ impl<T> Keys<T> {
     }
 
     /// The application has futures of a key that is here. Returns what it kept of it before.
-    pub(super) fn own(&mut self, id: u32, owner: T) -> Option<T> {
+    pub(crate) fn own(&mut self, id: u32, owner: T) -> Option<T> {
         self.entries.get_mut(id)?.owner.replace(owner)
     }
 
     /// Something else needs the key until [`Keys::let_go`].
-    pub(super) fn hold(&mut self, id: u32) {
+    pub(crate) fn hold(&mut self, id: u32) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.holds += 1;
         }
     }
 
-    pub(super) fn let_go(&mut self, id: u32) -> Option<u32> {
+    pub(crate) fn let_go(&mut self, id: u32) -> Option<u32> {
         let entry = self.entries.get_mut(id)?;
         entry.holds = entry.holds.saturating_sub(1);
         self.forget_if_unused(id)
     }
 
     /// The application has no futures of the key any more.
-    pub(super) fn disown(&mut self, key: &[u8]) -> Option<Released<T>> {
+    pub(crate) fn disown(&mut self, key: &[u8]) -> Option<Released<T>> {
         let id = self.find(key)?;
         let owner = self.entries.get_mut(id)?.owner.take();
         Some(Released {
@@ -212,7 +227,7 @@ impl<T> Keys<T> {
 
     /// Notes how a task stands. `false`: nobody wants to know any more.
     #[inline]
-    pub(super) fn note(&mut self, id: u32, standing: &Standing) -> bool {
+    pub(crate) fn note(&mut self, id: u32, standing: &Standing) -> bool {
         let Some(entry) = self.entries.get_mut(id) else {
             return false;
         };
@@ -233,14 +248,14 @@ impl<T> Keys<T> {
     }
 
     /// The client cancels a key.
-    pub(super) fn cancel(&mut self, id: u32) {
+    pub(crate) fn cancel(&mut self, id: u32) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.known = Known::Failed;
         }
     }
 
     /// Another worker has the value.
-    pub(super) fn moved(&mut self, id: u32, to: WorkerId) {
+    pub(crate) fn moved(&mut self, id: u32, to: WorkerId) {
         if let Some(Known::Remote { holder, .. }) =
             self.entries.get_mut(id).map(|entry| &mut entry.known)
         {
@@ -248,9 +263,52 @@ impl<T> Keys<T> {
         }
     }
 
+    /// By how many things beside futures a key is needed, if it is here.
+    pub(crate) fn holds(&self, id: u32) -> Option<u32> {
+        Some(self.entries.get(id)?.holds)
+    }
+
+    /// Verifies that the tables agree.
+    #[allow(clippy::disallowed_methods, reason = "the order does not matter")]
+    pub(crate) fn check(&self) {
+        for (key, &id) in &self.by_key {
+            let entry = self.entries.get(id);
+            let entry = entry.unwrap_or_else(|| panic!("key {key:?} has no entry under {id}"));
+            assert_eq!(&entry.key, key, "id {id} is of another key");
+            let is_needed = entry.owner.is_some() || entry.holds > 0;
+            assert!(is_needed, "nobody needs key {key:?}");
+            assert!(id < self.next, "id {id} was never given out");
+        }
+        let pages = self.entries.0.values();
+        let live = pages.map(|page| {
+            let live = page.entries.iter().flatten().count();
+            assert!(live == page.live && live > 0, "a page counts wrong");
+            live
+        });
+        assert_eq!(
+            live.sum::<usize>(),
+            self.by_key.len(),
+            "entries without keys"
+        );
+        let mut aliases = 0;
+        for (id, names) in &self.names {
+            assert!(
+                self.entries.get(*id).is_some(),
+                "id {id} has names, and no entry"
+            );
+            assert!(names.is_sorted() && !names.is_empty(), "{id}: {names:?}");
+            for name in names {
+                assert_eq!(self.aliases.get(name), Some(id), "alias {name}");
+                assert!(*name < self.next, "alias {name} was never given out");
+            }
+            aliases += names.len();
+        }
+        assert_eq!(aliases, self.aliases.len(), "aliases of keys that are gone");
+    }
+
     /// The encoding of a key that is here.
-    pub(super) fn key(&self, id: u32) -> Option<Arc<[u8]>> {
-        Some(Arc::clone(&self.get(id)?.key))
+    pub(crate) fn key(&self, id: u32) -> Option<Arc<[u8]>> {
+        Some(Arc::clone(&self.entries.get(id)?.key))
     }
 }
 
@@ -260,7 +318,7 @@ const PAGE: usize = 64;
 /// Entries by id. Those of neighbouring ids, which are mostly asked for one after the other, lie
 /// together.
 #[derive(Debug)]
-struct Entries<T>(HashMap<u32, Box<Page<T>>>);
+struct Entries<T>(HashMap<u32, Box<Page<T>>, FixedState>);
 
 #[derive(Debug)]
 struct Page<T> {
@@ -269,10 +327,6 @@ struct Page<T> {
 }
 
 impl<T> Entries<T> {
-    fn new() -> Self {
-        Self(HashMap::new())
-    }
-
     /// The page of an id, and the place there.
     fn split(id: u32) -> (u32, usize) {
         (id / PAGE as u32, id as usize % PAGE)

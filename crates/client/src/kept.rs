@@ -1,41 +1,53 @@
 //! Constants that the client keeps after it has brought them: it brings them again if every worker
 //! that had one is lost.
 
-use std::collections::{BTreeMap, HashMap};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 
 /// Whether the frames of a constant are still those that its key names: who owns their memory may
-/// have written to it since. Called with the key, the kind of the serialised value and the frames,
-/// under the engine's lock: it must not call out.
+/// have written to it since. Called with the key, the kind of the serialised value and the frames.
 pub type IsIntact = fn(&[u8], u32, &[Bytes]) -> bool;
 
 /// A constant. Its frames view the memory of the object that they were made of.
 #[derive(Clone, Debug)]
-pub(super) struct Constant {
-    pub(super) key: Bytes,
-    pub(super) nbytes: u64,
-    pub(super) class: Bytes,
-    pub(super) kind: u32,
-    pub(super) frames: Vec<Bytes>,
-    pub(super) is_intact: IsIntact,
+pub struct Constant {
+    pub(crate) key: Bytes,
+    pub(crate) nbytes: u64,
+    pub(crate) class: Bytes,
+    pub(crate) kind: u32,
+    pub(crate) frames: Vec<Bytes>,
+    pub(crate) is_intact: IsIntact,
 }
 
 /// The constants that the scheduler may ask for, by the id of the last put of each. It says when it
 /// will not any more; when they are more bytes than the limit, the oldest go.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     by_id: BTreeMap<u32, Constant>,
-    ids: HashMap<Bytes, u32>,
+    ids: BTreeMap<Bytes, u32>,
     bytes: u64,
     limit: u64,
 }
 
+impl Constant {
+    /// The key, encoded.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether it is still what it was. Reads all of it.
+    pub fn is_intact(&self) -> bool {
+        (self.is_intact)(&self.key, self.kind, &self.frames)
+    }
+}
+
 impl Kept {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
             by_id: BTreeMap::new(),
-            ids: HashMap::new(),
+            ids: BTreeMap::new(),
             bytes: 0,
             limit,
         }
@@ -43,7 +55,7 @@ impl Kept {
 
     /// Keeps a constant that is put under an id. Returns the ids of those that are not kept any more
     /// for its sake; nothing if it is too large itself.
-    pub(super) fn keep(&mut self, id: u32, constant: Constant) -> Option<Vec<u32>> {
+    pub(crate) fn keep(&mut self, id: u32, constant: Constant) -> Option<Vec<u32>> {
         if let Some(before) = self.ids.get(&constant.key) {
             self.remove(*before);
         }
@@ -64,34 +76,54 @@ impl Kept {
     }
 
     /// A value is put again, under another id; whether it is kept.
-    pub(super) fn rename(&mut self, key: &[u8], id: u32) -> bool {
+    pub(crate) fn rename(&mut self, key: &[u8], id: u32) -> bool {
         let Some(known) = self.ids.get_mut(key) else {
             return false;
         };
-        let before = std::mem::replace(known, id);
+        let before = core::mem::replace(known, id);
         if let Some(constant) = self.by_id.remove(&before) {
             self.by_id.insert(id, constant);
         }
         true
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&Constant> {
+    pub(crate) fn get(&self, id: u32) -> Option<&Constant> {
         self.by_id.get(&id)
     }
 
-    pub(super) fn remove(&mut self, id: u32) {
+    pub(crate) fn remove(&mut self, id: u32) {
         if let Some(constant) = self.by_id.remove(&id) {
             self.ids.remove(&constant.key);
             self.bytes -= constant.nbytes;
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.limit);
     }
 
+    /// The ids of the last puts, and the keys.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.ids.iter().map(|(key, id)| (*id, &key[..]))
+    }
+
+    /// Verifies that the tables agree.
+    pub(crate) fn check(&self) {
+        for (key, id) in &self.ids {
+            let of_id = self.by_id.get(id).map(|constant| &constant.key);
+            assert_eq!(of_id, Some(key), "what is kept under {id}");
+        }
+        assert_eq!(self.ids.len(), self.by_id.len());
+        let bytes: u64 = self.by_id.values().map(|constant| constant.nbytes).sum();
+        assert_eq!(
+            bytes, self.bytes,
+            "the bytes that are kept are counted wrong"
+        );
+        assert!(bytes <= self.limit, "{bytes} bytes are kept");
+    }
+
     /// How many constants are kept, and how many bytes they are.
-    pub(super) fn totals(&self) -> (usize, u64) {
+    pub(crate) fn totals(&self) -> (usize, u64) {
         (self.by_id.len(), self.bytes)
     }
 }

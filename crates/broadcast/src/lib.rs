@@ -17,7 +17,6 @@ mod message;
 pub mod plan;
 mod relay;
 mod run_map;
-mod runs;
 
 pub use config::{Config, Guards};
 pub use event::{Effect, Effects, Event};
@@ -26,4 +25,4 @@ pub use message::{
 };
 pub use plan::{Network, Shape};
 pub use relay::{Me, Relay, Violation};
-pub use runs::Runs;
+pub use treadle_types::Runs;

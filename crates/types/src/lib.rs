@@ -15,6 +15,7 @@ mod failure;
 mod ids;
 mod options;
 mod report;
+mod runs;
 pub mod value;
 pub mod varint;
 
@@ -23,6 +24,7 @@ pub use failure::{Cause, Failure, Loss};
 pub use ids::{Attempt, ClientId, ObjectId, Symbol, TaskId, WorkerId};
 pub use options::{Constraint, Options, Priority};
 pub use report::{Report, Returned};
+pub use runs::Runs;
 pub use value::Value;
 
 /// Results of at most so many encoded bytes travel with the report and live at the scheduler: losing

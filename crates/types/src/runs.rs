@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// A set of integers (ids of workers, numbers of casts) as sorted ranges with gaps between them. All
+/// A set of integers (ids of workers, numbers of casts, partitions) as sorted ranges with gaps between them. All
 /// ids of a cluster, or all numbers so far, are one range.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Runs(SmallVec<[(u64, u64); 1]>);
@@ -182,7 +182,8 @@ impl Runs {
     }
 
     /// In parts of at most `most` integers each.
-    pub(crate) fn parts(&self, most: u64) -> Vec<Self> {
+    #[must_use]
+    pub fn parts(&self, most: u64) -> Vec<Self> {
         if self.len() <= most {
             return vec![self.clone()];
         }

@@ -1,0 +1,110 @@
+//! Where partitions live. Shuffles that share outputs share a layout, so that both sides of a merge
+//! are at one place.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use treadle_types::Runs;
+
+use crate::ServerId;
+
+/// The home of each partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    homes: Vec<Option<ServerId>>,
+    /// How many shuffles use it.
+    pub(crate) users: u32,
+    /// Servers that are to be preferred, if any of them is there.
+    preferred: Vec<ServerId>,
+    /// Where to begin among the servers, so that small shuffles do not all begin at the same one.
+    shift: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(partitions: u32, preferred: Vec<ServerId>, shift: usize) -> Self {
+        Self {
+            homes: vec![None; partitions as usize],
+            users: 0,
+            preferred,
+            shift,
+        }
+    }
+
+    pub(crate) fn partitions(&self) -> u32 {
+        self.homes.len() as u32
+    }
+
+    pub(crate) fn home(&self, partition: u32) -> Option<ServerId> {
+        self.homes.get(partition as usize).copied().flatten()
+    }
+
+    /// A server is gone: its partitions have no home.
+    pub(crate) fn lose(&mut self, server: ServerId) {
+        for home in &mut self.homes {
+            if *home == Some(server) {
+                *home = None;
+            }
+        }
+    }
+
+    /// Gives the wanted partitions that have no home one, in contiguous ranges of about equal length.
+    /// Without servers they have none for now.
+    pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[ServerId]) {
+        let is_preferred = |server: &&ServerId| self.preferred.contains(server);
+        let mut chosen: Vec<ServerId> = servers.iter().filter(is_preferred).copied().collect();
+        if chosen.is_empty() {
+            chosen = servers.to_vec();
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        let homeless: Vec<usize> = wanted
+            .iter()
+            .map(|partition| partition as usize)
+            .filter(|&partition| self.homes[partition].is_none())
+            .collect();
+        for (index, &partition) in homeless.iter().enumerate() {
+            let place = index * chosen.len() / homeless.len();
+            self.homes[partition] = Some(chosen[(place + self.shift) % chosen.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(node: u32) -> ServerId {
+        ServerId {
+            node,
+            incarnation: 1,
+        }
+    }
+
+    #[test]
+    fn partitions_are_spread_in_ranges_and_move_only_when_their_server_is_gone() {
+        let servers = [server(0), server(1), server(2)];
+        let mut layout = Layout::new(10, vec![], 1);
+        let wanted = Runs::from_iter([0, 1, 2, 3, 4, 5, 7, 8, 9]);
+        layout.assign(&wanted, &servers);
+        let homes: Vec<_> = (0..10).map(|p| layout.home(p).map(|s| s.node)).collect();
+        let expected = [1, 1, 1, 2, 2, 2, 9, 0, 0, 0].map(|n| (n < 9).then_some(n));
+        assert_eq!(homes, expected);
+        layout.lose(server(2));
+        layout.assign(&wanted, &[]);
+        assert_eq!(layout.home(3), None);
+        layout.assign(&wanted, &servers[..2]);
+        let moved: Vec<_> = (3..6).map(|p| layout.home(p).unwrap().node).collect();
+        assert_eq!(moved, [1, 1, 0]);
+        assert_eq!(layout.home(0), Some(server(1)));
+    }
+
+    #[test]
+    fn preferred_servers_take_all_while_one_is_there() {
+        let mut layout = Layout::new(4, vec![server(1)], 0);
+        layout.assign(&Runs::range(0, 2), &[server(0), server(1)]);
+        layout.assign(&Runs::range(0, 4), &[server(0)]);
+        let homes: Vec<_> = (0..4).map(|p| layout.home(p).unwrap().node).collect();
+        assert_eq!(homes, [1, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,52 @@
+//! How rows move from maps to partitions; the design is `docs/internals/shuffle.md`.
+//!
+//! Four machines. [`Master`] assigns partitions to servers, commits, and says what has to run again.
+//! [`Server`] holds partitions. [`Writer`] pushes the rows of transfers. [`Reader`] gets those of a
+//! partition. Each takes events, with the time, and returns effects as data. None of them sees a row:
+//! the host keeps the bytes by the names that the effects give.
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `ids`, `message` | names of things; what the processes tell each other |
+//! | `tally`, `receipt` | counts and digests of rows; what transfers leave, and their sum |
+//! | `block` | the row-block format: what a batch is as bytes |
+//! | `layout`, `plan` | where partitions live; that as it is told to others |
+//! | `master` | registration, loss, commit, the end |
+//! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading |
+//! | `writer` | transfers: what is pushed where, within which window, and the receipt |
+//! | `reader` | a partition: where to get it, and whether it is all of it |
+//!
+//! The crate is pure: no IO, clock, threads or randomness.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod block;
+mod config;
+mod error;
+mod ids;
+mod layout;
+mod master;
+mod message;
+mod plan;
+mod reader;
+mod receipt;
+mod server;
+mod tally;
+mod writer;
+
+pub use config::{Config, Guards};
+pub use error::{Broken, ShuffleError};
+pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
+pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec};
+pub use message::{
+    Answer, Ask, CommitError, Fetch, FromServer, Push, ReadPiece, Refusal, Seal, ToMaster, ToNode,
+    ToServer, Verdict,
+};
+pub use plan::{Group, Plan};
+pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
+pub use receipt::{Commit, Expected, Receipt, ReceiptError, Share};
+pub use server::{ConnectionId, Place, Server, ServerEffect, ServerEvent};
+pub use tally::{RowDigest, Tally};
+pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

@@ -1,0 +1,445 @@
+//! The master: which server holds what, whether all of it is there, and what has to run again.
+//!
+//! ```text
+//!            Commit                   all Complete
+//!   open ───────────────▶ sealing ───────────────▶ committed
+//!    ▲                       │                          │
+//!    └───────────────────────┴──────────────────────────┘
+//!     a server or a group is lost: the next generation
+//! ```
+//!
+//! What it keeps for a shuffle is proportional to servers and partitions, and a set of maps for each
+//! group. It keeps no receipt.
+
+mod check;
+mod commit;
+mod loss;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use treadle_types::Runs;
+
+use crate::config::guard;
+use crate::layout::Layout;
+use crate::{
+    Config, Generation, Group, GroupId, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster,
+    ToNode, Transfer,
+};
+
+/// What a shuffle is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spec {
+    /// How many inputs it has.
+    pub maps: u32,
+    /// How many partitions it has.
+    pub partitions: u32,
+    /// Those that somebody wants.
+    pub outputs: Runs,
+    /// A shuffle whose outputs are read together with those of this one (the other side of a merge):
+    /// partitions of the same number are at the same server.
+    pub aligned: Option<ShuffleId>,
+    /// Servers that are to hold the partitions, as long as one of them is there. Empty: any.
+    pub preferred: Vec<ServerId>,
+}
+
+/// What happens to a master.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MasterEvent {
+    /// A server is there.
+    Joined(ServerId),
+    /// A server is to leave: it gets no more partitions, and [`MasterEffect::Drained`] says when it
+    /// has none.
+    Draining(ServerId),
+    /// A server is gone, and all that it held.
+    Lost(ServerId),
+    /// A shuffle is to be. Nothing is sent before a process asks for it.
+    Register {
+        /// Its number.
+        shuffle: ShuffleId,
+        /// What it is.
+        spec: Spec,
+    },
+    /// A shuffle is over: nobody will read it any more.
+    End(ShuffleId),
+    /// A process says something.
+    Message {
+        /// Who.
+        from: ServerId,
+        /// What.
+        message: ToMaster,
+    },
+}
+
+/// What a master wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MasterEffect {
+    /// Tell a process something.
+    Send {
+        /// Whom.
+        to: ServerId,
+        /// What.
+        message: ToNode,
+    },
+    /// Tell the host engine that what these tasks did is gone: the transfers of these maps, and the
+    /// barrier. Those that have no result are left alone.
+    Invalidate {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The maps.
+        maps: Runs,
+        /// Also what was read: the results of all outputs.
+        outputs: bool,
+    },
+    /// Tell the user: a map returned other rows when it ran again, so everything runs again.
+    NotDeterministic {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The map, if it is known which.
+        map: Option<u32>,
+    },
+    /// A server that is to leave holds nothing any more.
+    Drained(ServerId),
+}
+
+/// How far a shuffle is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Which assignment.
+    pub generation: Generation,
+    /// How many inputs there are.
+    pub maps: u32,
+    /// Inputs whose rows are all at their servers.
+    pub transferred: u64,
+    /// What transfers have pushed, with those that ran again.
+    pub tally: Tally,
+    /// Whether partitions can be read.
+    pub is_committed: bool,
+}
+
+/// The master's machine.
+#[derive(Debug)]
+pub struct Master {
+    config: Config,
+    /// Servers that are there, and whether they are to leave.
+    servers: BTreeMap<ServerId, bool>,
+    shuffles: BTreeMap<ShuffleId, Shuffle>,
+    /// By the first shuffle that used it.
+    layouts: BTreeMap<ShuffleId, Layout>,
+    registered: usize,
+}
+
+#[derive(Debug)]
+struct Shuffle {
+    maps: u32,
+    partitions: u32,
+    outputs: Runs,
+    layout: ShuffleId,
+    generation: Generation,
+    groups: BTreeMap<GroupId, GroupState>,
+    /// What others are told. `None`: some partition has no home, since there is no server.
+    plan: Option<Arc<Plan>>,
+    /// Who was told, and is told what changes.
+    followers: BTreeSet<ServerId>,
+    phase: Phase,
+    /// Number of the last round of comparisons.
+    round: u32,
+    /// What all groups had together when it was committed, since everything was made anew. Parts of it
+    /// may have been read, so that it has to be the same whenever it is committed again.
+    committed: Option<Tally>,
+    /// How often rows were found damaged.
+    repairs: u32,
+    transferred: Runs,
+    tally: Tally,
+}
+
+#[derive(Debug, Default)]
+struct GroupState {
+    partitions: Runs,
+    /// Maps that have rows here.
+    touched: Runs,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Open,
+    Sealing(commit::Sealing),
+    Committed,
+}
+
+/// What follows from an event.
+type Effects = Vec<MasterEffect>;
+
+impl Master {
+    /// A master without servers and shuffles.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            servers: BTreeMap::new(),
+            shuffles: BTreeMap::new(),
+            layouts: BTreeMap::new(),
+            registered: 0,
+        }
+    }
+
+    /// Takes an event in; what follows is appended to `effects`.
+    ///
+    /// # Errors
+    /// [`ShuffleError`]: the event cannot be. Nothing has changed.
+    pub fn handle(
+        &mut self,
+        event: MasterEvent,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        match event {
+            MasterEvent::Joined(server) => self.joined(server, effects)?,
+            MasterEvent::Draining(server) => {
+                if let Some(is_leaving) = self.servers.get_mut(&server) {
+                    *is_leaving = true;
+                    self.tell_drained(effects);
+                }
+            }
+            MasterEvent::Lost(server) => self.lost(server, effects),
+            MasterEvent::Register { shuffle, spec } => self.register(shuffle, spec)?,
+            MasterEvent::End(shuffle) => self.end(shuffle, effects),
+            MasterEvent::Message { from, message } => self.hear(from, message, effects),
+        }
+        Ok(())
+    }
+
+    /// Where a partition is, for placing the task that reads it.
+    pub fn home(&self, shuffle: ShuffleId, partition: u32) -> Option<ServerId> {
+        let shuffle = self.shuffles.get(&shuffle)?;
+        self.layouts[&shuffle.layout].home(partition)
+    }
+
+    /// How far a shuffle is.
+    pub fn progress(&self, shuffle: ShuffleId) -> Option<Progress> {
+        let shuffle = self.shuffles.get(&shuffle)?;
+        Some(Progress {
+            generation: shuffle.generation,
+            maps: shuffle.maps,
+            transferred: shuffle.transferred.len(),
+            tally: shuffle.tally,
+            is_committed: matches!(shuffle.phase, Phase::Committed),
+        })
+    }
+
+    /// The shuffles that have not ended.
+    pub fn shuffles(&self) -> impl Iterator<Item = ShuffleId> + '_ {
+        self.shuffles.keys().copied()
+    }
+
+    fn register(&mut self, id: ShuffleId, spec: Spec) -> Result<(), ShuffleError> {
+        if self.shuffles.contains_key(&id) {
+            return Err(ShuffleError::Registered(id));
+        }
+        let all = Runs::range(0, u64::from(spec.partitions));
+        if spec.outputs.is_empty() || !spec.outputs.is_subset(&all) {
+            return Err(ShuffleError::Outputs(id));
+        }
+        let aligned = spec.aligned.and_then(|other| self.shuffles.get(&other));
+        let key = match aligned {
+            Some(other) if other.partitions != spec.partitions => {
+                return Err(ShuffleError::Aligned(id, spec.aligned.unwrap_or(id)));
+            }
+            Some(other) => other.layout,
+            None => {
+                let layout = Layout::new(spec.partitions, spec.preferred, self.registered);
+                self.registered += 1;
+                self.layouts.insert(id, layout);
+                id
+            }
+        };
+        if let Some(layout) = self.layouts.get_mut(&key) {
+            layout.users += 1;
+        }
+        let shuffle = Shuffle {
+            maps: spec.maps,
+            partitions: spec.partitions,
+            outputs: spec.outputs,
+            layout: key,
+            generation: Generation(1),
+            groups: BTreeMap::new(),
+            plan: None,
+            followers: BTreeSet::new(),
+            phase: Phase::Open,
+            round: 0,
+            committed: None,
+            repairs: 0,
+            transferred: Runs::new(),
+            tally: Tally::default(),
+        };
+        self.shuffles.insert(id, shuffle);
+        Ok(())
+    }
+
+    fn hear(&mut self, from: ServerId, message: ToMaster, effects: &mut Effects) {
+        if guard!(self.config, incarnation) && !self.servers.contains_key(&from) {
+            return;
+        }
+        match message {
+            ToMaster::Join(shuffle) => self.join(from, shuffle, effects),
+            ToMaster::Transferred {
+                transfer,
+                groups,
+                tally,
+            } => self.transferred(transfer, &groups, &tally, effects),
+            ToMaster::Commit { ask, commit } => self.commit(from, ask, commit, effects),
+            ToMaster::Sealed {
+                shuffle,
+                group,
+                round,
+                verdict,
+            } => self.sealed(shuffle, (group, round), verdict, effects),
+            ToMaster::Differs {
+                shuffle,
+                group,
+                map,
+            } => self.differs(shuffle, group, map, effects),
+            ToMaster::Damaged { shuffle, group } => self.damaged(shuffle, group, effects),
+        }
+    }
+
+    /// A process asks for a plan. The first one makes the shuffle have one.
+    fn join(&mut self, from: ServerId, id: ShuffleId, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            let message = ToNode::Close(id);
+            return effects.push(MasterEffect::Send { to: from, message });
+        };
+        shuffle.followers.insert(from);
+        match &shuffle.plan {
+            Some(plan) => effects.push(MasterEffect::Send {
+                to: from,
+                message: ToNode::Plan(plan.clone()),
+            }),
+            None => self.settle(id, effects),
+        }
+    }
+
+    /// A transfer has ended well, as the host engine knows.
+    fn transferred(
+        &mut self,
+        transfer: Transfer,
+        groups: &[GroupId],
+        tally: &Tally,
+        effects: &mut Effects,
+    ) {
+        let Some(shuffle) = self.shuffles.get_mut(&transfer.shuffle) else {
+            return;
+        };
+        let map = u64::from(transfer.map);
+        let is_here = |group: &GroupId| shuffle.groups.contains_key(group);
+        if transfer.map >= shuffle.maps {
+            return;
+        }
+        if guard!(self.config, generation) && !groups.iter().all(is_here) {
+            // Rows of it were lost before this was known.
+            effects.push(MasterEffect::Invalidate {
+                shuffle: transfer.shuffle,
+                maps: Runs::one(map),
+                outputs: false,
+            });
+            return;
+        }
+        for group in groups {
+            if let Some(group) = shuffle.groups.get_mut(group) {
+                group.touched.insert(map);
+            }
+        }
+        shuffle.transferred.insert(map);
+        shuffle.tally.add(tally);
+    }
+
+    /// Servers that may be assigned partitions.
+    fn eligible(&self) -> Vec<ServerId> {
+        let staying = self.servers.iter().filter(|(_, is_leaving)| !**is_leaving);
+        let staying: Vec<ServerId> = staying.map(|(&server, _)| server).collect();
+        match staying.is_empty() {
+            true => self.servers.keys().copied().collect(),
+            false => staying,
+        }
+    }
+
+    /// Gives partitions without a home one, and tells who takes part.
+    fn settle(&mut self, id: ShuffleId, effects: &mut Effects) {
+        let servers = self.eligible();
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let Some(layout) = self.layouts.get_mut(&shuffle.layout) else {
+            return;
+        };
+        let assigned = shuffle.groups.values().map(|group| &group.partitions);
+        let assigned = assigned.fold(Runs::new(), |all, group| all.union(group));
+        let homeless = shuffle.outputs.difference(&assigned);
+        layout.assign(&homeless, &servers);
+        let mut homes = BTreeMap::<ServerId, Vec<u64>>::new();
+        for partition in homeless.iter() {
+            match layout.home(partition as u32) {
+                Some(server) => homes.entry(server).or_default().push(partition),
+                None => return shuffle.plan = None,
+            }
+        }
+        for (server, partitions) in homes {
+            let epoch = shuffle.generation;
+            let group = GroupState {
+                partitions: partitions.into_iter().collect(),
+                touched: Runs::new(),
+            };
+            shuffle.groups.insert(GroupId { epoch, server }, group);
+            shuffle.followers.insert(server);
+        }
+        let groups = shuffle.groups.iter().map(|(&id, group)| Group {
+            id,
+            partitions: group.partitions.clone(),
+        });
+        let plan = Arc::new(Plan {
+            shuffle: id,
+            generation: shuffle.generation,
+            maps: shuffle.maps,
+            partitions: shuffle.partitions,
+            groups: groups.collect(),
+        });
+        for &to in &shuffle.followers {
+            let message = ToNode::Plan(plan.clone());
+            effects.push(MasterEffect::Send { to, message });
+        }
+        shuffle.plan = Some(plan);
+    }
+
+    fn end(&mut self, id: ShuffleId, effects: &mut Effects) {
+        let Some(mut shuffle) = self.shuffles.remove(&id) else {
+            return;
+        };
+        if let Some(layout) = self.layouts.get_mut(&shuffle.layout) {
+            layout.users -= 1;
+            if layout.users == 0 {
+                self.layouts.remove(&shuffle.layout);
+            }
+        }
+        let phase = mem::replace(&mut shuffle.phase, Phase::Open);
+        if let Phase::Sealing(sealing) = phase {
+            sealing.answer(id, Err(crate::CommitError::Ended(id)), effects);
+        }
+        for to in shuffle.followers {
+            let message = ToNode::Close(id);
+            effects.push(MasterEffect::Send { to, message });
+        }
+        self.tell_drained(effects);
+    }
+
+    /// Says which servers that are to leave hold nothing, and forgets that it was asked.
+    fn tell_drained(&mut self, effects: &mut Effects) {
+        let shuffles = &self.shuffles;
+        let is_empty = |server: ServerId| {
+            let mut groups = shuffles.values().flat_map(|shuffle| shuffle.groups.keys());
+            groups.all(|group| group.server != server)
+        };
+        let leaving = self.servers.iter().filter(|(_, is_leaving)| **is_leaving);
+        let drained = leaving.filter(|&(&server, _)| is_empty(server));
+        effects.extend(drained.map(|(&server, _)| MasterEffect::Drained(server)));
+    }
+}

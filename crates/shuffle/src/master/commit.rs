@@ -1,0 +1,150 @@
+//! Whether all rows are there: what servers have is compared with what the receipts say.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::mem;
+
+use treadle_types::Runs;
+
+use crate::config::guard;
+use crate::master::{Effects, Master, Phase};
+use crate::{
+    Commit, CommitError, Generation, GroupId, MasterEffect, Seal, ServerId, ShuffleId, Tally,
+    ToNode, Verdict,
+};
+
+/// A barrier waits until all servers have compared.
+#[derive(Debug)]
+pub(super) struct Sealing {
+    pub(super) asker: ServerId,
+    ask: u64,
+    /// Groups that have not answered, and what their receipts say.
+    pub(super) awaited: BTreeMap<GroupId, Tally>,
+    /// What all of them have together.
+    total: Tally,
+}
+
+impl Sealing {
+    pub(super) fn answer(
+        self,
+        shuffle: ShuffleId,
+        result: Result<Generation, CommitError>,
+        effects: &mut Effects,
+    ) {
+        effects.push(MasterEffect::Send {
+            to: self.asker,
+            message: ToNode::Committed {
+                shuffle,
+                ask: self.ask,
+                result,
+            },
+        });
+    }
+}
+
+impl Master {
+    /// A barrier has all receipts.
+    pub(super) fn commit(
+        &mut self,
+        asker: ServerId,
+        ask: u64,
+        mut commit: Commit,
+        effects: &mut Effects,
+    ) {
+        let id = commit.shuffle;
+        let mut sealing = Sealing {
+            asker,
+            ask,
+            awaited: BTreeMap::new(),
+            total: commit.groups.values().map(|group| group.tally).sum(),
+        };
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return sealing.answer(id, Err(CommitError::Ended(id)), effects);
+        };
+        let gone = |group: &&GroupId| !shuffle.groups.contains_key(group);
+        let gone: BTreeSet<GroupId> = commit.groups.keys().filter(gone).copied().collect();
+        if guard!(self.config, generation) && (shuffle.plan.is_none() || !gone.is_empty()) {
+            let gone = gone.iter().flat_map(|group| &commit.groups[group].winners);
+            let maps: Runs = gone.map(|&(map, _)| u64::from(map)).collect();
+            effects.push(MasterEffect::Invalidate {
+                shuffle: id,
+                maps,
+                outputs: false,
+            });
+            return sealing.answer(id, Err(CommitError::Again(id)), effects);
+        }
+        if let Phase::Sealing(before) = mem::replace(&mut shuffle.phase, Phase::Open) {
+            before.answer(id, Err(CommitError::Again(id)), effects);
+        }
+        if shuffle
+            .committed
+            .is_some_and(|before| before != sealing.total)
+        {
+            sealing.answer(id, Err(CommitError::Again(id)), effects);
+            return self.restart(id, None, effects);
+        }
+        shuffle.round += 1;
+        for &group in shuffle.groups.keys() {
+            let expected = commit.groups.remove(&group).unwrap_or_default();
+            sealing.awaited.insert(group, expected.tally);
+            let seal = Seal {
+                shuffle: id,
+                generation: shuffle.generation,
+                group,
+                round: shuffle.round,
+                expected,
+            };
+            effects.push(MasterEffect::Send {
+                to: group.server,
+                message: ToNode::Seal(seal),
+            });
+        }
+        shuffle.phase = Phase::Sealing(sealing);
+    }
+
+    /// A server has compared.
+    pub(super) fn sealed(
+        &mut self,
+        id: ShuffleId,
+        (group, round): (GroupId, u32),
+        verdict: Verdict,
+        effects: &mut Effects,
+    ) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let Phase::Sealing(sealing) = &mut shuffle.phase else {
+            return;
+        };
+        if round != shuffle.round {
+            return;
+        }
+        let Some(expected) = sealing.awaited.remove(&group) else {
+            return;
+        };
+        match verdict {
+            Verdict::Complete if sealing.awaited.is_empty() => {
+                let generation = shuffle.generation;
+                let phase = mem::replace(&mut shuffle.phase, Phase::Committed);
+                if let Phase::Sealing(sealing) = phase {
+                    shuffle.committed = Some(sealing.total);
+                    sealing.answer(id, Ok(generation), effects);
+                }
+            }
+            Verdict::Complete => {}
+            Verdict::Short { found, missing } if shuffle.repairs >= self.config.repairs => {
+                let error = CommitError::Damaged {
+                    shuffle: id,
+                    group,
+                    expected,
+                    found,
+                    missing,
+                };
+                if let Phase::Sealing(sealing) = mem::replace(&mut shuffle.phase, Phase::Open) {
+                    sealing.answer(id, Err(error), effects);
+                }
+            }
+            Verdict::Short { .. } => self.damaged(id, group, effects),
+            Verdict::Differs => self.differs(id, group, None, effects),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is lost, and what follows.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use treadle_types::Runs;
+
+use crate::config::guard;
+use crate::master::{Effects, Master, Phase, Shuffle};
+use crate::{CommitError, GroupId, MasterEffect, ServerId, ShuffleError, ShuffleId};
+
+impl Master {
+    /// A server is there. If there was another process at its place, that one is gone.
+    pub(super) fn joined(
+        &mut self,
+        server: ServerId,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        if self.servers.contains_key(&server) {
+            return Err(ShuffleError::Joined(server));
+        }
+        let mut others = self.servers.keys().copied();
+        let other = others.find(|other| other.node == server.node);
+        match other {
+            Some(other) if guard!(self.config, incarnation) => self.lost(other, effects),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        self.servers.insert(server, false);
+        let waiting = self.shuffles.iter();
+        let waiting = waiting.filter(|(_, shuffle)| shuffle.plan.is_none());
+        let waiting = waiting.filter(|(_, shuffle)| !shuffle.followers.is_empty());
+        for id in waiting.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.settle(id, effects);
+        }
+        Ok(())
+    }
+
+    /// A server is gone, with all that it held.
+    pub(super) fn lost(&mut self, server: ServerId, effects: &mut Effects) {
+        self.servers.remove(&server);
+        for layout in self.layouts.values_mut() {
+            layout.lose(server);
+        }
+        for id in self.shuffles.keys().copied().collect::<Vec<_>>() {
+            let Some(shuffle) = self.shuffles.get_mut(&id) else {
+                continue;
+            };
+            shuffle.followers.remove(&server);
+            if let Phase::Sealing(sealing) = &shuffle.phase
+                && sealing.asker == server
+            {
+                shuffle.phase = Phase::Open;
+            }
+            let groups = shuffle.groups.keys().copied();
+            let lost: Vec<GroupId> = groups.filter(|group| group.server == server).collect();
+            if !lost.is_empty() {
+                self.lose_groups(id, &lost, effects);
+            }
+        }
+    }
+
+    /// Rows of a group cannot be read, or are not what they were. They are made again, a few times.
+    pub(super) fn damaged(&mut self, id: ShuffleId, group: GroupId, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        if shuffle.groups.contains_key(&group) && shuffle.repairs < self.config.repairs {
+            shuffle.repairs += 1;
+            self.lose_groups(id, &[group], effects);
+        }
+    }
+
+    /// A server, or a transfer that asked it, says that a map has other rows than before.
+    pub(super) fn differs(
+        &mut self,
+        id: ShuffleId,
+        group: GroupId,
+        map: Option<u32>,
+        effects: &mut Effects,
+    ) {
+        let shuffle = self.shuffles.get(&id);
+        if shuffle.is_some_and(|shuffle| shuffle.groups.contains_key(&group)) {
+            self.restart(id, map, effects);
+        }
+    }
+
+    /// A map has other rows than those that may have been read. Rows of before and rows of now do not
+    /// fit together, so that all of it is made again, and what was read, too.
+    pub(super) fn restart(&mut self, id: ShuffleId, map: Option<u32>, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        shuffle.groups.clear();
+        shuffle.committed = None;
+        shuffle.transferred = Runs::new();
+        shuffle.begin_generation(id, effects);
+        let maps = Runs::range(0, u64::from(shuffle.maps));
+        effects.push(MasterEffect::NotDeterministic { shuffle: id, map });
+        effects.push(MasterEffect::Invalidate {
+            shuffle: id,
+            maps,
+            outputs: true,
+        });
+        self.settle(id, effects);
+    }
+
+    /// Groups are gone. Their partitions get a home anew, and the maps that had rows there run again.
+    pub(super) fn lose_groups(&mut self, id: ShuffleId, lost: &[GroupId], effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let lost = lost.iter().filter_map(|group| shuffle.groups.remove(group));
+        let maps = lost.fold(Runs::new(), |maps, group| maps.union(&group.touched));
+        shuffle.transferred = shuffle.transferred.difference(&maps);
+        shuffle.begin_generation(id, effects);
+        // Also without maps: the partitions have to be sealed at their new home.
+        effects.push(MasterEffect::Invalidate {
+            shuffle: id,
+            maps,
+            outputs: false,
+        });
+        self.settle(id, effects);
+    }
+}
+
+impl Shuffle {
+    fn begin_generation(&mut self, id: ShuffleId, effects: &mut Effects) {
+        self.generation = self.generation.next();
+        let phase = mem::replace(&mut self.phase, Phase::Open);
+        if let Phase::Sealing(sealing) = phase {
+            sealing.answer(id, Err(CommitError::Again(id)), effects);
+        }
+    }
+}

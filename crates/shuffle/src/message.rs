@@ -1,0 +1,327 @@
+//! What the processes tell each other.
+//!
+//! ```text
+//! master ──ToNode──▶ every process that takes part     plans, seals, the end
+//! master ◀─ToMaster─ every process that takes part     receipts' sums, verdicts, damage
+//! writer, reader ──ToServer──▶ server                  announced pushes, questions, reads
+//! writer, reader ◀─FromServer─ server                  what came of each
+//! ```
+//!
+//! A connection keeps the order of what is sent on it. Rows travel beside the messages.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::{
+    AttemptId, BatchId, Commit, Expected, Generation, GroupId, Plan, ServerId, ShuffleId, Tally,
+    Transfer,
+};
+
+/// From the master to a process: its server, its writer and its reader.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToNode {
+    /// Where the partitions are: of a shuffle that the process asked for or takes part in, now and
+    /// whenever it changes.
+    Plan(Arc<Plan>),
+    /// The shuffle is over, or unknown. Everything of it goes.
+    Close(ShuffleId),
+    /// To a server: compare what you have with this, and keep only that.
+    Seal(Seal),
+    /// To who sent [`ToMaster::Commit`].
+    Committed {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// Which question this answers.
+        ask: u64,
+        /// What came of it.
+        result: Result<Generation, CommitError>,
+    },
+}
+
+/// From a process to the master.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToMaster {
+    /// Tell me the plan of this shuffle, and its changes.
+    Join(ShuffleId),
+    /// A transfer has ended well. Sent after its result was reported to the host engine.
+    Transferred {
+        /// Which.
+        transfer: Transfer,
+        /// The groups at which it has rows.
+        groups: Vec<GroupId>,
+        /// How many it has in all.
+        tally: Tally,
+    },
+    /// All receipts are there.
+    Commit {
+        /// Chosen by the sender; comes back in the answer.
+        ask: u64,
+        /// Their sum.
+        commit: Commit,
+    },
+    /// A server has compared.
+    Sealed {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// Which round of comparisons.
+        round: u32,
+        /// What came of it.
+        verdict: Verdict,
+    },
+    /// A map has other rows than it had before, which may have been read: it is not deterministic.
+    Differs {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group at which this was seen.
+        group: GroupId,
+        /// The map, if it is known which.
+        map: Option<u32>,
+    },
+    /// Rows of a group cannot be read any more, or are not what they were.
+    Damaged {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+    },
+}
+
+/// What a group is to have.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seal {
+    /// The shuffle.
+    pub shuffle: ShuffleId,
+    /// The generation that is being committed.
+    pub generation: Generation,
+    /// The group.
+    pub group: GroupId,
+    /// Which round of comparisons.
+    pub round: u32,
+    /// What the winning attempts have here.
+    pub expected: Expected,
+}
+
+/// What a comparison came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The group has exactly that, and keeps nothing else.
+    Complete,
+    /// It has something else.
+    Short {
+        /// What the winning attempts have here.
+        found: Tally,
+        /// A winning map that has nothing here.
+        missing: Option<u32>,
+    },
+    /// It was sealed before, with other rows.
+    Differs,
+}
+
+/// Why a commit was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Rows were lost meanwhile, or receipts are of what was lost before. The transfers and the barrier
+    /// run again: give the task back.
+    #[error("rows of {0:?} were lost: its transfers and its barrier run again")]
+    Again(ShuffleId),
+    /// The shuffle has ended.
+    #[error("{0:?} has ended")]
+    Ended(ShuffleId),
+    /// Rows were damaged again and again.
+    #[error(
+        "rows of {shuffle:?} at {group:?} do not match the receipts, also after they were made \
+         again: {expected:?} were sent, and {found:?} are there (missing input: {missing:?})"
+    )]
+    Damaged {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// What its receipts say.
+        expected: Tally,
+        /// What it has.
+        found: Tally,
+        /// An input that has nothing there.
+        missing: Option<u32>,
+    },
+}
+
+/// To a server, from a writer or a reader.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToServer {
+    /// A batch that waits to be let in.
+    Push(Push),
+    /// Does somebody have the rows of this transfer there already?
+    Ask(Ask),
+    /// This transfer has failed: its rows are not needed.
+    Abandon {
+        /// The group.
+        group: GroupId,
+        /// The transfer.
+        transfer: Transfer,
+    },
+    /// The rows of a partition, please.
+    Fetch(Fetch),
+}
+
+/// A batch that waits to be let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Push {
+    /// The shuffle.
+    pub shuffle: ShuffleId,
+    /// The group.
+    pub group: GroupId,
+    /// The batch.
+    pub batch: BatchId,
+    /// What is in it.
+    pub tally: Tally,
+    /// Its length in bytes, with header and table.
+    pub length: u64,
+}
+
+/// Whether somebody has pushed these rows already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// The group.
+    pub group: GroupId,
+    /// Who asks.
+    pub transfer: Transfer,
+    /// What it has for the group.
+    pub tally: Tally,
+}
+
+/// A read of one partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fetch {
+    /// Chosen by the reader, unique on its connection.
+    pub read: u64,
+    /// The shuffle.
+    pub shuffle: ShuffleId,
+    /// Which generation was committed.
+    pub generation: Generation,
+    /// The group.
+    pub group: GroupId,
+    /// The partition.
+    pub partition: u32,
+}
+
+/// What a server answers.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FromServer {
+    /// The batch is in memory here, or was before. Its rows need not be kept.
+    Acked {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The batch.
+        batch: BatchId,
+    },
+    /// The batch is not taken.
+    Refused {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The batch.
+        batch: BatchId,
+        /// Why.
+        reason: Refusal,
+    },
+    /// The answer to [`Ask`].
+    Answer {
+        /// The group.
+        group: GroupId,
+        /// Who asked.
+        transfer: Transfer,
+        /// The answer.
+        answer: Answer,
+    },
+    /// The answer to [`Fetch`], before the rows: what they are.
+    Rows {
+        /// Which read.
+        read: u64,
+        /// All of them, with the low half of the digest.
+        tally: Tally,
+        /// The pieces, in the order in which they come.
+        pieces: Vec<ReadPiece>,
+    },
+    /// A partition cannot be read.
+    Unread {
+        /// Which read.
+        read: u64,
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+/// Rows of one batch for one partition.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ReadPiece {
+    /// From which batch.
+    pub batch: BatchId,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The low half of the digest.
+    pub digest: u32,
+}
+
+impl ReadPiece {
+    /// Its counts.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            rows: self.rows,
+            bytes: self.bytes,
+            digest: u64::from(self.digest),
+        }
+    }
+}
+
+/// Whether rows are there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// This attempt has pushed exactly these rows, and they are kept.
+    Have(AttemptId),
+    /// Push them.
+    Missing,
+    /// Others were there, and may have been read.
+    Differs,
+    /// The group is not here.
+    Refused(Refusal),
+}
+
+/// Why a server does not do what it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The process is another one than the one that was meant.
+    #[error("it is {0:?} there now")]
+    Stranger(ServerId),
+    /// It has not heard of the shuffle, and waited for that.
+    #[error("the server does not know the shuffle")]
+    Unknown,
+    /// It does not have the group, in this generation.
+    #[error("the partitions were assigned anew, in generation {0:?}")]
+    Stale(Generation),
+    /// The group is complete: ask.
+    #[error("the group is complete")]
+    Sealed,
+    /// The group is not complete: nothing can be read.
+    #[error("the group is not complete")]
+    Unsealed,
+    /// There is no room in memory, and none on disk.
+    #[error("the server has no room in memory, and cannot write to its disks")]
+    NoRoom,
+    /// Too much waits already: come again.
+    #[error("the server is busy")]
+    Busy,
+    /// The bytes are no batch, or another one.
+    #[error("the bytes were not those of the batch")]
+    Malformed,
+    /// The rows are not what they were, or cannot be read. The master knows.
+    #[error("rows cannot be read back, or are not what they were")]
+    Damaged,
+}

@@ -1,0 +1,392 @@
+//! The server: it holds the partitions of its groups, as batches in memory and in files.
+//!
+//! ```text
+//!  Push ──▶ parked ──▶ admitted ──▶ in memory ──▶ spilling ──▶ in a file (a run)
+//!             │  until the plan is known and there is room        │
+//!             └─▶ refused                                         ▼
+//!                                   Seal: compared with the receipts; then it can be read
+//! ```
+
+mod check;
+mod group;
+mod memory;
+mod pushes;
+mod reads;
+mod sealing;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::block::Table;
+use crate::config::guard;
+use crate::server::group::GroupState;
+use crate::server::memory::Memory;
+use crate::server::pushes::Parked;
+use crate::server::reads::Reading;
+use crate::{
+    BatchId, Config, FromServer, GroupId, Plan, Push, ReadPiece, Refusal, ServerId, ShuffleError,
+    ShuffleId, ToMaster, ToNode, ToServer,
+};
+
+/// A connection from a writer or a reader. The host numbers them, and uses no number twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnectionId(pub u64);
+
+/// Where rows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In memory.
+    Memory,
+    /// In memory, and on their way to a file.
+    Spilling(u64),
+    /// In a file.
+    Run(u64),
+}
+
+/// What happens to a server.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ServerEvent {
+    /// Somebody says something.
+    Message {
+        /// Who.
+        from: ConnectionId,
+        /// What.
+        message: ToServer,
+    },
+    /// The bytes of an admitted push are in memory, and their checksum is right.
+    Arrived {
+        /// From where.
+        from: ConnectionId,
+        /// What was announced.
+        push: Push,
+        /// The table of the batch. `None`: the bytes are not what was announced.
+        table: Option<Table>,
+    },
+    /// A connection is gone.
+    Disconnected(ConnectionId),
+    /// The master says something.
+    Master(ToNode),
+    /// How much memory rows may take: beyond `target` they go to files, and beyond `limit` no more is
+    /// let in.
+    Budget {
+        /// In bytes.
+        target: u64,
+        /// In bytes, at least the target.
+        limit: u64,
+    },
+    /// A run is written, or could not be.
+    Spilled {
+        /// Which.
+        run: u64,
+        /// Whether all of it is there.
+        is_written: bool,
+    },
+    /// What a run has for a partition was read.
+    Loaded {
+        /// Which read.
+        load: u64,
+        /// Which run.
+        run: u64,
+        /// The pieces, of all attempts. `None`: it cannot be read.
+        pieces: Option<Vec<ReadPiece>>,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What a server wants done. Batches are named by shuffle, group and batch.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ServerEffect {
+    /// Answer somebody.
+    Reply {
+        /// Whom.
+        to: ConnectionId,
+        /// What.
+        message: FromServer,
+    },
+    /// Let the bytes of a push in, and say [`ServerEvent::Arrived`].
+    Admit {
+        /// From where.
+        from: ConnectionId,
+        /// Which.
+        push: Push,
+    },
+    /// Keep what has just arrived under this name. Without this effect it is dropped.
+    Store {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The batch.
+        batch: BatchId,
+    },
+    /// Drop a batch from memory.
+    Drop {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The batch.
+        batch: BatchId,
+    },
+    /// Write these batches to a file, partition by partition, and say [`ServerEvent::Spilled`]. They
+    /// stay in memory until [`ServerEffect::Drop`].
+    Spill {
+        /// The number of the run.
+        run: u64,
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The batches.
+        batches: Vec<BatchId>,
+    },
+    /// Remove a run, also one that is still being written.
+    DropRun(u64),
+    /// Read what a run has for a partition, keep it, and say [`ServerEvent::Loaded`].
+    Load {
+        /// The number of the read.
+        load: u64,
+        /// The run.
+        run: u64,
+        /// The partition.
+        partition: u32,
+    },
+    /// Send [`FromServer::Rows`] with these pieces, and their bytes in this order, from memory or from
+    /// what was loaded.
+    Send {
+        /// To whom.
+        to: ConnectionId,
+        /// The reader's number of the read.
+        read: u64,
+        /// The number of the loads for it.
+        load: u64,
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: u32,
+        /// What to send.
+        pieces: Vec<(ReadPiece, Place)>,
+    },
+    /// What was loaded for a read may go.
+    Forget {
+        /// The number of the loads.
+        load: u64,
+    },
+    /// Tell the master.
+    Report(ToMaster),
+}
+
+/// The server's machine.
+#[derive(Debug)]
+pub struct Server {
+    me: ServerId,
+    config: Config,
+    now: Duration,
+    shuffles: BTreeMap<ShuffleId, Held>,
+    memory: Memory,
+    parked: VecDeque<Parked>,
+    /// Bytes that were let in and have not arrived.
+    arriving: BTreeMap<(ConnectionId, ShuffleId, GroupId, BatchId), u64>,
+    /// Shuffles that the master was asked for.
+    asked: BTreeSet<ShuffleId>,
+    readings: BTreeMap<u64, Reading>,
+    next_load: u64,
+}
+
+/// What is held of a shuffle.
+#[derive(Debug)]
+struct Held {
+    plan: Arc<Plan>,
+    groups: BTreeMap<GroupId, GroupState>,
+}
+
+type Effects = Vec<ServerEffect>;
+
+impl Server {
+    /// A server that holds nothing.
+    pub fn new(me: ServerId, config: Config) -> Self {
+        Self {
+            me,
+            config,
+            now: Duration::ZERO,
+            shuffles: BTreeMap::new(),
+            memory: Memory::default(),
+            parked: VecDeque::new(),
+            arriving: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            readings: BTreeMap::new(),
+            next_load: 0,
+        }
+    }
+
+    /// Takes an event in; what follows is appended to `effects`. `now` is a time that does not go back.
+    ///
+    /// # Errors
+    /// [`ShuffleError`]: the event cannot be. Nothing has changed.
+    pub fn handle(
+        &mut self,
+        event: ServerEvent,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        self.now = self.now.max(now);
+        match event {
+            ServerEvent::Message { from, message } => match message {
+                ToServer::Push(push) => self.offered(from, push, effects),
+                ToServer::Ask(ask) => self.asked(from, ask, effects),
+                ToServer::Abandon { group, transfer } => self.abandoned(group, transfer, effects),
+                ToServer::Fetch(fetch) => self.fetch(from, fetch, effects),
+            },
+            ServerEvent::Arrived { from, push, table } => {
+                self.arrived(from, push, table, effects)?;
+            }
+            ServerEvent::Disconnected(from) => self.disconnected(from, effects),
+            ServerEvent::Master(message) => match message {
+                ToNode::Plan(plan) => self.plan(plan, effects),
+                ToNode::Close(shuffle) => self.close(shuffle, effects),
+                ToNode::Seal(seal) => self.seal(seal, effects),
+                ToNode::Committed { .. } => {}
+            },
+            ServerEvent::Budget { target, limit } => {
+                (self.memory.target, self.memory.limit) = (target, limit.max(target));
+                self.unpark(effects);
+            }
+            ServerEvent::Spilled { run, is_written } => self.spilled(run, is_written, effects)?,
+            ServerEvent::Loaded { load, run, pieces } => {
+                self.loaded(load, run, pieces, effects);
+            }
+            ServerEvent::Tick => {
+                self.unpark(effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`ServerEvent::Tick`] is due; `None`: not before another event.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let parked = self.parked.iter().map(|parked| parked.until).min();
+        let disk = self.memory.retry_at();
+        parked.into_iter().chain(disk).min()
+    }
+
+    /// Bytes of rows in memory, and bytes that are on their way into it.
+    pub fn resident(&self) -> u64 {
+        self.memory.resident + self.memory.arriving
+    }
+
+    /// Whether nothing is held, waits or is read.
+    pub fn is_empty(&self) -> bool {
+        self.shuffles.is_empty()
+            && self.parked.is_empty()
+            && self.arriving.is_empty()
+            && self.readings.is_empty()
+    }
+
+    /// A plan, or a newer one. Groups that it does not have are gone; nobody will ask for them.
+    fn plan(&mut self, plan: Arc<Plan>, effects: &mut Effects) {
+        let id = plan.shuffle;
+        self.asked.remove(&id);
+        let held = self.shuffles.entry(id).or_insert_with(|| Held {
+            plan: plan.clone(),
+            groups: BTreeMap::new(),
+        });
+        if plan.generation < held.plan.generation {
+            return;
+        }
+        let groups = held.groups.keys();
+        let gone = groups.filter(|&&group| plan.group(group).is_none());
+        let gone: Vec<GroupId> = gone.copied().collect();
+        held.plan = plan.clone();
+        for group in gone {
+            let reason = Refusal::Stale(plan.generation);
+            self.drop_group(id, group, reason, effects);
+        }
+        for group in &plan.groups {
+            if self.is_mine(group.id)
+                && let Some(held) = self.shuffles.get_mut(&id)
+            {
+                let state = || GroupState::new(group.partitions.clone());
+                held.groups.entry(group.id).or_insert_with(state);
+            }
+        }
+        self.unpark(effects);
+    }
+
+    /// A shuffle is over, or there is none.
+    fn close(&mut self, id: ShuffleId, effects: &mut Effects) {
+        self.asked.remove(&id);
+        if let Some(held) = self.shuffles.get(&id) {
+            for group in held.groups.keys().copied().collect::<Vec<_>>() {
+                self.drop_group(id, group, Refusal::Unknown, effects);
+            }
+            self.shuffles.remove(&id);
+        }
+        let parked = core::mem::take(&mut self.parked);
+        for parked in parked {
+            match parked.push.shuffle == id {
+                true => self.refuse(parked.from, &parked.push, Refusal::Unknown, effects),
+                false => self.parked.push_back(parked),
+            }
+        }
+        self.unpark(effects);
+    }
+
+    /// A group goes, and all that is in it.
+    fn drop_group(
+        &mut self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        reason: Refusal,
+        effects: &mut Effects,
+    ) {
+        let Some(held) = self.shuffles.get_mut(&shuffle) else {
+            return;
+        };
+        let Some(state) = held.groups.remove(&group) else {
+            return;
+        };
+        for (batch, length) in state.resident() {
+            self.memory.resident -= length;
+            effects.push(ServerEffect::Drop {
+                shuffle,
+                group,
+                batch,
+            });
+        }
+        effects.extend(state.runs.iter().map(|&run| ServerEffect::DropRun(run)));
+        if let Some(run) = self.memory.spilling_of(shuffle, group) {
+            effects.push(ServerEffect::DropRun(run));
+        }
+        self.end_reads(shuffle, group, reason, effects);
+    }
+
+    /// Whether a group is of this process.
+    fn is_mine(&self, group: GroupId) -> bool {
+        match guard!(self.config, incarnation) {
+            true => group.server == self.me,
+            false => group.server.node == self.me.node,
+        }
+    }
+
+    /// The group that is meant, if it is here.
+    fn resolve(&self, shuffle: ShuffleId, group: GroupId) -> Result<GroupId, Refusal> {
+        if !self.is_mine(group) {
+            return Err(Refusal::Stranger(self.me));
+        }
+        let Some(held) = self.shuffles.get(&shuffle) else {
+            return Err(Refusal::Unknown);
+        };
+        if held.groups.contains_key(&group) {
+            return Ok(group);
+        }
+        match held.groups.keys().next_back() {
+            Some(&last) if !guard!(self.config, generation) => Ok(last),
+            _ => Err(Refusal::Stale(held.plan.generation)),
+        }
+    }
+}

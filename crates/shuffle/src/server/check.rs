@@ -1,0 +1,167 @@
+//! What is always true of a server.
+
+use alloc::collections::BTreeMap;
+
+use crate::config::guard;
+use crate::server::group::GroupState;
+use crate::server::{Held, Server};
+use crate::{Broken, GroupId, Place, ShuffleId, Tally};
+
+impl Server {
+    /// Verifies the invariants.
+    ///
+    /// # Errors
+    /// [`Broken`]: one does not hold.
+    pub fn check(&self) -> Result<(), Broken> {
+        let mut resident = 0;
+        for (&shuffle, held) in &self.shuffles {
+            self.check_plan(shuffle, held)?;
+            for (&group, state) in &held.groups {
+                let broken = |what| Broken::Group {
+                    shuffle,
+                    group,
+                    what,
+                };
+                self.check_group(shuffle, group, state)?;
+                state.check(guard!(self.config, receipts)).map_err(broken)?;
+                resident += state.resident().map(|(_, length)| length).sum::<u64>();
+            }
+        }
+        sum("bytes in memory", self.memory.resident, resident)?;
+        let arriving = self.arriving.values().sum();
+        sum("bytes that arrive", self.memory.arriving, arriving)?;
+        let most = self.config.parked as u64;
+        sum(
+            "parked beyond the bound",
+            0,
+            (self.parked.len() as u64).saturating_sub(most),
+        )?;
+        for reading in self.readings.values() {
+            let held = self.shuffles.get(&reading.fetch.shuffle);
+            let is_there = held.is_some_and(|held| held.groups.contains_key(&reading.group));
+            if !is_there || reading.loaded.values().all(Option::is_some) {
+                return Err(Broken::Group {
+                    shuffle: reading.fetch.shuffle,
+                    group: reading.group,
+                    what: "a read waits for nothing",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_plan(&self, shuffle: ShuffleId, held: &Held) -> Result<(), Broken> {
+        let mine = held
+            .plan
+            .groups
+            .iter()
+            .filter(|group| self.is_mine(group.id));
+        let mine = mine.map(|group| (group.id, &group.partitions));
+        let groups = held.groups.iter();
+        match mine.eq(groups.map(|(&id, state)| (id, &state.partitions))) {
+            true => Ok(()),
+            false => Err(Broken::Plan {
+                shuffle,
+                what: "a server has other groups than its plan",
+            }),
+        }
+    }
+
+    fn check_group(
+        &self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        state: &GroupState,
+    ) -> Result<(), Broken> {
+        for (batch, stored) in state.batches() {
+            let what = match stored.place {
+                Place::Memory if state.idle.get(&stored.arrival) != Some(&batch) => {
+                    "it is in memory, and will never be written"
+                }
+                Place::Spilling(run) if self.memory.spilling_of(shuffle, group) != Some(run) => {
+                    "it is being written, and nothing is"
+                }
+                Place::Run(run) if !state.runs.contains(&run) => {
+                    "it is in a file that is not there"
+                }
+                Place::Run(_) if stored.table.is_some() => "it is in a file, and its table is kept",
+                Place::Memory | Place::Spilling(_) if stored.table.is_none() => {
+                    "it is in memory without its table"
+                }
+                _ => continue,
+            };
+            return Err(Broken::Batch {
+                shuffle,
+                group,
+                batch,
+                what,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl GroupState {
+    fn check(&self, compares: bool) -> Result<(), &'static str> {
+        let (mut idle, mut all) = (0, Tally::default());
+        let mut in_memory = BTreeMap::<u32, Tally>::new();
+        let mut is_all_in_memory = true;
+        for attempt in self.attempts.values() {
+            let tally: Tally = attempt.batches.values().map(|batch| batch.tally).sum();
+            if tally != attempt.tally || attempt.batches.is_empty() {
+                return Err("an attempt has other batches than are counted");
+            }
+            all.add(&tally);
+        }
+        for (_, batch) in self.batches() {
+            if batch.place == Place::Memory {
+                idle += batch.length;
+            }
+            is_all_in_memory &= batch.table.is_some();
+            for piece in batch.table.iter().flat_map(|table| table.pieces()) {
+                in_memory
+                    .entry(piece.partition)
+                    .or_default()
+                    .add(&piece.tally);
+            }
+        }
+        if idle != self.idle_bytes {
+            return Err("more or fewer bytes can be written than are counted");
+        }
+        let counted: Tally = self.counts.values().copied().sum();
+        if counted.narrow() != all.narrow() {
+            return Err("partitions have other rows than batches");
+        }
+        let narrow = |counts: &BTreeMap<u32, Tally>| {
+            let counts = counts.iter().map(|(&p, tally)| (p, tally.narrow()));
+            counts
+                .filter(|(_, tally)| !tally.is_empty())
+                .collect::<BTreeMap<_, _>>()
+        };
+        if is_all_in_memory && narrow(&in_memory) != narrow(&self.counts) {
+            return Err("a partition has other rows than its batches");
+        }
+        if let Some(sealed) = &self.sealed
+            && compares
+        {
+            let winners = sealed.winners.iter();
+            let winners = winners.filter_map(|winner| self.attempts.get(winner));
+            let found: Tally = winners.map(|attempt| attempt.tally).sum();
+            if found != sealed.tally {
+                return Err("it is sealed, and has other rows");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sum(what: &'static str, counted: u64, found: u64) -> Result<(), Broken> {
+    match counted == found {
+        true => Ok(()),
+        false => Err(Broken::Sum {
+            what,
+            counted,
+            found,
+        }),
+    }
+}

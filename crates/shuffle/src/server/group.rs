@@ -1,0 +1,175 @@
+//! What a server holds of one group.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use treadle_types::Runs;
+
+use crate::block::Table;
+use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
+
+/// A group: its batches by attempt, and how many rows each partition has.
+#[derive(Debug)]
+pub(super) struct GroupState {
+    pub(super) partitions: Runs,
+    /// In the order of the maps.
+    pub(super) attempts: BTreeMap<(u32, AttemptId), Attempt>,
+    /// What all batches together have by partition, with half of the digest. Also batches in runs that
+    /// did not win: whoever reads the runs finds those as well.
+    pub(super) counts: BTreeMap<u32, Tally>,
+    /// Batches in memory that are not being written, in the order in which they came.
+    pub(super) idle: BTreeMap<u64, BatchId>,
+    pub(super) next: u64,
+    /// Bytes of those.
+    pub(super) idle_bytes: u64,
+    /// Files that are whole.
+    pub(super) runs: BTreeSet<u64>,
+    /// What won, once it was compared.
+    pub(super) sealed: Option<Expected>,
+}
+
+/// What one attempt of a map has pushed.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    pub(super) batches: BTreeMap<u32, Batch>,
+    pub(super) tally: Tally,
+    /// Another attempt relies on it.
+    pub(super) is_pinned: bool,
+    /// It did not win, or was abandoned: only what is in files, or on its way there, is left.
+    pub(super) is_lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) tally: Tally,
+    pub(super) length: u64,
+    /// Position in `idle`, if it is there.
+    pub(super) arrival: u64,
+    /// As long as it is in memory: it is a part of the batch.
+    pub(super) table: Option<Table>,
+    pub(super) place: Place,
+}
+
+impl GroupState {
+    pub(super) fn new(partitions: Runs) -> Self {
+        Self {
+            partitions,
+            attempts: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            next: 0,
+            idle_bytes: 0,
+            runs: BTreeSet::new(),
+            sealed: None,
+        }
+    }
+
+    pub(super) fn batch(&self, id: BatchId) -> Option<&Batch> {
+        let attempt = self.attempts.get(&(id.map, id.attempt))?;
+        attempt.batches.get(&id.number)
+    }
+
+    pub(super) fn batch_mut(&mut self, id: BatchId) -> Option<&mut Batch> {
+        let attempt = self.attempts.get_mut(&(id.map, id.attempt))?;
+        attempt.batches.get_mut(&id.number)
+    }
+
+    /// The attempt of a map that won, if the group is sealed and the map has rows here.
+    pub(super) fn winner(&self, map: u32) -> Option<AttemptId> {
+        let winners = &self.sealed.as_ref()?.winners;
+        let index = winners.binary_search_by_key(&map, |&(map, _)| map).ok()?;
+        Some(winners[index].1)
+    }
+
+    /// Whether a table has only partitions of the group.
+    pub(super) fn covers(&self, table: &Table) -> bool {
+        let mut pieces = table.pieces();
+        pieces.all(|piece| self.partitions.contains(u64::from(piece.partition)))
+    }
+
+    /// Adds a batch that is in memory.
+    pub(super) fn add(&mut self, push: &Push, table: Table) {
+        let id = push.batch;
+        for piece in table.pieces() {
+            self.counts
+                .entry(piece.partition)
+                .or_default()
+                .add(&piece.tally);
+        }
+        let attempt = self.attempts.entry((id.map, id.attempt)).or_default();
+        attempt.tally.add(&push.tally);
+        let batch = Batch {
+            tally: push.tally,
+            length: push.length,
+            arrival: self.next,
+            table: Some(table),
+            place: Place::Memory,
+        };
+        attempt.batches.insert(id.number, batch);
+        self.make_idle(id, push.length, self.next);
+        self.next += 1;
+    }
+
+    pub(super) fn make_idle(&mut self, id: BatchId, length: u64, arrival: u64) {
+        self.idle.insert(arrival, id);
+        self.idle_bytes += length;
+    }
+
+    /// Removes the batches of an attempt that are in memory and not being written. Those in files stay,
+    /// and stay counted, until the group goes. Returns what was removed.
+    pub(super) fn lose_attempt(&mut self, map: u32, id: AttemptId) -> Vec<(BatchId, u64)> {
+        let Some(attempt) = self.attempts.get_mut(&(map, id)) else {
+            return Vec::new();
+        };
+        attempt.is_lost = true;
+        let transfer = Transfer {
+            map,
+            attempt: id,
+            ..Transfer::default()
+        };
+        let in_memory = attempt.batches.iter();
+        let in_memory = in_memory.filter(|(_, batch)| batch.place == Place::Memory);
+        let numbers: Vec<u32> = in_memory.map(|(&number, _)| number).collect();
+        let mut removed = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            let Some(batch) = attempt.batches.remove(&number) else {
+                continue;
+            };
+            attempt.tally.subtract(&batch.tally);
+            for piece in batch.table.iter().flat_map(Table::pieces) {
+                if let Some(count) = self.counts.get_mut(&piece.partition) {
+                    count.subtract(&piece.tally);
+                }
+            }
+            if self.idle.remove(&batch.arrival).is_some() {
+                self.idle_bytes -= batch.length;
+            }
+            removed.push((transfer.batch(number), batch.length));
+        }
+        if attempt.batches.is_empty() {
+            self.attempts.remove(&(map, id));
+        }
+        removed
+    }
+
+    /// The batches in memory, and their lengths.
+    pub(super) fn resident(&self) -> impl Iterator<Item = (BatchId, u64)> + '_ {
+        self.batches()
+            .filter(|(_, batch)| !matches!(batch.place, Place::Run(_)))
+            .map(|(id, batch)| (id, batch.length))
+    }
+
+    /// All batches, in the order of their maps.
+    pub(super) fn batches(&self) -> impl Iterator<Item = (BatchId, &Batch)> {
+        self.attempts.iter().flat_map(|(&(map, attempt), state)| {
+            state.batches.iter().map(move |(&number, batch)| {
+                let id = BatchId {
+                    map,
+                    attempt,
+                    number,
+                };
+                (id, batch)
+            })
+        })
+    }
+}

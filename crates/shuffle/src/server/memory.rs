@@ -1,0 +1,178 @@
+//! What is in memory, and what goes to files.
+
+use core::time::Duration;
+
+use alloc::vec::Vec;
+
+use crate::config::pause;
+use crate::server::{Effects, Place, Server, ServerEffect};
+use crate::{BatchId, GroupId, ShuffleError, ShuffleId};
+
+/// How much there is, and how much there may be.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) target: u64,
+    pub(super) limit: u64,
+    /// Bytes of batches in memory.
+    pub(super) resident: u64,
+    /// Bytes that were let in and have not arrived.
+    pub(super) arriving: u64,
+    /// Whether something waits for room.
+    pub(super) is_wanted: bool,
+    /// What is being written: one run at a time, since disks are fast at large writes that follow one
+    /// another.
+    pub(super) spilling: Option<Spilling>,
+    next_run: u64,
+    /// Writes that failed in a row, and when the next one is due.
+    failures: u32,
+    retry_at: Duration,
+}
+
+/// A run that is being written.
+#[derive(Debug)]
+pub(super) struct Spilling {
+    pub(super) run: u64,
+    pub(super) shuffle: ShuffleId,
+    pub(super) group: GroupId,
+    batches: Vec<BatchId>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            target: u64::MAX,
+            limit: u64::MAX,
+            resident: 0,
+            arriving: 0,
+            is_wanted: false,
+            spilling: None,
+            next_run: 0,
+            failures: 0,
+            retry_at: Duration::ZERO,
+        }
+    }
+}
+
+impl Memory {
+    /// Whether a batch of this length can be let in. One alone always can.
+    pub(super) fn has_room(&self, length: u64) -> bool {
+        let taken = self.resident + self.arriving;
+        taken == 0 || taken.saturating_add(length) <= self.limit
+    }
+
+    /// Whether files cannot be written.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Duration> {
+        let is_due = self.is_failing() && self.spilling.is_none() && self.is_short();
+        is_due.then_some(self.retry_at)
+    }
+
+    /// Whether rows in memory are to go to files.
+    fn is_short(&self) -> bool {
+        self.resident > self.target || (self.is_wanted && self.resident > 0)
+    }
+
+    pub(super) fn spilling_of(&self, shuffle: ShuffleId, group: GroupId) -> Option<u64> {
+        let spilling = self.spilling.as_ref()?;
+        (spilling.shuffle == shuffle && spilling.group == group).then_some(spilling.run)
+    }
+}
+
+impl Server {
+    /// Begins to write what is oldest in the largest group, if there is more than the target.
+    pub(super) fn relieve(&mut self, effects: &mut Effects) {
+        let memory = &self.memory;
+        let waits = memory.is_failing() && self.now < memory.retry_at;
+        if memory.spilling.is_some() || !memory.is_short() || waits {
+            return;
+        }
+        let groups = self.shuffles.iter_mut().flat_map(|(&shuffle, held)| {
+            let groups = held.groups.iter_mut();
+            groups.map(move |(&id, state)| (shuffle, id, state))
+        });
+        let largest = groups.max_by_key(|(.., state)| state.idle_bytes);
+        let Some((shuffle, group, state)) = largest else {
+            return;
+        };
+        let run = self.memory.next_run;
+        let (mut batches, mut bytes) = (Vec::new(), 0);
+        while bytes < self.config.run
+            && let Some((_, id)) = state.idle.pop_first()
+        {
+            let Some(batch) = state.batch_mut(id) else {
+                continue;
+            };
+            batch.place = Place::Spilling(run);
+            bytes += batch.length;
+            batches.push(id);
+        }
+        state.idle_bytes -= bytes;
+        if batches.is_empty() {
+            return;
+        }
+        self.memory.next_run += 1;
+        effects.push(ServerEffect::Spill {
+            run,
+            shuffle,
+            group,
+            batches: batches.clone(),
+        });
+        self.memory.spilling = Some(Spilling {
+            run,
+            shuffle,
+            group,
+            batches,
+        });
+    }
+
+    /// A run is written, or could not be.
+    pub(super) fn spilled(
+        &mut self,
+        run: u64,
+        is_written: bool,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        let Some(spilling) = self.memory.spilling.take_if(|spilling| spilling.run == run) else {
+            return Err(ShuffleError::NotAwaited);
+        };
+        match is_written {
+            true => self.memory.failures = 0,
+            false => {
+                self.memory.retry_at = self.now + pause(&self.config, self.memory.failures);
+                self.memory.failures += 1;
+            }
+        }
+        let (shuffle, group) = (spilling.shuffle, spilling.group);
+        let held = self.shuffles.get_mut(&shuffle);
+        if let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) {
+            let mut dropped = Vec::new();
+            for id in spilling.batches {
+                let Some(batch) = state.batch_mut(id) else {
+                    continue;
+                };
+                let (length, arrival) = (batch.length, batch.arrival);
+                if is_written {
+                    batch.place = Place::Run(run);
+                    batch.table = None;
+                    dropped.push((id, length));
+                    continue;
+                }
+                batch.place = Place::Memory;
+                state.make_idle(id, length, arrival);
+                let attempt = state.attempts.get(&(id.map, id.attempt));
+                if attempt.is_some_and(|attempt| attempt.is_lost) {
+                    dropped.extend(state.lose_attempt(id.map, id.attempt));
+                }
+            }
+            if is_written {
+                state.runs.insert(run);
+            }
+            self.let_go(shuffle, group, dropped, effects);
+        }
+        self.unpark(effects);
+        Ok(())
+    }
+}

@@ -1,0 +1,345 @@
+//! Taking batches in: announced, parked, admitted, arrived.
+
+use alloc::collections::btree_map::Entry;
+use core::time::Duration;
+
+use crate::block::Table;
+use crate::config::guard;
+use crate::server::{ConnectionId, Effects, Server, ServerEffect};
+use crate::{
+    Answer, Ask, FromServer, GroupId, Push, Refusal, ShuffleError, ShuffleId, ToMaster, Transfer,
+};
+
+/// An announced push that waits.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) from: ConnectionId,
+    pub(super) push: Push,
+    pub(super) until: Duration,
+}
+
+/// What is done about a push.
+enum Decision {
+    Admit,
+    /// It is there already.
+    Have,
+    /// Its plan is not known yet.
+    AwaitPlan,
+    /// There is no room yet.
+    AwaitRoom,
+    Refuse(Refusal),
+}
+
+impl Server {
+    /// A batch waits to be let in.
+    pub(super) fn offered(&mut self, from: ConnectionId, push: Push, effects: &mut Effects) {
+        // Whoever came first is let in first.
+        let decision = match self.decide(&push) {
+            Decision::Admit if self.parked.iter().any(|p| self.awaits_room(&p.push)) => {
+                Decision::AwaitRoom
+            }
+            decision => decision,
+        };
+        match decision {
+            Decision::AwaitPlan => self.park(from, push, effects),
+            Decision::AwaitRoom => {
+                self.park(from, push, effects);
+                self.memory.is_wanted = true;
+                self.relieve(effects);
+            }
+            decision => self.carry_out(decision, from, push, effects),
+        }
+    }
+
+    fn park(&mut self, from: ConnectionId, push: Push, effects: &mut Effects) {
+        if self.parked.len() >= self.config.parked {
+            return self.refuse(from, &push, Refusal::Busy, effects);
+        }
+        self.want_plan(push.shuffle, effects);
+        self.parked.push_back(Parked {
+            from,
+            push,
+            until: self.now + self.config.patience,
+        });
+    }
+
+    /// Asks the master for the plan of a shuffle that is not known here, once.
+    fn want_plan(&mut self, shuffle: ShuffleId, effects: &mut Effects) {
+        if !self.shuffles.contains_key(&shuffle) && self.asked.insert(shuffle) {
+            effects.push(ServerEffect::Report(ToMaster::Join(shuffle)));
+        }
+    }
+
+    fn awaits_room(&self, push: &Push) -> bool {
+        matches!(self.decide(push), Decision::AwaitRoom)
+    }
+
+    /// What is done about a push, as things are now.
+    fn decide(&self, push: &Push) -> Decision {
+        let group = match self.resolve(push.shuffle, push.group) {
+            Ok(group) => group,
+            Err(Refusal::Unknown) => return Decision::AwaitPlan,
+            Err(Refusal::Stale(generation)) if push.group.epoch > generation => {
+                return Decision::AwaitPlan;
+            }
+            Err(reason) => return Decision::Refuse(reason),
+        };
+        let state = &self.shuffles[&push.shuffle].groups[&group];
+        if guard!(self.config, duplicates) && state.batch(push.batch).is_some() {
+            return Decision::Have;
+        }
+        if state.sealed.is_some() && guard!(self.config, attempt) {
+            return Decision::Refuse(Refusal::Sealed);
+        }
+        if !self.memory.has_room(push.length) {
+            return Decision::AwaitRoom;
+        }
+        Decision::Admit
+    }
+
+    fn carry_out(
+        &mut self,
+        decision: Decision,
+        from: ConnectionId,
+        push: Push,
+        effects: &mut Effects,
+    ) {
+        match decision {
+            Decision::Admit => {
+                // If it was announced twice, the answer to the first is the answer to both.
+                let key = (from, push.shuffle, push.group, push.batch);
+                if let Entry::Vacant(place) = self.arriving.entry(key) {
+                    place.insert(push.length);
+                    self.memory.arriving += push.length;
+                    effects.push(ServerEffect::Admit { from, push });
+                }
+            }
+            Decision::Have => acknowledge(from, &push, effects),
+            Decision::Refuse(reason) => self.refuse(from, &push, reason, effects),
+            Decision::AwaitPlan | Decision::AwaitRoom => {}
+        }
+    }
+
+    /// Looks at what waits once more, and makes room.
+    pub(super) fn unpark(&mut self, effects: &mut Effects) {
+        self.memory.is_wanted = false;
+        for parked in core::mem::take(&mut self.parked) {
+            let is_late = parked.until <= self.now;
+            let until = match is_late {
+                true => self.now + self.config.patience,
+                false => parked.until,
+            };
+            match self.decide(&parked.push) {
+                Decision::AwaitPlan if is_late => {
+                    self.asked.remove(&parked.push.shuffle);
+                    self.refuse(parked.from, &parked.push, Refusal::Unknown, effects);
+                }
+                Decision::AwaitPlan => self.parked.push_back(parked),
+                Decision::AwaitRoom if is_late && self.memory.is_failing() => {
+                    self.refuse(parked.from, &parked.push, Refusal::NoRoom, effects);
+                }
+                Decision::AwaitRoom => {
+                    self.memory.is_wanted = true;
+                    self.parked.push_back(Parked { until, ..parked });
+                }
+                // Whoever came first is let in first.
+                Decision::Admit if self.memory.is_wanted => {
+                    self.parked.push_back(Parked { until, ..parked });
+                }
+                decision => self.carry_out(decision, parked.from, parked.push, effects),
+            }
+        }
+        self.relieve(effects);
+    }
+
+    /// The bytes of a push are here.
+    pub(super) fn arrived(
+        &mut self,
+        from: ConnectionId,
+        push: Push,
+        table: Option<Table>,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        let key = (from, push.shuffle, push.group, push.batch);
+        let length = self.arriving.remove(&key).ok_or(ShuffleError::NotAwaited)?;
+        self.memory.arriving -= length;
+        let mut push = push;
+        match (self.decide(&push), table) {
+            // Room was made when it was let in.
+            (Decision::Admit | Decision::AwaitRoom, Some(table)) => {
+                let group = self.resolve(push.shuffle, push.group).unwrap_or(push.group);
+                self.store(from, (&mut push, group), table, effects);
+            }
+            (Decision::Admit | Decision::AwaitRoom, None) => {
+                self.refuse(from, &push, Refusal::Malformed, effects);
+            }
+            (Decision::AwaitPlan, _) => self.refuse(from, &push, Refusal::Unknown, effects),
+            (decision, _) => self.carry_out(decision, from, push, effects),
+        }
+        self.unpark(effects);
+        Ok(())
+    }
+
+    fn store(
+        &mut self,
+        from: ConnectionId,
+        (push, group): (&mut Push, GroupId),
+        table: Table,
+        effects: &mut Effects,
+    ) {
+        let shuffle = push.shuffle;
+        let Some(state) = self.shuffles.get_mut(&shuffle) else {
+            return;
+        };
+        let Some(state) = state.groups.get_mut(&group) else {
+            return;
+        };
+        if guard!(self.config, generation) && !state.covers(&table) {
+            return self.refuse(from, push, Refusal::Malformed, effects);
+        }
+        let announced = *push;
+        // Without the guard a batch that comes again is one more.
+        while state.batch(push.batch).is_some() {
+            push.batch.number += 1 << 24;
+        }
+        state.add(push, table);
+        self.memory.resident += push.length;
+        effects.push(ServerEffect::Store {
+            shuffle,
+            group,
+            batch: push.batch,
+        });
+        acknowledge(from, &announced, effects);
+    }
+
+    pub(super) fn refuse(
+        &self,
+        to: ConnectionId,
+        push: &Push,
+        reason: Refusal,
+        effects: &mut Effects,
+    ) {
+        let message = FromServer::Refused {
+            shuffle: push.shuffle,
+            group: push.group,
+            batch: push.batch,
+            reason,
+        };
+        effects.push(ServerEffect::Reply { to, message });
+    }
+
+    /// Whether the rows of a transfer are here already.
+    pub(super) fn asked(&mut self, from: ConnectionId, ask: Ask, effects: &mut Effects) {
+        let answer = self.answer(&ask);
+        self.want_plan(ask.transfer.shuffle, effects);
+        effects.push(ServerEffect::Reply {
+            to: from,
+            message: FromServer::Answer {
+                group: ask.group,
+                transfer: ask.transfer,
+                answer,
+            },
+        });
+    }
+
+    fn answer(&mut self, ask: &Ask) -> Answer {
+        let shuffle = ask.transfer.shuffle;
+        let group = match self.resolve(shuffle, ask.group) {
+            Ok(group) => group,
+            Err(Refusal::Unknown) => {
+                return Answer::Refused(Refusal::Busy);
+            }
+            Err(reason) => return Answer::Refused(reason),
+        };
+        let state = self.shuffles.get_mut(&shuffle);
+        let Some(state) = state.and_then(|held| held.groups.get_mut(&group)) else {
+            return Answer::Missing;
+        };
+        let map = ask.transfer.map;
+        let winner = state.winner(map);
+        if state.sealed.is_some() {
+            let same = winner.filter(|&winner| {
+                let attempt = state.attempts.get(&(map, winner));
+                attempt.is_some_and(|attempt| attempt.tally == ask.tally)
+            });
+            return same.map_or(Answer::Differs, Answer::Have);
+        }
+        let all = (map, crate::AttemptId(0))..=(map, crate::AttemptId(u64::MAX));
+        let mut attempts = state.attempts.range_mut(all);
+        let same = attempts.find(|(_, attempt)| !attempt.is_lost && attempt.tally == ask.tally);
+        match same {
+            Some((&(_, attempt), state)) => {
+                state.is_pinned = true;
+                Answer::Have(attempt)
+            }
+            None => Answer::Missing,
+        }
+    }
+
+    /// A transfer has failed. What it pushed goes, unless somebody relies on it.
+    pub(super) fn abandoned(&mut self, group: GroupId, transfer: Transfer, effects: &mut Effects) {
+        let shuffle = transfer.shuffle;
+        let Ok(group) = self.resolve(shuffle, group) else {
+            return;
+        };
+        let Some(held) = self.shuffles.get_mut(&shuffle) else {
+            return;
+        };
+        let Some(state) = held.groups.get_mut(&group) else {
+            return;
+        };
+        let attempt = state.attempts.get(&(transfer.map, transfer.attempt));
+        let is_used = attempt.is_none_or(|attempt| attempt.is_pinned);
+        if is_used || state.winner(transfer.map) == Some(transfer.attempt) {
+            return;
+        }
+        let lost = state.lose_attempt(transfer.map, transfer.attempt);
+        self.let_go(shuffle, group, lost, effects);
+        self.unpark(effects);
+    }
+
+    /// Batches are dropped from memory.
+    pub(super) fn let_go(
+        &mut self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        batches: alloc::vec::Vec<(crate::BatchId, u64)>,
+        effects: &mut Effects,
+    ) {
+        for (batch, length) in batches {
+            self.memory.resident -= length;
+            effects.push(ServerEffect::Drop {
+                shuffle,
+                group,
+                batch,
+            });
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, from: ConnectionId, effects: &mut Effects) {
+        self.parked.retain(|parked| parked.from != from);
+        let memory = &mut self.memory;
+        self.arriving.retain(|key, length| {
+            if key.0 == from {
+                memory.arriving -= *length;
+            }
+            key.0 != from
+        });
+        self.readings.retain(|&load, reading| {
+            if reading.to == from {
+                effects.push(ServerEffect::Forget { load });
+            }
+            reading.to != from
+        });
+        self.unpark(effects);
+    }
+}
+
+fn acknowledge(to: ConnectionId, push: &Push, effects: &mut Effects) {
+    let message = FromServer::Acked {
+        shuffle: push.shuffle,
+        group: push.group,
+        batch: push.batch,
+    };
+    effects.push(ServerEffect::Reply { to, message });
+}

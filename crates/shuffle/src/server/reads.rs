@@ -1,0 +1,186 @@
+//! Reading a partition: its pieces from memory and from runs, those of the winners only, in the order
+//! of their maps.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::config::guard;
+use crate::server::{ConnectionId, Effects, Place, Server, ServerEffect};
+use crate::{BatchId, Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
+
+/// A read that waits for runs.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) to: ConnectionId,
+    pub(super) fetch: Fetch,
+    /// The group that it is read from.
+    pub(super) group: GroupId,
+    /// What runs have; `None`: not loaded yet.
+    pub(super) loaded: BTreeMap<u64, Option<Vec<ReadPiece>>>,
+}
+
+impl Server {
+    /// Somebody wants a partition.
+    pub(super) fn fetch(&mut self, to: ConnectionId, fetch: Fetch, effects: &mut Effects) {
+        let group = match self.readable(&fetch) {
+            Ok(group) => group,
+            Err(reason) => return unread(to, fetch.read, reason, effects),
+        };
+        let load = self.next_load;
+        self.next_load += 1;
+        let reading = Reading {
+            to,
+            fetch,
+            group,
+            loaded: BTreeMap::new(),
+        };
+        self.readings.insert(load, reading);
+        self.advance(load, effects);
+    }
+
+    fn readable(&self, fetch: &Fetch) -> Result<GroupId, Refusal> {
+        let group = self.resolve(fetch.shuffle, fetch.group)?;
+        let held = &self.shuffles[&fetch.shuffle];
+        let state = &held.groups[&group];
+        let is_there = state.partitions.contains(u64::from(fetch.partition));
+        let is_now = held.plan.generation == fetch.generation;
+        if guard!(self.config, generation) && !(is_there && is_now) {
+            return Err(Refusal::Stale(held.plan.generation));
+        }
+        if state.sealed.is_none() {
+            return Err(Refusal::Unsealed);
+        }
+        Ok(group)
+    }
+
+    /// A run was read.
+    pub(super) fn loaded(
+        &mut self,
+        load: u64,
+        run: u64,
+        pieces: Option<Vec<ReadPiece>>,
+        effects: &mut Effects,
+    ) {
+        let Some(reading) = self.readings.get_mut(&load) else {
+            return;
+        };
+        match pieces {
+            Some(pieces) => {
+                reading.loaded.insert(run, Some(pieces));
+                self.advance(load, effects);
+            }
+            None => self.damage(load, effects),
+        }
+    }
+
+    /// Loads what is missing, or sends.
+    fn advance(&mut self, load: u64, effects: &mut Effects) {
+        let Some(reading) = self.readings.get_mut(&load) else {
+            return;
+        };
+        let (shuffle, partition) = (reading.fetch.shuffle, reading.fetch.partition);
+        let held = self.shuffles.get(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get(&reading.group)) else {
+            return;
+        };
+        // A run may have been written meanwhile: what was in memory is there then.
+        for &run in &state.runs {
+            if reading.loaded.contains_key(&run) {
+                continue;
+            }
+            reading.loaded.insert(run, None);
+            effects.push(ServerEffect::Load {
+                load,
+                run,
+                partition,
+            });
+        }
+        if reading.loaded.values().any(Option::is_none) {
+            return;
+        }
+        let mut pieces = Vec::new();
+        for (&run, loaded) in &reading.loaded {
+            let loaded = loaded.iter().flatten();
+            pieces.extend(loaded.map(|&piece| (piece, Place::Run(run))));
+        }
+        for (batch, stored) in state.batches() {
+            let piece = stored
+                .table
+                .as_ref()
+                .and_then(|table| table.find(partition));
+            if let Some(piece) = piece {
+                let piece = ReadPiece {
+                    batch,
+                    rows: piece.tally.rows,
+                    bytes: piece.tally.bytes,
+                    digest: piece.tally.digest as u32,
+                };
+                pieces.push((piece, stored.place));
+            }
+        }
+        // Everything that is here, whether it won or not, is everything that came.
+        let all: Tally = pieces.iter().map(|(piece, _)| piece.tally()).sum();
+        let count = state.counts.get(&partition).copied().unwrap_or_default();
+        if guard!(self.config, receipts) && all.narrow() != count.narrow() {
+            return self.damage(load, effects);
+        }
+        if guard!(self.config, attempt) {
+            let won = |id: BatchId| state.winner(id.map) == Some(id.attempt);
+            pieces.retain(|(piece, _)| won(piece.batch));
+        }
+        if guard!(self.config, order) {
+            pieces.sort_unstable_by_key(|(piece, _)| piece.batch);
+        } else {
+            pieces.sort_unstable_by_key(|(piece, _)| {
+                let arrival = state.batch(piece.batch).map(|batch| batch.arrival);
+                (arrival, piece.batch)
+            });
+        }
+        effects.push(ServerEffect::Send {
+            to: reading.to,
+            read: reading.fetch.read,
+            load,
+            shuffle,
+            group: reading.group,
+            partition,
+            pieces,
+        });
+        self.readings.remove(&load);
+        effects.push(ServerEffect::Forget { load });
+    }
+
+    /// What is read is not what came, or cannot be read: the rows of the group are to be made again.
+    fn damage(&mut self, load: u64, effects: &mut Effects) {
+        let Some(reading) = self.readings.remove(&load) else {
+            return;
+        };
+        let (shuffle, group) = (reading.fetch.shuffle, reading.group);
+        effects.push(ServerEffect::Forget { load });
+        let damaged = ToMaster::Damaged { shuffle, group };
+        effects.push(ServerEffect::Report(damaged));
+        unread(reading.to, reading.fetch.read, Refusal::Damaged, effects);
+    }
+
+    /// The reads of a group that is gone.
+    pub(super) fn end_reads(
+        &mut self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        reason: Refusal,
+        effects: &mut Effects,
+    ) {
+        self.readings.retain(|&load, reading| {
+            let is_of_it = reading.fetch.shuffle == shuffle && reading.group == group;
+            if is_of_it {
+                effects.push(ServerEffect::Forget { load });
+                unread(reading.to, reading.fetch.read, reason, effects);
+            }
+            !is_of_it
+        });
+    }
+}
+
+fn unread(to: ConnectionId, read: u64, reason: Refusal, effects: &mut Effects) {
+    let message = FromServer::Unread { read, reason };
+    effects.push(ServerEffect::Reply { to, message });
+}

@@ -1,0 +1,76 @@
+//! Comparing what is here with what the receipts say.
+
+use alloc::vec::Vec;
+
+use crate::config::guard;
+use crate::server::group::GroupState;
+use crate::server::{Effects, Server, ServerEffect};
+use crate::{AttemptId, Expected, Seal, Tally, ToMaster, Verdict};
+
+impl Server {
+    /// The master asks for a comparison. What did not win goes.
+    pub(super) fn seal(&mut self, seal: Seal, effects: &mut Effects) {
+        let Ok(group) = self.resolve(seal.shuffle, seal.group) else {
+            // A newer plan is on its way to the master, or from it.
+            return;
+        };
+        let Some(held) = self.shuffles.get_mut(&seal.shuffle) else {
+            return;
+        };
+        if held.plan.generation != seal.generation {
+            return;
+        }
+        let Some(state) = held.groups.get_mut(&group) else {
+            return;
+        };
+        let verdict = state.compare(&seal.expected, guard!(self.config, receipts));
+        effects.push(ServerEffect::Report(ToMaster::Sealed {
+            shuffle: seal.shuffle,
+            group: seal.group,
+            round: seal.round,
+            verdict,
+        }));
+        if verdict != Verdict::Complete {
+            return;
+        }
+        state.sealed = Some(seal.expected);
+        if !guard!(self.config, attempt) {
+            return;
+        }
+        let losers: Vec<(u32, AttemptId)> = state.attempts.keys().copied().collect();
+        let mut dropped = Vec::new();
+        for (map, attempt) in losers {
+            if state.winner(map) != Some(attempt) {
+                dropped.extend(state.lose_attempt(map, attempt));
+            }
+        }
+        self.let_go(seal.shuffle, group, dropped, effects);
+        self.unpark(effects);
+    }
+}
+
+impl GroupState {
+    fn compare(&self, expected: &Expected, compares: bool) -> Verdict {
+        if !compares {
+            return Verdict::Complete;
+        }
+        if let Some(sealed) = &self.sealed {
+            return match sealed == expected {
+                true => Verdict::Complete,
+                false => Verdict::Differs,
+            };
+        }
+        let attempts = expected.winners.iter();
+        let attempts = attempts.map(|winner| self.attempts.get(winner));
+        let found: Tally = attempts.flatten().map(|attempt| attempt.tally).sum();
+        if found == expected.tally && expected.winners.is_sorted_by(|a, b| a.0 < b.0) {
+            return Verdict::Complete;
+        }
+        let mut winners = expected.winners.iter();
+        let missing = winners.find(|winner| !self.attempts.contains_key(winner));
+        Verdict::Short {
+            found,
+            missing: missing.map(|&(map, _)| map),
+        }
+    }
+}

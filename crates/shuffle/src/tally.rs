@@ -1,0 +1,134 @@
+//! What is counted: rows, bytes, and a digest that does not depend on order.
+
+use core::iter::Sum;
+
+/// Counts of rows. Adding them up in any order gives the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Tally {
+    /// Rows. An opaque object counts as one.
+    pub rows: u64,
+    /// Bytes of the rows, without headers.
+    pub bytes: u64,
+    /// The sum of the digests of the rows ([`RowDigest`]), modulo 2⁶⁴.
+    pub digest: u64,
+}
+
+impl Tally {
+    /// Adds what another one counts.
+    pub fn add(&mut self, other: &Self) {
+        self.rows = self.rows.wrapping_add(other.rows);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.digest = self.digest.wrapping_add(other.digest);
+    }
+
+    /// Takes away what another one counts, which was added before.
+    pub fn subtract(&mut self, other: &Self) {
+        self.rows = self.rows.wrapping_sub(other.rows);
+        self.bytes = self.bytes.wrapping_sub(other.bytes);
+        self.digest = self.digest.wrapping_sub(other.digest);
+    }
+
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The same with the low half of the digest only, as pieces have it.
+    #[must_use]
+    pub fn narrow(mut self) -> Self {
+        self.digest &= u64::from(u32::MAX);
+        self
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), |mut sum, tally| {
+            sum.add(&tally);
+            sum
+        })
+    }
+}
+
+/// Digests of the rows that one map has for one partition.
+///
+/// A row that is changed, or filed under another map or partition, changes the sum; a change of order
+/// does not. It finds accidents. It is no protection against somebody who wants to deceive.
+#[derive(Clone, Copy, Debug)]
+pub struct RowDigest(u64);
+
+impl RowDigest {
+    /// Of rows from `map` for `partition`.
+    pub fn new(map: u32, partition: u32) -> Self {
+        let seed = u64::from(map) << 32 | u64::from(partition);
+        Self(fold(seed ^ 0x243f_6a88_85a3_08d3, 0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The digest of one row.
+    #[inline]
+    pub fn of(&self, row: &[u8]) -> u64 {
+        let mut state = self.0 ^ row.len() as u64;
+        let (words, rest) = row.as_chunks::<8>();
+        for word in words {
+            let word = u64::from_le_bytes(*word);
+            state = fold(state ^ word, 0xa076_1d64_78bd_642f).wrapping_add(word);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            state = fold(state ^ u64::from_le_bytes(last), 0xe703_7ed1_a0b4_28db);
+        }
+        fold(state, 0x8ebc_6af0_9c88_c6e3)
+    }
+
+    /// The sum over rows of `width` bytes each.
+    pub fn of_rows(&self, rows: &[u8], width: usize) -> u64 {
+        let rows = rows.chunks_exact(width.max(1));
+        rows.fold(0, |sum, row| sum.wrapping_add(self.of(row)))
+    }
+}
+
+/// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first
+/// operand added, so that a zero does not stay one.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64) ^ a.rotate_left(23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_does_not_depend_on_order_but_on_every_bit_map_and_partition() {
+        let digest = RowDigest::new(3, 5);
+        let rows: [u8; 24] = core::array::from_fn(|i| i as u8);
+        let sum = digest.of_rows(&rows, 8);
+        let mut turned = rows;
+        turned.rotate_left(8);
+        assert_eq!(sum, digest.of_rows(&turned, 8));
+        for bit in 0..rows.len() * 8 {
+            let mut flipped = rows;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(sum, digest.of_rows(&flipped, 8), "bit {bit}");
+        }
+        assert_ne!(sum, RowDigest::new(4, 5).of_rows(&rows, 8));
+        assert_ne!(sum, RowDigest::new(3, 6).of_rows(&rows, 8));
+        assert_ne!(digest.of(&[0, 0]), digest.of(&[0, 0, 0]));
+    }
+
+    #[test]
+    fn what_is_added_can_be_taken_away() {
+        let one = Tally {
+            rows: 3,
+            bytes: 24,
+            digest: u64::MAX,
+        };
+        let mut sum: Tally = [one, one].into_iter().sum();
+        assert_eq!((sum.rows, sum.digest), (6, u64::MAX - 1));
+        sum.subtract(&one);
+        assert_eq!(sum, one);
+        assert_eq!(sum.narrow().digest, u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,568 @@
+//! The writer: it pushes the rows of transfers to the servers of their partitions.
+//!
+//! For each group of the plan a transfer has a *part*:
+//!
+//! ```text
+//!                 ┌─▶ asking ──Have──────────────────────▶ held
+//!  gathering ─────┤     │ ▲                                 ▲
+//!                 │ Missing │ Sealed                        │ all acknowledged
+//!                 └─▶ pushing ──────────────────────────────┘
+//!                       │ Stale: waiting for the next plan
+//! ```
+//!
+//! A part is asked about first if the map may have run before: then its rows may be there already. A
+//! transfer is done when all parts are held. Until then the host keeps its input, since another plan
+//! may want other parts.
+
+mod check;
+mod peer;
+mod replies;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use treadle_types::Runs;
+
+use crate::writer::peer::{Item, Peers};
+use crate::{
+    AttemptId, Config, FromServer, Generation, GroupId, Plan, Receipt, Refusal, ServerId, Share,
+    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer,
+};
+
+/// What the host has gathered for a part: the batches that its rows were put into.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Gathered {
+    /// What is in each, and its length in bytes. None: there are no rows.
+    pub batches: Vec<(Tally, u64)>,
+}
+
+/// What happens to a writer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum WriterEvent {
+    /// A transfer begins: the rows of a map are here.
+    Begin {
+        /// Which.
+        transfer: Transfer,
+        /// Whether the map has run before, as far as the host engine knows.
+        again: bool,
+    },
+    /// A transfer is not to go on.
+    Cancel(Transfer),
+    /// The rows of a part are in batches.
+    Gathered {
+        /// Whose.
+        transfer: Transfer,
+        /// For which group.
+        group: GroupId,
+        /// The batches.
+        gathered: Gathered,
+    },
+    /// A server says something.
+    Server {
+        /// Who.
+        from: ServerId,
+        /// What.
+        message: FromServer,
+    },
+    /// The connection to a server is gone, or cannot be made.
+    Disconnected(ServerId),
+    /// The master says something.
+    Master(ToNode),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a writer wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum WriterEffect {
+    /// Put the rows for these partitions into batches, and say [`WriterEvent::Gathered`]. Rows for
+    /// partitions that no part has are dropped.
+    Gather {
+        /// Whose.
+        transfer: Transfer,
+        /// For which group.
+        group: GroupId,
+        /// Its partitions.
+        partitions: Runs,
+    },
+    /// Tell a server something. A push has the bytes of its batch behind it, once they are let in.
+    Send {
+        /// Whom.
+        to: ServerId,
+        /// What.
+        message: ToServer,
+    },
+    /// The batches of a part are not needed any more.
+    Free {
+        /// Whose.
+        transfer: Transfer,
+        /// For which group.
+        group: GroupId,
+    },
+    /// A transfer has ended well. Report the receipt as its result, and after that what follows.
+    Done(Receipt),
+    /// A transfer has failed.
+    Failed {
+        /// Which.
+        transfer: Transfer,
+        /// Why.
+        error: TransferError,
+    },
+    /// Tell the master.
+    Report(ToMaster),
+}
+
+/// Why a transfer has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The shuffle is over, or was never registered.
+    #[error("{0:?} has ended, or was never registered")]
+    Ended(ShuffleId),
+    /// A server took nothing for too long. Another worker may reach it: give the task back.
+    #[error("{server:?} could not be reached to push rows of {transfer:?}")]
+    Unreachable {
+        /// Whose rows.
+        transfer: Transfer,
+        /// The server.
+        server: ServerId,
+    },
+    /// A server has no room.
+    #[error(
+        "{server:?} has no room for rows of {transfer:?}: its memory is full, and its disks cannot \
+         be written to"
+    )]
+    NoRoom {
+        /// Whose rows.
+        transfer: Transfer,
+        /// The server.
+        server: ServerId,
+    },
+    /// A server found that the bytes are no batch.
+    #[error("{server:?} refused rows of {transfer:?}: the bytes were not those of the batch")]
+    Malformed {
+        /// Whose rows.
+        transfer: Transfer,
+        /// The server.
+        server: ServerId,
+    },
+}
+
+/// The writer's machine: all transfers of a process.
+#[derive(Debug)]
+pub struct Writer {
+    config: Config,
+    now: Duration,
+    plans: BTreeMap<ShuffleId, Arc<Plan>>,
+    /// Shuffles that the master was asked for.
+    asked: BTreeSet<ShuffleId>,
+    transfers: BTreeMap<Transfer, Running>,
+    peers: Peers,
+}
+
+/// A transfer.
+#[derive(Debug)]
+struct Running {
+    again: bool,
+    /// The generation in which it began; `None`: there is no plan yet.
+    began: Option<Generation>,
+    parts: BTreeMap<GroupId, Part>,
+}
+
+/// What a transfer has for a group.
+#[derive(Debug)]
+struct Part {
+    step: Step,
+    /// Whose batches are there.
+    holder: AttemptId,
+    tally: Tally,
+    batches: Vec<(Tally, u64)>,
+    unacked: BTreeSet<u32>,
+    /// Since when the server has taken nothing, if something went wrong.
+    trouble: Option<Duration>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Gathering,
+    Asking,
+    Pushing,
+    /// For another plan.
+    Waiting,
+    Held,
+}
+
+type Effects = Vec<WriterEffect>;
+
+impl Writer {
+    /// A writer without transfers.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            now: Duration::ZERO,
+            plans: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            transfers: BTreeMap::new(),
+            peers: Peers::default(),
+        }
+    }
+
+    /// Takes an event in; what follows is appended to `effects`. `now` is a time that does not go back.
+    ///
+    /// # Errors
+    /// [`ShuffleError`]: the event cannot be. Nothing has changed.
+    pub fn handle(
+        &mut self,
+        event: WriterEvent,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        self.now = self.now.max(now);
+        match event {
+            WriterEvent::Begin { transfer, again } => self.begin(transfer, again, effects)?,
+            WriterEvent::Cancel(transfer) => self.cancel(transfer, effects),
+            WriterEvent::Gathered {
+                transfer,
+                group,
+                gathered,
+            } => self.gathered(transfer, group, gathered, effects)?,
+            WriterEvent::Server { from, message } => self.hear(from, message, effects),
+            WriterEvent::Disconnected(server) => self.disconnected(server),
+            WriterEvent::Master(ToNode::Plan(plan)) => self.plan(&plan, effects),
+            WriterEvent::Master(ToNode::Close(shuffle)) => self.close(shuffle, effects),
+            WriterEvent::Master(_) => {}
+            WriterEvent::Tick => self.give_up(effects),
+        }
+        self.pump(effects);
+        Ok(())
+    }
+
+    /// When [`WriterEvent::Tick`] is due; `None`: not before another event.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let parts = self.transfers.values().flat_map(|t| t.parts.values());
+        let troubles = parts.filter_map(|part| part.trouble);
+        let patience = troubles.min().map(|since| since + self.config.patience);
+        let retry = self.peers.retry_at(self.now);
+        patience.into_iter().chain(retry).min()
+    }
+
+    /// Whether no transfer runs.
+    pub fn is_empty(&self) -> bool {
+        self.transfers.is_empty() && self.peers.in_flight() == 0
+    }
+
+    /// Bytes that were pushed and are not acknowledged.
+    pub fn in_flight(&self) -> u64 {
+        self.peers.in_flight()
+    }
+
+    fn begin(
+        &mut self,
+        transfer: Transfer,
+        again: bool,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        if self.transfers.contains_key(&transfer) {
+            return Err(ShuffleError::Begun);
+        }
+        let running = Running {
+            again,
+            began: None,
+            parts: BTreeMap::new(),
+        };
+        self.transfers.insert(transfer, running);
+        match self.plans.get(&transfer.shuffle).cloned() {
+            Some(plan) => self.adopt(transfer, &plan, effects),
+            None => self.ask(transfer.shuffle, effects),
+        }
+        Ok(())
+    }
+
+    /// Asks the master for a plan, once.
+    fn ask(&mut self, shuffle: ShuffleId, effects: &mut Effects) {
+        if self.asked.insert(shuffle) {
+            effects.push(WriterEffect::Report(ToMaster::Join(shuffle)));
+        }
+    }
+
+    fn plan(&mut self, plan: &Arc<Plan>, effects: &mut Effects) {
+        let shuffle = plan.shuffle;
+        self.asked.remove(&shuffle);
+        let known = self.plans.get(&shuffle);
+        if known.is_some_and(|known| known.generation > plan.generation) {
+            return;
+        }
+        self.plans.insert(shuffle, plan.clone());
+        for transfer in self.transfers_of(shuffle) {
+            self.adopt(transfer, plan, effects);
+        }
+    }
+
+    /// A transfer goes by this plan from now on.
+    fn adopt(&mut self, transfer: Transfer, plan: &Plan, effects: &mut Effects) {
+        let Some(running) = self.transfers.get_mut(&transfer) else {
+            return;
+        };
+        running.began.get_or_insert(plan.generation);
+        let gone = running.parts.keys().filter(|&&id| plan.group(id).is_none());
+        for group in gone.copied().collect::<Vec<_>>() {
+            self.drop_part(transfer, group, effects);
+        }
+        let Some(running) = self.transfers.get_mut(&transfer) else {
+            return;
+        };
+        for group in &plan.groups {
+            if let Some(part) = running.parts.get_mut(&group.id) {
+                if part.step == Step::Waiting {
+                    part.step = Step::Pushing;
+                    self.peers.queue(transfer, group.id, &part.unacked);
+                }
+                continue;
+            }
+            let part = Part {
+                step: Step::Gathering,
+                holder: transfer.attempt,
+                tally: Tally::default(),
+                batches: Vec::new(),
+                unacked: BTreeSet::new(),
+                trouble: None,
+            };
+            running.parts.insert(group.id, part);
+            effects.push(WriterEffect::Gather {
+                transfer,
+                group: group.id,
+                partitions: group.partitions.clone(),
+            });
+        }
+        self.finish(transfer, effects);
+    }
+
+    fn gathered(
+        &mut self,
+        transfer: Transfer,
+        group: GroupId,
+        gathered: Gathered,
+        effects: &mut Effects,
+    ) -> Result<(), ShuffleError> {
+        let running = self.transfers.get_mut(&transfer);
+        let Some((running, part)) = running.and_then(|running| {
+            let asks = running.asks(group);
+            Some((asks, running.parts.get_mut(&group)?))
+        }) else {
+            // The plan has changed meanwhile.
+            effects.push(WriterEffect::Free { transfer, group });
+            return Ok(());
+        };
+        if part.step != Step::Gathering {
+            return Err(ShuffleError::NotAsked(group));
+        }
+        part.tally = gathered.batches.iter().map(|(tally, _)| *tally).sum();
+        part.unacked = (0..gathered.batches.len() as u32).collect();
+        part.batches = gathered.batches;
+        if part.batches.is_empty() {
+            self.hold(transfer, group, transfer.attempt, effects);
+        } else if running {
+            part.step = Step::Asking;
+            self.peers.queue_ask(transfer, group);
+        } else {
+            part.step = Step::Pushing;
+            self.peers.queue(transfer, group, &part.unacked);
+        }
+        Ok(())
+    }
+
+    /// The rows of a part are at its server.
+    fn hold(
+        &mut self,
+        transfer: Transfer,
+        group: GroupId,
+        holder: AttemptId,
+        effects: &mut Effects,
+    ) {
+        if let Some(part) = self.part(transfer, group) {
+            part.step = Step::Held;
+            part.holder = holder;
+            part.trouble = None;
+            part.unacked.clear();
+            self.peers.forget(transfer, group);
+            effects.push(WriterEffect::Free { transfer, group });
+        }
+        self.finish(transfer, effects);
+    }
+
+    /// Ends a transfer whose rows are all where they belong.
+    fn finish(&mut self, transfer: Transfer, effects: &mut Effects) {
+        let Some(running) = self.transfers.get(&transfer) else {
+            return;
+        };
+        let mut parts = running.parts.values();
+        if running.began.is_none() || !parts.all(|part| part.step == Step::Held) {
+            return;
+        }
+        let parts = running.parts.iter();
+        let shares = parts.filter(|(_, part)| !part.tally.is_empty());
+        let shares = shares.map(|(&group, part)| Share {
+            group,
+            holder: part.holder,
+            tally: part.tally,
+        });
+        let shares: Vec<Share> = shares.collect();
+        let groups = shares.iter().map(|share| share.group).collect();
+        let receipt = Receipt { transfer, shares };
+        let tally = receipt.tally();
+        self.transfers.remove(&transfer);
+        effects.push(WriterEffect::Done(receipt));
+        effects.push(WriterEffect::Report(ToMaster::Transferred {
+            transfer,
+            groups,
+            tally,
+        }));
+    }
+
+    fn cancel(&mut self, transfer: Transfer, effects: &mut Effects) {
+        let Some(running) = self.transfers.get(&transfer) else {
+            return;
+        };
+        for (group, is_pushed) in running.pushed() {
+            if is_pushed {
+                effects.push(WriterEffect::Send {
+                    to: group.server,
+                    message: ToServer::Abandon { group, transfer },
+                });
+            }
+            self.drop_part(transfer, group, effects);
+        }
+        self.transfers.remove(&transfer);
+    }
+
+    fn fail(&mut self, transfer: Transfer, error: TransferError, effects: &mut Effects) {
+        self.cancel(transfer, effects);
+        effects.push(WriterEffect::Failed { transfer, error });
+    }
+
+    fn close(&mut self, shuffle: ShuffleId, effects: &mut Effects) {
+        self.plans.remove(&shuffle);
+        self.asked.remove(&shuffle);
+        for transfer in self.transfers_of(shuffle) {
+            self.fail(transfer, TransferError::Ended(shuffle), effects);
+        }
+    }
+
+    fn transfers_of(&self, shuffle: ShuffleId) -> Vec<Transfer> {
+        let first = Transfer {
+            shuffle,
+            ..Transfer::default()
+        };
+        let after = self.transfers.range(first..).map(|(&transfer, _)| transfer);
+        after
+            .take_while(|transfer| transfer.shuffle == shuffle)
+            .collect()
+    }
+
+    fn part(&mut self, transfer: Transfer, group: GroupId) -> Option<&mut Part> {
+        self.transfers.get_mut(&transfer)?.parts.get_mut(&group)
+    }
+
+    fn drop_part(&mut self, transfer: Transfer, group: GroupId, effects: &mut Effects) {
+        let running = self.transfers.get_mut(&transfer);
+        let part = running.and_then(|running| running.parts.remove(&group));
+        self.peers.forget(transfer, group);
+        if part.is_some_and(|part| !matches!(part.step, Step::Gathering | Step::Held)) {
+            effects.push(WriterEffect::Free { transfer, group });
+        }
+    }
+
+    /// Sends what the windows allow.
+    fn pump(&mut self, effects: &mut Effects) {
+        while let Some((server, item)) = self.peers.next(self.now) {
+            let (transfer, group) = item.part();
+            let Some(part) = self.part(transfer, group) else {
+                self.peers.skip(server);
+                continue;
+            };
+            match item {
+                Item::Ask(..) if part.step == Step::Asking => {
+                    let tally = part.tally;
+                    self.peers.sent(server, item, 0);
+                    let message = ToServer::Ask(crate::Ask {
+                        group,
+                        transfer,
+                        tally,
+                    });
+                    effects.push(WriterEffect::Send {
+                        to: server,
+                        message,
+                    });
+                }
+                Item::Push(.., number)
+                    if part.step == Step::Pushing && part.unacked.contains(&number) =>
+                {
+                    let (tally, length) = part.batches[number as usize];
+                    if !self.peers.may_send(server, length, &self.config) {
+                        continue;
+                    }
+                    self.peers.sent(server, item, length);
+                    let push = crate::Push {
+                        shuffle: transfer.shuffle,
+                        group,
+                        batch: transfer.batch(number),
+                        tally,
+                        length,
+                    };
+                    effects.push(WriterEffect::Send {
+                        to: server,
+                        message: ToServer::Push(push),
+                    });
+                }
+                _ => self.peers.skip(server),
+            }
+        }
+        self.peers.rest();
+    }
+
+    /// Fails the transfers that have waited for too long.
+    fn give_up(&mut self, effects: &mut Effects) {
+        let Some(limit) = self.now.checked_sub(self.config.patience) else {
+            return;
+        };
+        let mut late = Vec::new();
+        for (&transfer, running) in &self.transfers {
+            let mut parts = running.parts.iter();
+            let part = parts.find(|(_, part)| part.trouble.is_some_and(|since| since <= limit));
+            late.extend(part.map(|(group, _)| (transfer, group.server)));
+        }
+        for (transfer, server) in late {
+            let error = TransferError::Unreachable { transfer, server };
+            self.fail(transfer, error, effects);
+        }
+    }
+
+    /// A refusal that ends the transfer.
+    fn fatal(transfer: Transfer, server: ServerId, reason: Refusal) -> Option<TransferError> {
+        match reason {
+            Refusal::NoRoom => Some(TransferError::NoRoom { transfer, server }),
+            Refusal::Malformed => Some(TransferError::Malformed { transfer, server }),
+            _ => None,
+        }
+    }
+}
+
+impl Running {
+    /// Whether the rows for a group may be there already.
+    fn asks(&self, group: GroupId) -> bool {
+        self.again || self.began.is_some_and(|began| group.epoch < began)
+    }
+
+    /// The groups, and whether batches of this attempt may be there.
+    fn pushed(&self) -> Vec<(GroupId, bool)> {
+        let parts = self.parts.iter();
+        let is_pushed = |part: &Part| {
+            let is_begun = !matches!(part.step, Step::Gathering | Step::Asking);
+            is_begun && !part.batches.is_empty()
+        };
+        parts
+            .map(|(&group, part)| (group, is_pushed(part)))
+            .collect()
+    }
+}

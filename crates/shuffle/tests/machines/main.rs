@@ -1,0 +1,8 @@
+//! The machines, one event after the other, and against a model.
+
+mod master;
+mod model;
+mod reader;
+mod server;
+mod support;
+mod writer;

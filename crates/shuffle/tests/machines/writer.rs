@@ -1,0 +1,309 @@
+//! What is pushed when, and what a receipt says.
+
+use std::sync::Arc;
+
+use treadle_shuffle::{
+    Answer, Config, FromServer, Generation, GroupId, MasterEvent, Plan, Refusal, ServerId,
+    ToMaster, ToNode, ToServer, Transfer, TransferError, WriterEffect, WriterEvent,
+};
+
+use crate::support::{Head, Pusher, S, server_id, spec, transfer};
+
+const T: fn() -> Transfer = || transfer(0, 10);
+
+fn begin(pusher: &mut Pusher, plan: &Arc<Plan>, again: bool) -> Vec<WriterEffect> {
+    let transfer = T();
+    let effects = pusher.event(WriterEvent::Begin { transfer, again });
+    assert_eq!(effects, [WriterEffect::Report(ToMaster::Join(S))]);
+    pusher.event(WriterEvent::Master(ToNode::Plan(plan.clone())))
+}
+
+fn pushes(effects: &[WriterEffect]) -> Vec<(u32, u32)> {
+    let pushes = effects.iter().filter_map(|effect| match effect {
+        WriterEffect::Send {
+            to,
+            message: ToServer::Push(push),
+        } => Some((to.node, push.batch.number)),
+        _ => None,
+    });
+    pushes.collect()
+}
+
+fn acked(group: GroupId, number: u32) -> WriterEvent {
+    let message = FromServer::Acked {
+        shuffle: S,
+        group,
+        batch: T().batch(number),
+    };
+    let from = group.server;
+    WriterEvent::Server { from, message }
+}
+
+fn refused(group: GroupId, number: u32, reason: Refusal) -> WriterEvent {
+    let message = FromServer::Refused {
+        shuffle: S,
+        group,
+        batch: T().batch(number),
+        reason,
+    };
+    let from = group.server;
+    WriterEvent::Server { from, message }
+}
+
+fn answered(group: GroupId, answer: Answer) -> WriterEvent {
+    let message = FromServer::Answer {
+        group,
+        transfer: T(),
+        answer,
+    };
+    let from = group.server;
+    WriterEvent::Server { from, message }
+}
+
+fn done(effects: &[WriterEffect]) -> Option<Vec<(GroupId, u64, u64)>> {
+    effects.iter().find_map(|effect| match effect {
+        WriterEffect::Done(receipt) => {
+            let shares = receipt.shares.iter();
+            Some(
+                shares
+                    .map(|s| (s.group, s.holder.0, s.tally.rows))
+                    .collect(),
+            )
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_transfer_is_done_when_all_its_batches_are_there() {
+    let plan = Head::new(3, spec(1, 3)).plan();
+    let groups: Vec<GroupId> = plan.groups.iter().map(|group| group.id).collect();
+    let mut pusher = Pusher::new(Config::default());
+    let effects = begin(&mut pusher, &plan, false);
+    assert_eq!(effects.len(), 3);
+    let effects = pusher.gathered(T(), groups[0], &[(2, 100), (1, 50)]);
+    assert_eq!(
+        pushes(&effects),
+        [(groups[0].server.node, 0), (groups[0].server.node, 1)]
+    );
+    pusher.gathered(T(), groups[1], &[(4, 100)]);
+    pusher.gathered(T(), groups[2], &[]);
+    assert_eq!(pusher.writer.in_flight(), 250);
+    pusher.event(acked(groups[0], 1));
+    // Said twice.
+    pusher.event(acked(groups[0], 1));
+    pusher.event(acked(groups[1], 0));
+    let effects = pusher.event(acked(groups[0], 0));
+    assert_eq!(
+        done(&effects),
+        Some(vec![(groups[0], 10, 3), (groups[1], 10, 4)])
+    );
+    // The master hears of it after the result was reported.
+    assert!(matches!(
+        effects.last(),
+        Some(WriterEffect::Report(ToMaster::Transferred { groups, .. })) if groups.len() == 2
+    ));
+    assert!(pusher.writer.is_empty());
+}
+
+#[test]
+fn no_more_is_under_way_than_the_windows_allow() {
+    let plan = Head::new(2, spec(1, 2)).plan();
+    let groups: Vec<GroupId> = plan.groups.iter().map(|group| group.id).collect();
+    let config = Config {
+        window: 250,
+        server_window: 150,
+        ..Config::default()
+    };
+    let mut pusher = Pusher::new(config);
+    begin(&mut pusher, &plan, false);
+    let first = pusher.gathered(T(), groups[0], &[(1, 100), (1, 100), (1, 900)]);
+    assert_eq!(pushes(&first).len(), 1);
+    let second = pusher.gathered(T(), groups[1], &[(1, 100), (1, 10)]);
+    assert_eq!(pushes(&second).len(), 2);
+    let third = pusher.event(acked(groups[0], 0));
+    assert_eq!(pushes(&third).len(), 1);
+    pusher.event(acked(groups[1], 0));
+    pusher.event(acked(groups[1], 1));
+    // What is larger than the window goes alone.
+    let last = pusher.event(acked(groups[0], 1));
+    assert_eq!(pushes(&last), [(groups[0].server.node, 2)]);
+}
+
+#[test]
+fn a_broken_connection_brings_everything_again_after_a_pause() {
+    let plan = Head::new(1, spec(1, 1)).plan();
+    let group = plan.groups[0].id;
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    pusher.gathered(T(), group, &[(1, 100), (1, 100)]);
+    pusher.event(acked(group, 0));
+    let effects = pusher.event(WriterEvent::Disconnected(group.server));
+    assert_eq!(effects, []);
+    pusher.now = pusher.writer.next_deadline().expect("it is tried again");
+    let effects = pusher.event(WriterEvent::Tick);
+    assert_eq!(pushes(&effects), [(0, 1)]);
+    for _ in 0..10_000 {
+        pusher.event(WriterEvent::Disconnected(group.server));
+        pusher.now = pusher.writer.next_deadline().expect("it is tried again");
+        let effects = pusher.event(WriterEvent::Tick);
+        if let Some(WriterEffect::Failed { error, .. }) = effects.last() {
+            let transfer = T();
+            let server = group.server;
+            assert_eq!(*error, TransferError::Unreachable { transfer, server });
+            assert!(pusher.now >= Config::default().patience);
+            return assert!(pusher.writer.is_empty());
+        }
+    }
+    panic!("it goes on for ever");
+}
+
+#[test]
+fn a_new_plan_changes_only_what_was_lost() {
+    let mut head = Head::new(2, spec(1, 4));
+    let plan = head.plan();
+    let (kept, lost) = (plan.groups[0].id, plan.groups[1].id);
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    pusher.gathered(T(), kept, &[(1, 100)]);
+    pusher.gathered(T(), lost, &[(2, 100)]);
+    pusher.event(acked(kept, 0));
+    head.event(MasterEvent::Lost(lost.server));
+    let effects = pusher.event(WriterEvent::Master(ToNode::Plan(head.plan())));
+    let freed = WriterEffect::Free {
+        transfer: T(),
+        group: lost,
+    };
+    assert_eq!(effects[0], freed);
+    let WriterEffect::Gather {
+        group, partitions, ..
+    } = &effects[1]
+    else {
+        panic!("{effects:?}");
+    };
+    assert_eq!(*partitions, plan.groups[1].partitions);
+    // What the lost one says now changes nothing.
+    assert_eq!(pusher.event(acked(lost, 0)), []);
+    let group = *group;
+    pusher.gathered(T(), group, &[(2, 100)]);
+    let effects = pusher.event(acked(group, 0));
+    assert_eq!(done(&effects), Some(vec![(kept, 10, 1), (group, 10, 2)]));
+}
+
+#[test]
+fn who_runs_again_asks_and_pushes_only_what_is_missing() {
+    let plan = Head::new(2, spec(1, 2)).plan();
+    let groups: Vec<GroupId> = plan.groups.iter().map(|group| group.id).collect();
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, true);
+    for &group in &groups {
+        let effects = pusher.gathered(T(), group, &[(1, 100)]);
+        assert_eq!(pushes(&effects), []);
+    }
+    pusher.event(answered(groups[0], Answer::Have(transfer(0, 3).attempt)));
+    let effects = pusher.event(answered(groups[1], Answer::Missing));
+    assert_eq!(pushes(&effects), [(groups[1].server.node, 0)]);
+    let effects = pusher.event(acked(groups[1], 0));
+    assert_eq!(
+        done(&effects),
+        Some(vec![(groups[0], 3, 1), (groups[1], 10, 1)])
+    );
+}
+
+#[test]
+fn what_differs_is_told_and_waits() {
+    let plan = Head::new(1, spec(1, 2)).plan();
+    let group = plan.groups[0].id;
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    pusher.gathered(T(), group, &[(1, 100)]);
+    let effects = pusher.event(refused(group, 0, Refusal::Sealed));
+    assert!(matches!(
+        effects[..],
+        [WriterEffect::Send {
+            message: ToServer::Ask(_),
+            ..
+        }]
+    ));
+    let effects = pusher.event(answered(group, Answer::Differs));
+    let differs = ToMaster::Differs {
+        shuffle: S,
+        group,
+        map: Some(0),
+    };
+    assert_eq!(effects, [WriterEffect::Report(differs)]);
+    let mut next = (*plan).clone();
+    next.generation = Generation(2);
+    next.groups[0].id.epoch = Generation(2);
+    let effects = pusher.event(WriterEvent::Master(ToNode::Plan(next.into())));
+    assert!(matches!(
+        effects[..],
+        [WriterEffect::Free { .. }, WriterEffect::Gather { .. }]
+    ));
+}
+
+#[test]
+fn a_refusal_is_waited_out_asked_about_or_fatal() {
+    let plan = Head::new(1, spec(1, 2)).plan();
+    let group = plan.groups[0].id;
+    let stranger = ServerId {
+        node: 0,
+        incarnation: 2,
+    };
+    for reason in [Refusal::Stale(Generation(2)), Refusal::Stranger(stranger)] {
+        let mut pusher = Pusher::new(Config::default());
+        begin(&mut pusher, &plan, false);
+        pusher.gathered(T(), group, &[(1, 100)]);
+        let effects = pusher.event(refused(group, 0, reason));
+        assert_eq!(effects, [WriterEffect::Report(ToMaster::Join(S))]);
+        let effects = pusher.event(WriterEvent::Master(ToNode::Plan(plan.clone())));
+        assert_eq!(pushes(&effects), [(0, 0)], "it is still so");
+    }
+    for reason in [Refusal::Busy, Refusal::Unknown] {
+        let mut pusher = Pusher::new(Config::default());
+        begin(&mut pusher, &plan, false);
+        pusher.gathered(T(), group, &[(1, 100)]);
+        let effects = pusher.event(refused(group, 0, reason));
+        assert_eq!(pushes(&effects), []);
+        pusher.now = pusher.writer.next_deadline().expect("it is tried again");
+        assert_eq!(pushes(&pusher.event(WriterEvent::Tick)), [(0, 0)]);
+    }
+    let (transfer, server) = (T(), server_id(0));
+    let fatal = [
+        (Refusal::NoRoom, TransferError::NoRoom { transfer, server }),
+        (
+            Refusal::Malformed,
+            TransferError::Malformed { transfer, server },
+        ),
+    ];
+    for (reason, error) in fatal {
+        let mut pusher = Pusher::new(Config::default());
+        begin(&mut pusher, &plan, false);
+        pusher.gathered(transfer, group, &[(1, 100)]);
+        let effects = pusher.event(refused(group, 0, reason));
+        assert_eq!(
+            effects.last(),
+            Some(&WriterEffect::Failed { transfer, error })
+        );
+        let abandon = WriterEffect::Send {
+            to: server,
+            message: ToServer::Abandon { group, transfer },
+        };
+        assert!(effects.contains(&abandon));
+    }
+}
+
+#[test]
+fn the_end_of_a_shuffle_ends_its_transfers() {
+    let plan = Head::new(1, spec(1, 2)).plan();
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    let effects = pusher.event(WriterEvent::Master(ToNode::Close(S)));
+    let transfer = T();
+    let error = TransferError::Ended(S);
+    assert_eq!(effects, [WriterEffect::Failed { transfer, error }]);
+    // What was being gathered then is freed when it is there.
+    let group = plan.groups[0].id;
+    let effects = pusher.gathered(transfer, group, &[(1, 100)]);
+    assert_eq!(effects, [WriterEffect::Free { transfer, group }]);
+}

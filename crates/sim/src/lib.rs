@@ -17,6 +17,7 @@ mod process;
 pub mod scaling;
 mod server;
 mod sessions;
+pub mod shuffle;
 mod universe;
 mod verify;
 mod world;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use treadle_sim::broadcast::{self, Guard};
 use treadle_sim::kernel::Trace;
-use treadle_sim::{Mutation, simulate};
+use treadle_sim::{Mutation, shuffle, simulate};
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]
@@ -13,9 +13,11 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --scaling                   weak scaling to 512 workers
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
+       treadle-sim --shuffle …                 the same for the shuffle plane
 GUARD: incarnation, attempt, retraction, cancellation, budget, relief, scarcity, search, keeping,
        effects, invalidation, recall, peer-attempt, pin, early-stop, and fetches (of clients);
-       of the broadcast plane: order, turn, once, keeping, responsibility, window, dead, version";
+       of the broadcast plane: order, turn, once, keeping, responsibility, window, dead, version;
+       of the shuffle plane: attempt, generation, receipts, order, digest, incarnation, duplicates";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -28,6 +30,7 @@ struct Arguments {
     start: u64,
     scaling: bool,
     broadcast: bool,
+    shuffle: bool,
     without: Option<String>,
 }
 
@@ -35,6 +38,7 @@ struct Arguments {
 enum Subject {
     Cluster(Mutation),
     Broadcast(Option<Guard>),
+    Shuffle(Option<shuffle::Guard>),
 }
 
 impl Subject {
@@ -47,6 +51,13 @@ impl Subject {
                 known.ok_or_else(unknown)
             });
             return Ok(Self::Broadcast(guard.transpose()?));
+        }
+        if arguments.shuffle {
+            let guard = name.map(|name| {
+                let mut all = shuffle::Guard::ALL.into_iter();
+                all.find(|guard| guard.name() == name).ok_or_else(unknown)
+            });
+            return Ok(Self::Shuffle(guard.transpose()?));
         }
         let mutation = name.map(|name| {
             let known = Mutation::ALL.into_iter().find(|m| m.name() == name);
@@ -62,6 +73,10 @@ impl Subject {
         match *self {
             Self::Cluster(mutation) => {
                 let summary = simulate(seed, mutation, trace)?;
+                Ok((summary.steps, format!("{summary:?}")))
+            }
+            Self::Shuffle(guard) => {
+                let summary = shuffle::simulate(seed, guard, trace)?;
                 Ok((summary.steps, format!("{summary:?}")))
             }
             Self::Broadcast(guard) => {
@@ -84,6 +99,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--start" => arguments.start = number(value()?)?,
             "--scaling" => arguments.scaling = true,
             "--broadcast" => arguments.broadcast = true,
+            "--shuffle" => arguments.shuffle = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }
@@ -117,6 +133,10 @@ fn main() -> ExitCode {
         match subject {
             Subject::Cluster(_) => treadle_sim::scaling::report(),
             Subject::Broadcast(_) => broadcast::figures::report(),
+            Subject::Shuffle(_) => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
         }
         return ExitCode::SUCCESS;
     }
@@ -141,10 +161,10 @@ fn main() -> ExitCode {
             Err(error) => {
                 failures += 1;
                 println!("seed {seed}: {error}");
-                let plane = if arguments.broadcast {
-                    "--broadcast "
-                } else {
-                    ""
+                let plane = match subject {
+                    Subject::Cluster(_) => "",
+                    Subject::Broadcast(_) => "--broadcast ",
+                    Subject::Shuffle(_) => "--shuffle ",
                 };
                 let without = arguments.without.as_ref();
                 let without = without.map(|name| format!(" --without {name}"));

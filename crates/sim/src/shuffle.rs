@@ -1,0 +1,18 @@
+//! Whole shuffles on a virtual clock and network.
+//!
+//! Master, servers, writers and readers are the production cores, `treadle_shuffle`. What is replaced:
+//! sockets, memory, disks, the Python that makes rows, and the host engine that runs the tasks. A seed
+//! decides everything: workers, shuffles, faults. Each output is compared with what the inputs hold,
+//! every machine is checked after each event, and in the end nothing may be left.
+
+mod data;
+mod engine;
+mod network;
+mod plan;
+mod process;
+mod running;
+mod tasks;
+mod world;
+
+pub use plan::{Guard, Plan};
+pub use world::{Summary, simulate, simulate_plan};

@@ -1,0 +1,491 @@
+//! A worker process: the three machines, and what the host around them keeps: bytes by their names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use treadle_shuffle::{
+    BatchId, ConnectionId, FromServer, Gathered, GroupId, Place, Push, ReadError, ReadPiece,
+    Reader, ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId,
+    Tally, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
+};
+
+use crate::kernel::Link;
+use crate::shuffle::data::{Batch, tally};
+use crate::shuffle::engine::Up;
+use crate::shuffle::running::Running;
+use crate::shuffle::tasks::{Failure, Rows, Task, Value};
+use crate::shuffle::world::{Item, Pid, World};
+
+type BatchName = (ShuffleId, GroupId, BatchId);
+/// What was read from a run for a partition.
+type Found = Vec<(ReadPiece, Vec<u64>)>;
+
+pub(super) struct Process {
+    pub(super) id: ServerId,
+    pub(super) is_alive: bool,
+    pub(super) server: Server,
+    pub(super) writer: Writer,
+    pub(super) reader: Reader,
+    pub(super) up: Link,
+    pub(super) down: Link,
+    /// Connections to servers.
+    pub(super) connections: BTreeMap<ServerId, ConnectionId>,
+    pub(super) tasks: BTreeMap<(Task, u64), Running>,
+    pub(super) next_read: u64,
+    pub(super) reads: BTreeMap<u64, (Task, u64)>,
+    /// What came last for a read.
+    pub(super) rows: BTreeMap<u64, Rows>,
+    /// Batches of transfers.
+    arenas: BTreeMap<(Transfer, GroupId), Vec<Batch>>,
+    /// What has just arrived.
+    pub(super) incoming: Option<Batch>,
+    /// It says nothing to who sent what has just arrived.
+    pub(super) is_mute: bool,
+    store: BTreeMap<BatchName, Batch>,
+    /// Files that are being written, and files.
+    writing: BTreeMap<u64, Vec<(BatchId, Batch)>>,
+    runs: BTreeMap<u64, Vec<(BatchId, Batch)>>,
+    loading: BTreeSet<u64>,
+    loaded: BTreeMap<(u64, u64), Found>,
+    /// Until when nothing can be written.
+    pub(super) disk_fails_until: Duration,
+    pub(super) timer: Option<Duration>,
+}
+
+impl Process {
+    pub(super) fn new(id: ServerId, config: &treadle_shuffle::Config) -> Self {
+        Self {
+            id,
+            is_alive: true,
+            server: Server::new(id, config.clone()),
+            writer: Writer::new(config.clone()),
+            reader: Reader::new(config.clone()),
+            up: Link::default(),
+            down: Link::default(),
+            connections: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            next_read: 0,
+            reads: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            arenas: BTreeMap::new(),
+            incoming: None,
+            is_mute: false,
+            store: BTreeMap::new(),
+            writing: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            loading: BTreeSet::new(),
+            loaded: BTreeMap::new(),
+            disk_fails_until: Duration::ZERO,
+            timer: None,
+        }
+    }
+
+    /// A batch of a transfer, unless it is not needed any more.
+    pub(super) fn gathered(&self, push: &Push) -> Option<Batch> {
+        let transfer = Transfer {
+            shuffle: push.shuffle,
+            map: push.batch.map,
+            attempt: push.batch.attempt,
+        };
+        let batches = self.arenas.get(&(transfer, push.group))?;
+        batches.get(push.batch.number as usize).cloned()
+    }
+
+    /// What is left, in the end.
+    pub(super) fn leftovers(&self) -> Option<String> {
+        let kept = [
+            ("batches in memory", self.store.len()),
+            ("files", self.runs.len() + self.writing.len()),
+            ("batches of transfers", self.arenas.len()),
+            (
+                "reads",
+                self.reads.len() + self.rows.len() + self.loading.len() + self.loaded.len(),
+            ),
+            ("tasks", self.tasks.len()),
+            ("shuffles", usize::from(!self.server.is_empty())),
+            ("transfers", usize::from(!self.writer.is_empty())),
+            ("reads of the machine", usize::from(!self.reader.is_empty())),
+            ("bytes", self.server.resident() as usize),
+        ];
+        let kept = kept.iter().find(|(_, count)| *count > 0)?;
+        Some(format!("{:?} keeps {} {}", self.id, kept.1, kept.0))
+    }
+}
+
+impl World {
+    /// An event for the server of a process, and what it wants done.
+    pub(super) fn server(&mut self, pid: Pid, event: ServerEvent) -> Result<(), String> {
+        let now = self.kernel.now();
+        let mut effects = Vec::new();
+        let process = &mut self.procs[pid];
+        if !process.is_alive {
+            return Ok(());
+        }
+        let result = process.server.handle(event, now, &mut effects);
+        result.map_err(|error| format!("{:?} refuses: {error}", process.id))?;
+        let check = process.server.check();
+        check.map_err(|broken| format!("{:?} is broken: {broken}", process.id))?;
+        for effect in effects {
+            self.serve(pid, effect)?;
+        }
+        self.set_timer(pid);
+        Ok(())
+    }
+
+    fn serve(&mut self, pid: Pid, effect: ServerEffect) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        match effect {
+            ServerEffect::Reply { to, message } => {
+                if !process.is_mute || !matches!(message, FromServer::Refused { .. }) {
+                    self.reply(to, message, None);
+                }
+            }
+            ServerEffect::Admit { from, push } => self.admit(from, push),
+            ServerEffect::Store {
+                shuffle,
+                group,
+                batch,
+            } => {
+                let stored = process.incoming.clone().ok_or("nothing has arrived")?;
+                process.store.insert((shuffle, group, batch), stored);
+                self.summary.batches += 1;
+            }
+            ServerEffect::Drop {
+                shuffle,
+                group,
+                batch,
+            } => {
+                let dropped = process.store.remove(&(shuffle, group, batch));
+                dropped.ok_or_else(|| format!("{batch:?} is dropped, and not there"))?;
+            }
+            ServerEffect::Spill {
+                run,
+                shuffle,
+                group,
+                batches,
+            } => {
+                let content = batches.into_iter().map(|id| {
+                    let batch = process.store.get(&(shuffle, group, id)).cloned();
+                    Ok((
+                        id,
+                        batch.ok_or(format!("{id:?} is to be written, and not there"))?,
+                    ))
+                });
+                let content = content.collect::<Result<_, String>>()?;
+                process.writing.insert(run, content);
+                self.summary.spills += 1;
+                let time = self.kernel.random.micros(50, 1_000);
+                self.kernel.schedule(time, Item::Spilled(pid, run));
+            }
+            ServerEffect::DropRun(run) => {
+                let whole = process.runs.remove(&run).is_some();
+                let begun = process.writing.remove(&run).is_some();
+                if !whole && !begun {
+                    return Err(format!("run {run} is dropped, and not there"));
+                }
+            }
+            ServerEffect::Load {
+                load,
+                run,
+                partition,
+            } => {
+                process.loading.insert(load);
+                let time = self.kernel.random.micros(20, 500);
+                let item = Item::Loaded(pid, load, run, partition);
+                self.kernel.schedule(time, item);
+            }
+            ServerEffect::Forget { load } => {
+                process.loading.remove(&load);
+                process.loaded.retain(|&(other, _), _| other != load);
+            }
+            ServerEffect::Report(message) => self.up(pid, Up::Master(message)),
+            ServerEffect::Send {
+                to,
+                read,
+                load,
+                shuffle,
+                group,
+                partition,
+                pieces,
+            } => {
+                let mut rows = Vec::new();
+                for &(piece, place) in &pieces {
+                    let found = match place {
+                        Place::Run(run) => {
+                            let loaded = process.loaded.get(&(load, run)).into_iter().flatten();
+                            let mut loaded = loaded.filter(|(other, _)| *other == piece);
+                            loaded.next().map(|(_, rows)| rows)
+                        }
+                        _ => {
+                            let batch = process.store.get(&(shuffle, group, piece.batch));
+                            batch.and_then(|batch| batch.pieces.get(&partition))
+                        }
+                    };
+                    let found = found.ok_or_else(|| format!("{piece:?} is sent, and not there"))?;
+                    rows.push((piece.batch.map, found.clone()));
+                }
+                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+                let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
+                let message = FromServer::Rows {
+                    read,
+                    tally: tally.narrow(),
+                    pieces,
+                };
+                self.reply(to, message, Some(rows));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn spilled(&mut self, pid: Pid, run: u64) -> Result<(), String> {
+        let now = self.kernel.now();
+        let process = &mut self.procs[pid];
+        let is_written = now >= process.disk_fails_until;
+        if let Some(content) = process.writing.remove(&run)
+            && is_written
+        {
+            process.runs.insert(run, content);
+        }
+        self.summary.full_disks += u64::from(!is_written);
+        self.server(pid, ServerEvent::Spilled { run, is_written })
+    }
+
+    pub(super) fn run_loaded(
+        &mut self,
+        pid: Pid,
+        (load, run): (u64, u64),
+        partition: u32,
+    ) -> Result<(), String> {
+        let is_read = !self.kernel.random.chance(self.plan.unreadable);
+        let process = &mut self.procs[pid];
+        if !process.loading.contains(&load) {
+            return Ok(());
+        }
+        self.summary.damages += u64::from(!is_read);
+        self.summary.loads += 1;
+        let content = process.runs.get(&run).filter(|_| is_read);
+        let found = content.map(|content| {
+            let found = content.iter().filter_map(|(id, batch)| {
+                let piece = batch.table.find(partition)?;
+                let piece = ReadPiece {
+                    batch: *id,
+                    rows: piece.tally.rows,
+                    bytes: piece.tally.bytes,
+                    digest: piece.tally.digest as u32,
+                };
+                Some((piece, batch.pieces[&partition].clone()))
+            });
+            found.collect::<Found>()
+        });
+        let pieces = found.as_ref();
+        let pieces = pieces.map(|found| found.iter().map(|(piece, _)| *piece).collect());
+        if let Some(found) = found {
+            process.loaded.insert((load, run), found);
+        }
+        self.server(pid, ServerEvent::Loaded { load, run, pieces })
+    }
+
+    /// An event for the writer of a process, and what it wants done.
+    pub(super) fn writer(&mut self, pid: Pid, event: WriterEvent) -> Result<(), String> {
+        let now = self.kernel.now();
+        let mut effects = Vec::new();
+        let process = &mut self.procs[pid];
+        if !process.is_alive {
+            return Ok(());
+        }
+        let result = process.writer.handle(event, now, &mut effects);
+        result.map_err(|error| format!("the writer of {:?} refuses: {error}", process.id))?;
+        let check = process.writer.check();
+        check.map_err(|broken| format!("the writer of {:?} is broken: {broken}", process.id))?;
+        for effect in effects {
+            self.write(pid, effect)?;
+        }
+        self.set_timer(pid);
+        Ok(())
+    }
+
+    fn write(&mut self, pid: Pid, effect: WriterEffect) -> Result<(), String> {
+        match effect {
+            WriterEffect::Gather {
+                transfer,
+                group,
+                partitions,
+            } => {
+                let time = self.kernel.random.micros(20, 500);
+                let item = Item::Gathered(pid, transfer, group, partitions);
+                self.kernel.schedule(time, item);
+            }
+            WriterEffect::Send { to, message } => self.request(pid, to, message),
+            WriterEffect::Free { transfer, group } => {
+                let freed = self.procs[pid].arenas.remove(&(transfer, group));
+                freed.ok_or_else(|| format!("{transfer:?} {group:?} is freed, and not there"))?;
+            }
+            WriterEffect::Done(receipt) => {
+                let transfer = receipt.transfer;
+                let shares = receipt.shares.iter();
+                let reused = shares.filter(|share| share.holder != transfer.attempt);
+                self.summary.reused += reused.count() as u64;
+                self.summary.transfers += 1;
+                self.end_task(pid, transfer_task(transfer), Ok(Value::Receipt(receipt)));
+            }
+            WriterEffect::Failed { transfer, error } => {
+                let text = error.to_string();
+                let failure = match error {
+                    TransferError::Ended(_) | TransferError::Unreachable { .. } => {
+                        Failure::GivenBack(text)
+                    }
+                    _ => Failure::Raised(text),
+                };
+                self.end_task(pid, transfer_task(transfer), Err(failure));
+            }
+            WriterEffect::Report(message) => self.up(pid, Up::Master(message)),
+        }
+        Ok(())
+    }
+
+    /// The host has put rows into batches.
+    pub(super) fn gathered(
+        &mut self,
+        pid: Pid,
+        transfer: Transfer,
+        group: GroupId,
+        partitions: &treadle_types::Runs,
+    ) -> Result<(), String> {
+        let job = &self.head.jobs[(transfer.shuffle.0 / 2) as usize];
+        let mut sources = job.sources.iter();
+        let source = sources.find(|source| source.shuffle == transfer.shuffle);
+        let source = source.ok_or("no such shuffle")?;
+        let batches = source.batches(transfer, group, partitions, self.plan.batch);
+        let sizes = batches.iter().map(|b| (b.header.tally, b.header.length()));
+        let gathered = Gathered {
+            batches: sizes.collect(),
+        };
+        self.procs[pid].arenas.insert((transfer, group), batches);
+        self.writer(
+            pid,
+            WriterEvent::Gathered {
+                transfer,
+                group,
+                gathered,
+            },
+        )
+    }
+
+    /// An event for the reader of a process, and what it wants done.
+    pub(super) fn reader(&mut self, pid: Pid, event: ReaderEvent) -> Result<(), String> {
+        let now = self.kernel.now();
+        let mut effects = Vec::new();
+        let process = &mut self.procs[pid];
+        if !process.is_alive {
+            return Ok(());
+        }
+        let result = process.reader.handle(event, now, &mut effects);
+        result.map_err(|error| format!("the reader of {:?} refuses: {error}", process.id))?;
+        let check = process.reader.check();
+        check.map_err(|broken| format!("the reader of {:?} is broken: {broken}", process.id))?;
+        for effect in effects {
+            match effect {
+                ReaderEffect::Send { to, message } => self.request(pid, to, message),
+                ReaderEffect::Return { read, .. } => self.returned(pid, read)?,
+                ReaderEffect::Failed { read, error } => {
+                    let text = error.to_string();
+                    let failure = match error {
+                        ReadError::Superseded(_)
+                        | ReadError::Ended(_)
+                        | ReadError::Unreachable { .. } => Failure::GivenBack(text),
+                        _ => Failure::Raised(text),
+                    };
+                    self.procs[pid].rows.remove(&read);
+                    if let Some(task) = self.procs[pid].reads.remove(&read) {
+                        self.end_task(pid, task, Err(failure));
+                    }
+                }
+                ReaderEffect::Report(message) => self.up(pid, Up::Master(message)),
+            }
+        }
+        self.set_timer(pid);
+        Ok(())
+    }
+
+    /// A server has answered.
+    pub(super) fn replied(
+        &mut self,
+        pid: Pid,
+        from: ServerId,
+        message: FromServer,
+        rows: Option<Rows>,
+        partition: Option<u32>,
+    ) -> Result<(), String> {
+        let (FromServer::Rows { read, .. } | FromServer::Unread { read, .. }) = message else {
+            return self.writer(pid, WriterEvent::Server { from, message });
+        };
+        let process = &mut self.procs[pid];
+        let rows = rows.unwrap_or_default();
+        let digests = rows.iter().map(|(map, rows)| {
+            let partition = partition.unwrap_or_default();
+            tally(*map, partition, rows).digest as u32
+        });
+        let computed = digests.collect();
+        if process.reads.contains_key(&read) {
+            process.rows.insert(read, rows);
+        }
+        self.reader(
+            pid,
+            ReaderEvent::Server {
+                from,
+                message,
+                computed,
+            },
+        )
+    }
+
+    /// The partition that a read of a process is of.
+    pub(super) fn partition_of(&self, pid: Pid, read: u64) -> Option<u32> {
+        match self.procs[pid].reads.get(&read)? {
+            (Task::Unpack(_, partition), _) => Some(*partition),
+            _ => None,
+        }
+    }
+
+    fn set_timer(&mut self, pid: Pid) {
+        let process = &mut self.procs[pid];
+        let due = [
+            process.server.next_deadline(),
+            process.writer.next_deadline(),
+            process.reader.next_deadline(),
+        ];
+        let Some(due) = due.into_iter().flatten().min() else {
+            return;
+        };
+        if process.timer.is_none_or(|timer| due < timer) {
+            process.timer = Some(due);
+            self.kernel.schedule_at(due, Item::Timer(pid, due));
+        }
+    }
+
+    pub(super) fn timer(&mut self, pid: Pid, at: Duration) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        if process.timer != Some(at) {
+            return Ok(());
+        }
+        process.timer = None;
+        let now = self.kernel.now();
+        let is_due = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
+        if is_due(self.procs[pid].server.next_deadline()) {
+            self.server(pid, ServerEvent::Tick)?;
+        }
+        if is_due(self.procs[pid].writer.next_deadline()) {
+            self.writer(pid, WriterEvent::Tick)?;
+        }
+        if is_due(self.procs[pid].reader.next_deadline()) {
+            self.reader(pid, ReaderEvent::Tick)?;
+        }
+        self.set_timer(pid);
+        Ok(())
+    }
+}
+
+fn transfer_task(transfer: Transfer) -> (Task, u64) {
+    let task = Task::Transfer(transfer.shuffle, transfer.map);
+    (task, transfer.attempt.0)
+}

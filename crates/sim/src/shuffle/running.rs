@@ -1,0 +1,187 @@
+//! Tasks that run in a process: what the Python of a worker would do.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use treadle_shuffle::{
+    AttemptId, Commit, CommitError, ReaderEvent, ServerEvent, ToMaster, ToNode, Transfer,
+    WriterEvent,
+};
+
+use crate::shuffle::engine::{Down, Up};
+use crate::shuffle::tasks::{Failure, Rows, Task, Value, Work};
+use crate::shuffle::world::{Item, Pid, World};
+
+/// A task that runs.
+#[derive(Debug)]
+pub(super) enum Running {
+    Transfer(Transfer),
+    Barrier,
+    Unpack {
+        /// The reads, by side.
+        reads: Vec<u64>,
+        rows: Vec<Option<Rows>>,
+    },
+}
+
+impl World {
+    /// All rows of a partition are there.
+    pub(super) fn returned(&mut self, pid: Pid, read: u64) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        let rows = process
+            .rows
+            .remove(&read)
+            .ok_or("rows are returned that never came")?;
+        let Some(task) = process.reads.remove(&read) else {
+            return Ok(());
+        };
+        let Some(Running::Unpack { reads, rows: sides }) = process.tasks.get_mut(&task) else {
+            return Ok(());
+        };
+        let side = reads.iter().position(|&other| other == read);
+        sides[side.ok_or("a read of nobody")?] = Some(rows);
+        if let Some(rows) = sides.iter().cloned().collect::<Option<Vec<Rows>>>() {
+            self.summary.outputs += 1;
+            self.end_task(pid, task, Ok(Value::Rows(rows)));
+        }
+        Ok(())
+    }
+
+    /// The head says something.
+    pub(super) fn process_hears(&mut self, pid: Pid, down: Down) -> Result<(), String> {
+        match down {
+            Down::Master(message) => {
+                if let ToNode::Committed {
+                    shuffle,
+                    ask,
+                    result,
+                } = &message
+                {
+                    let task = (Task::Barrier(*shuffle), *ask);
+                    let result = match result {
+                        Ok(generation) => Ok(Value::Generation(*generation)),
+                        Err(error @ CommitError::Damaged { .. }) => {
+                            Err(Failure::Raised(error.to_string()))
+                        }
+                        Err(error) => Err(Failure::GivenBack(error.to_string())),
+                    };
+                    self.end_task(pid, task, result);
+                    return Ok(());
+                }
+                self.server(pid, ServerEvent::Master(message.clone()))?;
+                self.writer(pid, WriterEvent::Master(message.clone()))?;
+                self.reader(pid, ReaderEvent::Master(message))
+            }
+            Down::Run(task, attempt, work) => self.run_task(pid, task, attempt, work),
+            Down::Cancel(task, attempt) => self.cancel_task(pid, task, attempt),
+        }
+    }
+
+    fn run_task(&mut self, pid: Pid, task: Task, id: u64, work: Work) -> Result<(), String> {
+        match (task, work) {
+            (Task::Transfer(shuffle, map), Work::Transfer { again, fails }) => {
+                let transfer = Transfer {
+                    shuffle,
+                    map,
+                    attempt: AttemptId(id),
+                };
+                let running = Running::Transfer(transfer);
+                self.procs[pid].tasks.insert((task, id), running);
+                if fails {
+                    let time = self.kernel.random.micros(0, 3_000);
+                    self.kernel.schedule(time, Item::Raise(pid, task, id));
+                }
+                self.writer(pid, WriterEvent::Begin { transfer, again })
+            }
+            (Task::Barrier(shuffle), Work::Barrier { maps, receipts }) => {
+                self.procs[pid].tasks.insert((task, id), Running::Barrier);
+                let commit = Commit::new(shuffle, maps, &receipts);
+                let commit = commit.map_err(|error| format!("receipts do not fit: {error}"))?;
+                self.up(pid, Up::Master(ToMaster::Commit { ask: id, commit }));
+                Ok(())
+            }
+            (Task::Unpack(..), Work::Unpack(sides)) => {
+                let process = &mut self.procs[pid];
+                let mut begins = VecDeque::new();
+                for (shuffle, generation, partition) in sides {
+                    let read = process.next_read;
+                    process.next_read += 1;
+                    process.reads.insert(read, (task, id));
+                    begins.push_back(ReaderEvent::Begin {
+                        read,
+                        shuffle,
+                        generation,
+                        partition,
+                    });
+                }
+                let first = process.next_read - begins.len() as u64;
+                let running = Running::Unpack {
+                    reads: (first..process.next_read).collect(),
+                    rows: vec![None; begins.len()],
+                };
+                process.tasks.insert((task, id), running);
+                for (begin, read) in begins.into_iter().zip(first..) {
+                    // The other side may have failed at once, and ended the task.
+                    if self.procs[pid].reads.contains_key(&read) {
+                        self.reader(pid, begin)?;
+                    }
+                }
+                Ok(())
+            }
+            (task, work) => Err(format!("{task:?} cannot do {work:?}")),
+        }
+    }
+
+    /// A task has ended, with a value or without.
+    pub(super) fn end_task(&mut self, pid: Pid, task: (Task, u64), result: Result<Value, Failure>) {
+        if !self.forget_task(pid, task) {
+            return;
+        }
+        let up = match result {
+            Ok(value) => Up::Finished(task.0, task.1, value),
+            Err(failure) => Up::Failed(task.0, task.1, failure),
+        };
+        self.up(pid, up);
+    }
+
+    /// Whether the task was there. Its reads end.
+    fn forget_task(&mut self, pid: Pid, task: (Task, u64)) -> bool {
+        let process = &mut self.procs[pid];
+        let Some(running) = process.tasks.remove(&task) else {
+            return false;
+        };
+        if let Running::Unpack { reads, .. } = running {
+            for read in reads {
+                process.reads.remove(&read);
+                process.rows.remove(&read);
+                self.kernel
+                    .schedule(Duration::ZERO, Item::CancelRead(pid, read));
+            }
+        }
+        true
+    }
+
+    fn cancel_task(&mut self, pid: Pid, task: Task, attempt: u64) -> Result<(), String> {
+        let transfer = match self.procs[pid].tasks.get(&(task, attempt)) {
+            Some(Running::Transfer(transfer)) => Some(*transfer),
+            _ => None,
+        };
+        self.forget_task(pid, (task, attempt));
+        match transfer {
+            Some(transfer) => self.writer(pid, WriterEvent::Cancel(transfer)),
+            None => Ok(()),
+        }
+    }
+
+    /// A transfer raises in the middle.
+    pub(super) fn raise(&mut self, pid: Pid, task: Task, attempt: u64) -> Result<(), String> {
+        if !self.procs[pid].tasks.contains_key(&(task, attempt)) {
+            return Ok(());
+        }
+        self.summary.raised += 1;
+        self.cancel_task(pid, task, attempt)?;
+        let failure = Failure::GivenBack("it raised".into());
+        self.up(pid, Up::Failed(task, attempt, failure));
+        Ok(())
+    }
+}

@@ -1,0 +1,392 @@
+//! The world: processes, the head, and what happens next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use treadle_shuffle::{
+    ConnectionId, FromServer, GroupId, Master, Push, ReaderEvent, ServerEvent, ServerId, ToServer,
+    Transfer,
+};
+use treadle_types::Runs;
+
+use crate::kernel::{self, Kernel, Random, Trace, World as _};
+use crate::shuffle::data::Batch;
+use crate::shuffle::engine::{Down, Head, Up};
+use crate::shuffle::network::Connection;
+use crate::shuffle::plan::{Fault, Guard, Plan};
+use crate::shuffle::process::Process;
+use crate::shuffle::tasks::{Job, Rows, Task};
+
+/// A process, by position.
+pub(super) type Pid = usize;
+
+/// A worker that says nothing for so long is lost.
+const SILENCE: Duration = Duration::from_millis(10);
+
+crate::counters! {
+    /// What happened in simulations.
+    pub struct Summary {
+        /// Events.
+        pub steps: u64,
+        /// Jobs whose outputs were all right.
+        pub finished: u64,
+        /// Jobs that were cancelled, or failed by name.
+        pub failed: u64,
+        /// Transfers that ended well.
+        pub transfers: u64,
+        /// Shares of receipts that name batches of an earlier attempt.
+        pub reused: u64,
+        /// Outputs that were read.
+        pub outputs: u64,
+        /// Batches that servers took in.
+        pub batches: u64,
+        /// Runs that servers began to write.
+        pub spills: u64,
+        /// Runs that could not be written.
+        pub full_disks: u64,
+        /// Parts of runs that were read.
+        pub loads: u64,
+        /// Workers that were declared lost.
+        pub losses: u64,
+        /// Times at which tasks were invalidated.
+        pub invalidations: u64,
+        /// Batches, and reads of files, that were damaged.
+        pub damages: u64,
+        /// Times at which rows were found not to be what they should.
+        pub repairs: u64,
+        /// Times at which a map was found not to be deterministic.
+        pub differences: u64,
+        /// Tasks that were given back.
+        pub given_back: u64,
+        /// Transfers that raised.
+        pub raised: u64,
+        /// Connections that broke, or could not be made.
+        pub unreached: u64,
+    }
+}
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Begin(usize),
+    LetGo(usize),
+    Cancel(usize),
+    Up(ServerId, Up),
+    Down(Pid, Down),
+    Request(ConnectionId, ToServer),
+    Reply(ConnectionId, FromServer, Option<Rows>),
+    Admitted(ConnectionId, Push),
+    Bytes(ConnectionId, Push, Option<Batch>),
+    Broken(ConnectionId, bool),
+    Unreached(Pid, ServerId),
+    Gathered(Pid, Transfer, GroupId, Runs),
+    Spilled(Pid, u64),
+    Loaded(Pid, u64, u64, u32),
+    Raise(Pid, Task, u64),
+    CancelRead(Pid, u64),
+    Timer(Pid, Duration),
+    Fault(Fault),
+    Lost(ServerId),
+    Leave(ServerId),
+    /// A process learns that it was declared lost.
+    Stranger(Pid),
+    Start(u32),
+}
+
+impl kernel::Item for Item {}
+
+pub(super) struct World {
+    pub(super) plan: Plan,
+    pub(super) kernel: Kernel<Item, u32>,
+    pub(super) head: Head,
+    pub(super) procs: Vec<Process>,
+    pub(super) by_id: BTreeMap<ServerId, Pid>,
+    /// Who is at a place now, or was last.
+    pub(super) places: BTreeMap<u32, Pid>,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    pub(super) next_connection: u64,
+    pub(super) summary: Summary,
+}
+
+/// Simulates what a seed decides.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate(seed: u64, without: Option<Guard>, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::new(seed, without), trace)
+}
+
+/// Simulates a plan.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_plan(plan: Plan, trace: Trace) -> Result<Summary, String> {
+    let mut world = World::new(plan, trace);
+    world.simulate(|world| {
+        world.begin();
+        world.run()?;
+        world.end()
+    })?;
+    world.summary.steps = world.kernel.steps();
+    Ok(world.summary)
+}
+
+impl kernel::World for World {
+    type Item = Item;
+    type Node = u32;
+    const LIMIT: (Duration, u64) = (Duration::from_secs(100), 1_000_000);
+
+    fn kernel(&self) -> &Kernel<Item, u32> {
+        &self.kernel
+    }
+
+    fn kernel_mut(&mut self) -> &mut Kernel<Item, u32> {
+        &mut self.kernel
+    }
+
+    fn process(&self, item: &Item) -> Option<u32> {
+        let pid = self.owner(item)?;
+        let process = &self.procs[pid];
+        process.is_alive.then_some(process.id.node)
+    }
+
+    fn step(&mut self, item: Item) -> Result<(), String> {
+        if self
+            .owner(&item)
+            .is_some_and(|pid| !self.procs[pid].is_alive)
+        {
+            return Ok(());
+        }
+        match item {
+            Item::Begin(job) => self.begin_job(job),
+            Item::LetGo(job) => self.let_go(job),
+            Item::Cancel(job) => self.end_job(job, Err("cancelled".into())),
+            Item::Up(from, up) => self.head_hears(from, up),
+            Item::Down(pid, down) => self.process_hears(pid, down),
+            Item::Request(id, message) => {
+                let connection = &self.connections[&id];
+                let (is_open, pid) = (connection.is_open, connection.server);
+                match is_open {
+                    true => self.server(pid, ServerEvent::Message { from: id, message }),
+                    false => Ok(()),
+                }
+            }
+            Item::Reply(id, message, rows) => {
+                let connection = &self.connections[&id];
+                if !connection.is_open {
+                    return Ok(());
+                }
+                let (pid, from) = (connection.client, connection.target);
+                let partition = match &message {
+                    FromServer::Rows { read, .. } => self.partition_of(pid, *read),
+                    _ => None,
+                };
+                self.replied(pid, from, message, rows, partition)
+            }
+            Item::Admitted(id, push) => {
+                if self.connections[&id].is_open {
+                    self.admitted(id, push);
+                }
+                Ok(())
+            }
+            Item::Bytes(id, push, batch) => match self.connections[&id].is_open {
+                true => self.bytes(id, push, batch),
+                false => Ok(()),
+            },
+            Item::Broken(id, is_client) => self.broken(id, is_client),
+            Item::Unreached(pid, server) => self.unreached(pid, server),
+            Item::Gathered(pid, transfer, group, partitions) => {
+                self.gathered(pid, transfer, group, &partitions)
+            }
+            Item::Spilled(pid, run) => self.spilled(pid, run),
+            Item::Loaded(pid, load, run, partition) => self.run_loaded(pid, (load, run), partition),
+            Item::Raise(pid, task, attempt) => self.raise(pid, task, attempt),
+            Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
+            Item::Timer(pid, at) => self.timer(pid, at),
+            Item::Fault(fault) => self.fault(fault),
+            Item::Lost(server) => self.worker_lost(server),
+            Item::Leave(server) => self.leave(server),
+            Item::Stranger(pid) => {
+                self.expel(pid);
+                Ok(())
+            }
+            Item::Start(place) => {
+                self.start(place);
+                Ok(())
+            }
+        }
+    }
+
+    fn unresolved(&self) -> String {
+        self.open_tasks()
+    }
+}
+
+impl World {
+    fn new(plan: Plan, trace: Trace) -> Self {
+        let jobs = plan.jobs.iter().enumerate();
+        let jobs = jobs.map(|(index, job)| Job::new(index, job)).collect();
+        let master = Master::new(plan.config.clone());
+        Self {
+            kernel: Kernel::new(Random::new(plan.seed), trace),
+            head: Head::new(master, jobs),
+            plan,
+            procs: Vec::new(),
+            by_id: BTreeMap::new(),
+            places: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            summary: Summary::default(),
+        }
+    }
+
+    fn begin(&mut self) {
+        for place in 1..=self.plan.places {
+            self.start(place);
+        }
+        for (index, job) in self.plan.jobs.iter().enumerate() {
+            self.kernel.schedule_at(job.at, Item::Begin(index));
+            if let Some(cancel) = job.cancel {
+                self.kernel
+                    .schedule_at(job.at + cancel, Item::Cancel(index));
+            }
+        }
+        for &(at, fault) in &self.plan.faults {
+            self.kernel.schedule_at(at, Item::Fault(fault));
+        }
+    }
+
+    /// The process in which an item happens.
+    fn owner(&self, item: &Item) -> Option<Pid> {
+        let connection = |id: &ConnectionId| &self.connections[id];
+        match item {
+            Item::Down(pid, _)
+            | Item::Unreached(pid, _)
+            | Item::Gathered(pid, ..)
+            | Item::Spilled(pid, _)
+            | Item::Loaded(pid, ..)
+            | Item::Raise(pid, ..)
+            | Item::CancelRead(pid, _)
+            | Item::Stranger(pid)
+            | Item::Timer(pid, _) => Some(*pid),
+            Item::Request(id, _) | Item::Bytes(id, ..) | Item::Broken(id, false) => {
+                Some(connection(id).server)
+            }
+            Item::Reply(id, ..) | Item::Admitted(id, _) | Item::Broken(id, true) => {
+                Some(connection(id).client)
+            }
+            _ => None,
+        }
+    }
+
+    /// A process starts at a place where none is.
+    fn start(&mut self, place: u32) {
+        let before = self.places.get(&place).map(|&pid| &self.procs[pid]);
+        if before.is_some_and(|before| before.is_alive) {
+            return;
+        }
+        let id = ServerId {
+            node: place,
+            incarnation: before.map_or(0, |before| before.id.incarnation) + 1,
+        };
+        let pid = self.procs.len();
+        self.procs.push(Process::new(id, &self.plan.config));
+        self.by_id.insert(id, pid);
+        self.places.insert(place, pid);
+        let budget = ServerEvent::Budget {
+            target: self.plan.budget,
+            limit: self.plan.budget + self.plan.budget / 2,
+        };
+        let result = self.server(pid, budget);
+        debug_assert!(result.is_ok());
+        self.up(pid, Up::Joined);
+    }
+
+    /// A process ends at once, without a word.
+    pub(super) fn kill(&mut self, pid: Pid) {
+        self.procs[pid].is_alive = false;
+        self.sever(|connection| connection.client == pid || connection.server == pid);
+    }
+
+    fn leave(&mut self, server: ServerId) -> Result<(), String> {
+        let Some(&pid) = self.by_id.get(&server) else {
+            return Ok(());
+        };
+        if !self.procs[pid].is_alive || !self.is_known(server) {
+            return Ok(());
+        }
+        self.kill(pid);
+        let back = self.kernel.random.micros(1_000, 10_000);
+        self.kernel.schedule(back, Item::Start(server.node));
+        self.worker_lost(server)
+    }
+
+    fn fault(&mut self, fault: Fault) -> Result<(), String> {
+        let at = |place: u32| self.places.get(&place).copied();
+        match fault {
+            Fault::Kill {
+                place,
+                noticed,
+                back,
+            } => {
+                if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
+                    let id = self.procs[pid].id;
+                    self.kill(pid);
+                    self.kernel.schedule(noticed, Item::Lost(id));
+                    self.kernel.schedule(back, Item::Start(place));
+                }
+            }
+            Fault::Pause { place, length } => {
+                if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
+                    let id = self.procs[pid].id;
+                    self.kernel.pause(place, length);
+                    if length > SILENCE {
+                        self.kernel.schedule(SILENCE, Item::Lost(id));
+                    }
+                }
+            }
+            Fault::Cut { one, other, length } => {
+                self.kernel.cut(one, other, length);
+                let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();
+                self.sever(|connection| {
+                    let places = (procs[connection.client], procs[connection.server]);
+                    places == (one, other) || places == (other, one)
+                });
+            }
+            Fault::Reset { place } => {
+                let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();
+                self.sever(|connection| {
+                    procs[connection.client] == place || procs[connection.server] == place
+                });
+            }
+            Fault::Disk { place, length } => {
+                let until = self.kernel.now() + length;
+                if let Some(pid) = at(place) {
+                    self.procs[pid].disk_fails_until = until;
+                }
+            }
+            Fault::Drain { place, length } => {
+                if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
+                    let id = self.procs[pid].id;
+                    self.kernel.schedule(length, Item::Leave(id));
+                    self.drain(id)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything has ended, and nothing is left.
+    fn end(&mut self) -> Result<(), String> {
+        for (index, job) in self.head.jobs.iter().enumerate() {
+            if job.ended.is_none() {
+                return Err(format!("job {index} does not end: {}", self.open_tasks()));
+            }
+        }
+        if let Some(shuffle) = self.head.master.shuffles().next() {
+            return Err(format!("the master keeps {shuffle:?}"));
+        }
+        let mut alive = self.procs.iter().filter(|process| process.is_alive);
+        alive.find_map(Process::leftovers).map_or(Ok(()), Err)
+    }
+}

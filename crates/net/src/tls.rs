@@ -130,18 +130,20 @@ impl Tls {
         if into.iter().all(|slice| slice.is_empty()) {
             return Ok(0);
         }
-        let mut reads = 0..MAX_READS;
-        loop {
+        let mut received = Ok(());
+        for reads in 0.. {
             // What came before an error is whole, and comes first.
             if let Some(taken) = self.take(into) {
                 return Ok(taken);
             }
-            if reads.next().is_none() {
-                // The socket is still readable.
-                return Err(io::ErrorKind::WouldBlock.into());
+            received?;
+            if reads == MAX_READS {
+                break;
             }
-            self.receive(socket)?;
+            received = self.receive(socket);
         }
+        // The socket is still readable.
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Takes plaintext that is here, or the orderly end, which is 0. `None`: there is neither.

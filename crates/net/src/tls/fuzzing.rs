@@ -217,6 +217,13 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("damage", with(open, &[data(5), vec![5, 1, 64], data(6)])),
         (
+            "behind",
+            with(
+                open,
+                &[data(255), raw(b"GET / HTTP/1.1"), data(255).repeat(6)],
+            ),
+        ),
+        (
             "cut",
             with(open | client, &[data(5), vec![2, 0], vec![6, 9], data(6)]),
         ),

@@ -19,6 +19,19 @@ fn a_cut_connection_is_no_end_of_data() {
 }
 
 #[test]
+fn what_came_before_damage_comes_first() {
+    let mut pair = open_pair();
+    write(&mut pair.client, &mut pair.here, b"before").unwrap();
+    pair.here.write_all(b"GET / HTTP/1.1").unwrap();
+    for part in [b"bef", b"ore"] {
+        assert_eq!(read(&mut pair.server, &mut pair.there, 3).unwrap(), part);
+        assert!(pair.server.has_pending_plaintext());
+    }
+    let error = read(&mut pair.server, &mut pair.there, 3).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+}
+
+#[test]
 fn a_peer_that_leaves_during_the_handshake_is_named_as_that() {
     let node = Ca::new().node(NODE_NAME, 1);
     for (reads, kind) in [

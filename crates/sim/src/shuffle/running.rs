@@ -28,13 +28,14 @@ impl World {
     /// All rows of a partition are there.
     pub(super) fn returned(&mut self, pid: Pid, read: u64) -> Result<(), String> {
         let process = &mut self.procs[pid];
+        let Some(task) = process.reads.remove(&read) else {
+            // It was cancelled a moment ago.
+            return Ok(());
+        };
         let rows = process
             .rows
             .remove(&read)
             .ok_or("rows are returned that never came")?;
-        let Some(task) = process.reads.remove(&read) else {
-            return Ok(());
-        };
         let Some(Running::Unpack { reads, rows: sides }) = process.tasks.get_mut(&task) else {
             return Ok(());
         };

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use script::{Function, LONG, Scheduler, assign, object, worker};
-use treadle_node::message::{Call, FromWorker, ToWorker};
+use treadle_net::Peer;
+use treadle_node::message::{Call, Data, FromWorker, ToWorker};
+use treadle_node::wire::{data, decode_data, encode_data};
 use treadle_types::{Cause, Command, Holders, Place, Report, WorkerId};
 
 fn value(byte: u8, length: usize) -> Bytes {
@@ -193,6 +195,31 @@ fn large_values_come_from_the_worker_that_has_them() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn a_request_is_small() {
+    let mut scheduler = Scheduler::new();
+    let (_worker, script, _host, _directory) = worker(&mut scheduler, "a", 1, Vec::new());
+    let address = script.address.parse().unwrap();
+    let peer = Peer::connect(&address, &script::net(), &mut script::soon()).unwrap();
+    let sent = peer.send(Data::GET, &[value(0, 1 << 20)]).unwrap();
+    let refused = sent.wait(&mut script::soon()).unwrap_err().to_string();
+    assert!(refused.contains("a request of 1048576 bytes"), "{refused}");
+    // The connection serves others.
+    let request = encode_data(&data::Get {
+        request: 7,
+        worker: 0,
+        object: 1,
+    });
+    peer.send(Data::GET, &[request]).unwrap();
+    let answer = peer.next(&mut script::soon()).unwrap();
+    answer.accept(Vec::new()).unwrap();
+    answer.wait(&mut script::soon()).unwrap();
+    let answer = answer.take().unwrap();
+    assert_eq!(answer.kind, Data::NO_VALUE);
+    let nothing: data::NoValue = decode_data(answer.frames[0].as_slice()).unwrap();
+    assert_eq!(nothing.request, 7);
 }
 
 #[test]

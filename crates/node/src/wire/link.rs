@@ -7,8 +7,8 @@ use bytes::Bytes;
 use treadle_net::{Incoming, Peer, Received, SMALL, Sending, Wait};
 
 use super::{
-    Decoder, Encoder, HELLO, LONGEST_HELLO, MESSAGES, Message, WELCOME, decode_welcome,
-    encode_hello,
+    Decoder, Encoder, HELLO, LARGEST_MESSAGE, LONGEST_HELLO, MESSAGES, Message, WELCOME,
+    decode_welcome, encode_hello,
 };
 use crate::error::NodeError;
 use crate::message::{Hello, Welcome};
@@ -230,6 +230,10 @@ pub fn introduce(
     }
     peer.send(HELLO, &[encoded.into()])?;
     let incoming = peer.next(wait)?;
+    let (bytes, most) = (incoming.header().1.iter().sum(), LARGEST_MESSAGE);
+    if bytes > most {
+        return Err(NodeError::TooLarge { bytes, most });
+    }
     incoming.accept(Vec::new())?;
     incoming.wait(wait)?;
     let answer = packet(incoming.take()?)?;

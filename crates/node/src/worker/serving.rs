@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, Signal, Wait};
+use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, SMALL, Signal, Wait};
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 
@@ -119,6 +119,12 @@ impl Visitor {
                 return Ok(false);
             }
             let bytes: u64 = sizes.iter().sum();
+            if kind != Data::PUT && bytes > SMALL {
+                incoming.refuse(&format!(
+                    "a request of {bytes} bytes; at most {SMALL} are allowed"
+                ));
+                continue;
+            }
             let limit = inner.options.store.limit;
             if kind == Data::PUT && bytes > limit {
                 let name = &inner.options.name;

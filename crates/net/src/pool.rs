@@ -3,6 +3,7 @@
 //!
 //! One thread at a time has a [`Pool`]. It gets turns of a [`Poller`] for connections on which
 //! something has come, and calls [`Pool::outcomes`] when connections were made or could not be.
+//! Connections that others made may be [added](Pool::adopt).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -13,6 +14,7 @@ use treadle_transfer::Failure;
 
 use crate::error::NetError;
 use crate::lock;
+use crate::memory::Target;
 use crate::objects::{Incoming, Received};
 use crate::options::Options;
 use crate::peer::Peer;
@@ -35,10 +37,25 @@ pub struct Connection<T> {
     /// The other side.
     pub peer: Peer,
     /// Objects on their way, oldest first.
-    coming: VecDeque<Incoming>,
+    coming: VecDeque<Coming>,
     /// Requests that were not answered, by number.
     asked: HashMap<u64, T>,
     used: Instant,
+}
+
+#[derive(Debug)]
+struct Coming {
+    incoming: Incoming,
+    is_placed: bool,
+}
+
+/// An object that has come.
+#[derive(Debug)]
+pub struct Arrived {
+    /// The object.
+    pub received: Received,
+    /// Each frame that was given a place is there.
+    pub is_placed: bool,
 }
 
 impl<T> Connection<T> {
@@ -92,11 +109,34 @@ impl<T> Connection<T> {
                     continue;
                 }
             }
+            match self.next(&mut |_| Vec::new())? {
+                Some(arrived) => into.push(arrived.received),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next object, if it is here. `place` is asked where the frames of one that is to come
+    /// go; see [`Incoming::accept`].
+    ///
+    /// # Errors
+    /// As for [`Connection::take`].
+    pub fn next(
+        &mut self,
+        place: &mut dyn FnMut(&Incoming) -> Vec<Option<Target>>,
+    ) -> Result<Option<Arrived>, NetError> {
+        loop {
             while self.coming.len() < COMING {
                 match self.peer.try_next() {
                     Ok(Some(incoming)) => {
-                        incoming.accept(Vec::new())?;
-                        self.coming.push_back(incoming);
+                        let targets = place(&incoming);
+                        let has_place = !targets.is_empty();
+                        let unused = incoming.accept(targets)?;
+                        self.coming.push_back(Coming {
+                            incoming,
+                            is_placed: has_place && unused.iter().all(Option::is_none),
+                        });
                     }
                     Ok(None) => break,
                     // Said again when what came before was taken.
@@ -104,23 +144,31 @@ impl<T> Connection<T> {
                     Err(error) => return Err(error),
                 }
             }
-            if !self.coming.front().is_some_and(Incoming::is_done) {
-                return Ok(());
-            }
-            let incoming = self.coming.pop_front().expect("just looked");
+            let is_done = |coming: &mut Coming| coming.incoming.is_done();
+            let Some(Coming {
+                incoming,
+                is_placed,
+            }) = self.coming.pop_front_if(is_done)
+            else {
+                return Ok(None);
+            };
             match incoming.take() {
-                Ok(received) => into.push(received),
+                Ok(received) => {
+                    return Ok(Some(Arrived {
+                        received,
+                        is_placed,
+                    }));
+                }
                 Err(NetError::Failed(Failure::Cancelled)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     /// Whether there is something to take, or to say.
     pub fn has_something(&self) -> bool {
         match self.coming.front() {
-            Some(incoming) => incoming.is_done(),
+            Some(coming) => coming.incoming.is_done(),
             None => self.peer.has_next(),
         }
     }
@@ -160,6 +208,12 @@ impl<K> std::fmt::Debug for Outcomes<K> {
     }
 }
 
+#[derive(Debug)]
+struct Place {
+    address: String,
+    shares: bool,
+}
+
 /// Connections to others, which are called `K`.
 #[derive(Debug)]
 pub struct Pool<K, T> {
@@ -167,7 +221,7 @@ pub struct Pool<K, T> {
     poller: Arc<Poller>,
     /// What somebody's connection is called in the poller.
     key: fn(K) -> usize,
-    addresses: HashMap<K, String>,
+    places: HashMap<K, Place>,
     connections: HashMap<K, State<T>>,
     outcomes: Arc<Outcomes<K>>,
     attempts: u64,
@@ -194,7 +248,7 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
             },
             poller,
             key,
-            addresses: HashMap::new(),
+            places: HashMap::new(),
             connections: HashMap::new(),
             outcomes: Arc::new(Outcomes {
                 list: Mutex::default(),
@@ -207,20 +261,33 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
         }
     }
 
-    /// Says where somebody is.
-    pub fn introduce(&mut self, who: K, address: String) {
-        self.addresses.insert(who, address);
+    /// Says where somebody is, and whether memory may be shared with them, if it may be with anybody.
+    pub fn introduce(&mut self, who: K, address: String, shares: bool) {
+        self.places.insert(who, Place { address, shares });
+    }
+
+    /// Whether memory may be shared with somebody.
+    pub fn shares_memory(&self, who: K) -> bool {
+        let place = self.places.get(&who);
+        self.options.shared_memory && place.is_none_or(|place| place.shares)
+    }
+
+    /// Adds a connection that somebody has made, in place of the one that is there.
+    pub fn adopt(&mut self, who: K, peer: Peer) {
+        peer.watch(&self.poller, (self.key)(who));
+        let connection = State::Open(Connection::new(peer));
+        self.connections.insert(who, connection);
     }
 
     /// Who is at an address.
     pub fn at(&self, address: &str) -> Option<K> {
-        let mut all = self.addresses.iter();
-        all.find_map(|(who, other)| (other == address).then_some(*who))
+        let mut all = self.places.iter();
+        all.find_map(|(who, place)| (place.address == address).then_some(*who))
     }
 
     /// Somebody is gone: closes the connection. Returns what was asked and not answered.
     pub fn forget(&mut self, who: K) -> Vec<T> {
-        self.addresses.remove(&who);
+        self.places.remove(&who);
         self.close(who)
     }
 
@@ -231,7 +298,7 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
     /// Nobody has [said](Pool::introduce) where that is.
     pub fn open(&mut self, who: K) -> Result<Option<&mut Connection<T>>, UnknownAddress> {
         if !self.connections.contains_key(&who) {
-            if !self.addresses.contains_key(&who) {
+            if !self.places.contains_key(&who) {
                 return Err(UnknownAddress);
             }
             self.attempts += 1;
@@ -261,13 +328,19 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
             }
             self.dialling += 1;
             let outcomes = Arc::clone(&self.outcomes);
-            let address = self.addresses.get(&who).map(|address| address.parse());
-            match address {
-                Some(Ok(address)) => Peer::dial(&address, &self.options, move |outcome| {
+            let options = Options {
+                shared_memory: self.shares_memory(who),
+                ..self.options.clone()
+            };
+            let place = self
+                .places
+                .get(&who)
+                .expect("who is forgotten is not dialled");
+            match place.address.parse() {
+                Ok(address) => Peer::dial(&address, &options, move |outcome| {
                     outcomes.add((who, attempt, outcome));
                 }),
-                Some(Err(error)) => outcomes.add((who, attempt, Err(NetError::from(error)))),
-                None => self.dialling -= 1,
+                Err(error) => outcomes.add((who, attempt, Err(NetError::from(error)))),
             }
         }
     }
@@ -290,9 +363,7 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
                 who,
                 match outcome {
                     Ok(peer) => {
-                        peer.watch(&self.poller, (self.key)(who));
-                        self.connections
-                            .insert(who, State::Open(Connection::new(peer)));
+                        self.adopt(who, peer);
                         Ok(())
                     }
                     Err(error) => {
@@ -325,9 +396,21 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
 
     /// Closes everything, and forgets everybody.
     pub fn close_all(&mut self) {
-        self.addresses.clear();
+        self.places.clear();
         self.connections.clear();
         self.queue.clear();
+    }
+
+    /// Whose connections were not used for a while.
+    pub fn idle(&self, now: Instant) -> impl Iterator<Item = K> + use<'_, K, T> {
+        let is_idle = move |state: &State<T>| match state {
+            State::Open(open) => {
+                now.saturating_duration_since(open.used) >= IDLE && !open.is_waiting()
+            }
+            State::Dialling(_) => false,
+        };
+        let all = self.connections.iter();
+        all.filter_map(move |(who, state)| is_idle(state).then_some(*who))
     }
 
     /// Closes connections that were not used for a while, unless `is_needed`. Returns when to look
@@ -336,13 +419,11 @@ impl<K: Copy + Eq + Hash + Send + 'static, T> Pool<K, T> {
         let is_open = |state: &State<T>| matches!(state, State::Open(_));
         if now >= self.swept + IDLE / 4 {
             self.swept = now;
-            self.connections.retain(|who, state| match state {
-                State::Open(open) => {
-                    let is_used = now.saturating_duration_since(open.used) < IDLE;
-                    is_used || open.is_waiting() || is_needed(*who)
+            for who in self.idle(now).collect::<Vec<_>>() {
+                if !is_needed(who) {
+                    self.connections.remove(&who);
                 }
-                State::Dialling(_) => true,
-            });
+            }
         }
         let any = self.connections.values().any(is_open);
         any.then_some(self.swept + IDLE / 4)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use support::{eventually, secret, soon};
 use treadle_net::pool::{IDLE, Pool, UnknownAddress};
-use treadle_net::{Lane, Listener, NetError, Options, Peer, Poller, Wait};
+use treadle_net::{Incoming, Lane, Listener, NetError, Options, Peer, Poller, Target, Wait};
 
 const SIGNAL: usize = usize::MAX;
 const ACCEPT: usize = usize::MAX - 1;
@@ -69,7 +69,7 @@ fn a_connection_is_made_when_it_is_needed_and_closed_when_nobody_uses_it() {
     let mut scene = Scene::new();
     let pool = &mut scene.pool;
     assert!(matches!(pool.open(7), Err(UnknownAddress)));
-    pool.introduce(7, listener.address().to_string());
+    pool.introduce(7, listener.address().to_string(), true);
     assert_eq!(pool.at(&listener.address().to_string()), Some(7));
     assert!(pool.open(7).unwrap().is_none());
     assert!(pool.open(7).unwrap().is_none());
@@ -112,7 +112,9 @@ fn a_connection_is_made_when_it_is_needed_and_closed_when_nobody_uses_it() {
 fn what_was_asked_of_somebody_who_is_gone_comes_back_in_order() {
     let listener = listener();
     let mut scene = Scene::new();
-    scene.pool.introduce(1, listener.address().to_string());
+    scene
+        .pool
+        .introduce(1, listener.address().to_string(), true);
     scene.pool.open(1).unwrap();
     scene.outcome().1.unwrap();
     let connection = scene.pool.get(1).unwrap();
@@ -127,10 +129,10 @@ fn what_was_asked_of_somebody_who_is_gone_comes_back_in_order() {
 fn an_attempt_that_nobody_wants_any_more_is_not_taken_for_the_next_one() {
     let (old, new) = (listener(), listener());
     let mut scene = Scene::new();
-    scene.pool.introduce(1, old.address().to_string());
+    scene.pool.introduce(1, old.address().to_string(), true);
     scene.pool.open(1).unwrap();
     scene.pool.forget(1);
-    scene.pool.introduce(1, new.address().to_string());
+    scene.pool.introduce(1, new.address().to_string(), true);
     scene.pool.open(1).unwrap();
     scene.outcome().1.unwrap();
     let connection = scene.pool.get(1).unwrap();
@@ -151,7 +153,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     let began = Instant::now();
     let address = format!("treadle://{}", silent.local_addr().unwrap());
     for who in 0..200 {
-        scene.pool.introduce(who, address.clone());
+        scene.pool.introduce(who, address.clone(), true);
         assert!(scene.pool.open(who).unwrap().is_none());
     }
     assert!(began.elapsed() < Duration::from_secs(5), "it did not wait");
@@ -159,7 +161,9 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     for who in 0..150 {
         scene.pool.close(who);
     }
-    scene.pool.introduce(1000, listener.address().to_string());
+    scene
+        .pool
+        .introduce(1000, listener.address().to_string(), true);
     scene.pool.open(1000).unwrap();
     let mut open = 0;
     let mut late = 0;
@@ -227,4 +231,40 @@ fn a_poller_tells_that_somebody_waits_to_be_accepted() {
         listener.try_accept(),
         Err(NetError::ListenerClosed)
     ));
+}
+
+#[test]
+fn a_connection_that_another_made_is_adopted_in_place_of_an_older_one() {
+    let lane = Lane::new().unwrap();
+    let listener = listener();
+    let mut scene = Scene::new();
+    // What is shared is mapped: it goes to no place.
+    let dialling = Options {
+        shared_memory: false,
+        ..options(&lane)
+    };
+    let dial = || Peer::connect(listener.address(), &dialling, &mut soon()).unwrap();
+    let older = dial();
+    scene.pool.adopt(4, listener.accept(&mut soon()).unwrap());
+    let newer = dial();
+    scene.pool.adopt(4, listener.accept(&mut soon()).unwrap());
+    eventually("the older one is closed", || older.ended().is_some());
+    let later = Instant::now() + IDLE;
+    assert_eq!(scene.pool.idle(later).collect::<Vec<_>>(), [4]);
+
+    let body = Bytes::from(vec![3u8; 1 << 20]);
+    newer.send(2, std::slice::from_ref(&body)).unwrap();
+    let mut memory = vec![0u8; body.len()].into_boxed_slice();
+    // SAFETY: the memory outlives the connections, and is not used before the object has come.
+    let target = unsafe { Target::new(memory.as_mut_ptr(), memory.len(), Box::new(())) };
+    let mut target = Some(target);
+    let arrived = loop {
+        drop(scene.poller.next(&mut soon()).unwrap());
+        let connection = scene.pool.get(4).unwrap();
+        let mut place = |_: &Incoming| vec![target.take()];
+        if let Some(arrived) = connection.next(&mut place).unwrap() {
+            break arrived;
+        }
+    };
+    assert!(arrived.is_placed && memory[..] == body[..]);
 }

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use treadle_broadcast::{
     CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
 };
-use treadle_net::{Frame, NetError, Peer, Poller, awake};
+use treadle_net::pool::{Arrived, Pool};
+use treadle_net::{Frame, NetError, Peer, awake};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::attached::{self, Attached, frames, taken};
 use super::engine::Engine;
-use super::links::{Arrived, Links, Traffic};
+use super::links::{Link, Links, Traffic};
 use super::payload::Kind;
 use super::store::Store;
 use super::{Arrival, Purpose, What};
@@ -25,6 +26,8 @@ const DESCRIPTORS: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     pub(super) who: Neighbour,
+    /// The number of its host.
+    pub(super) host: u32,
     /// The worker's name, for people.
     pub(super) name: String,
     /// Bytes that payloads may take; 0: as much as there is.
@@ -69,18 +72,9 @@ pub(super) struct Host {
     over: bool,
 }
 
-/// What came of connecting to an engine.
-pub(super) struct Dialled {
-    pub(super) worker: WorkerId,
-    /// Whether memory may be shared with it.
-    pub(super) shares: bool,
-    pub(super) outcome: Result<Peer, NetError>,
-}
-
 /// A connection that is there, while the way for shared memory is not.
 struct Opening {
-    worker: WorkerId,
-    peer: Peer,
+    link: Link,
     /// From then on everything goes in bytes, which works too.
     until: Instant,
 }
@@ -107,7 +101,7 @@ impl Host {
         }
     }
 
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(super) fn traffic(&mut self) -> Traffic {
         self.links.traffic()
     }
 
@@ -379,20 +373,26 @@ impl Host {
         }
     }
 
-    /// There is a connection to a neighbour.
-    pub(super) fn connected(
-        &mut self,
-        peer: &Peer,
-        who: Neighbour,
-        dialled: bool,
-        poller: &Arc<Poller>,
-        deferred: &mut Deferred,
-    ) {
+    /// There is a thread that serves connections.
+    pub(super) fn attach(&mut self, pool: Pool<Link, ()>) {
+        self.links.attach(pool);
+    }
+
+    /// Connects to an engine.
+    pub(super) fn dial(&mut self, member: &Member) {
+        if !self.over {
+            let is_near = member.host == self.own.host;
+            self.links.dial(member, is_near, &mut self.store);
+        }
+    }
+
+    /// A neighbour has connected.
+    pub(super) fn adopt(&mut self, peer: Peer, who: Neighbour, deferred: &mut Deferred) {
         if self.over {
             return;
         }
         let is_first = !self.links.has(who);
-        let replaces = self.links.add(peer, who, dialled, poller, &mut self.store);
+        let replaces = self.links.adopt(peer, who, &mut self.store);
         if replaces {
             self.handle(Event::Broken(who), deferred);
         }
@@ -401,49 +401,47 @@ impl Host {
         }
     }
 
-    /// Somebody was dialled.
-    pub(super) fn dialled(
-        &mut self,
-        dialled: Dialled,
-        poller: &Arc<Poller>,
-        deferred: &mut Deferred,
-    ) {
-        if self.over {
-            return;
-        }
-        let Dialled {
-            worker,
-            shares,
-            outcome,
-        } = dialled;
-        let (kind, frames) = attached::greeting(self.own.who, worker);
-        let greeted = outcome.and_then(|peer| peer.send(kind, &frames).map(|_| peer));
-        match greeted {
-            Ok(peer) => {
-                // Until it is added to the others: something about it may have changed.
-                peer.watch(poller, super::SIGNAL);
-                let wait = if shares { DESCRIPTORS } else { Duration::ZERO };
-                self.opening.push(Opening {
-                    worker,
-                    peer,
-                    until: Instant::now() + wait,
-                });
+    /// Greets the engines that were reached, and adds connections whose way for shared memory is there,
+    /// or does not come.
+    pub(super) fn open(&mut self, deferred: &mut Deferred) {
+        let now = Instant::now();
+        for (link, outcome) in self.links.outcomes() {
+            let Neighbour::Worker(worker) = link.who else {
+                continue;
+            };
+            if let Err(error) = outcome.and_then(|()| self.greet(link, worker)) {
+                self.unreachable(worker, &error.to_string(), deferred);
+                continue;
             }
-            Err(error) => self.unreachable(worker, &error.to_string(), deferred),
+            let wait = match self.links.shares_memory(link) {
+                true => DESCRIPTORS,
+                false => Duration::ZERO,
+            };
+            let until = now + wait;
+            self.opening.push(Opening { link, until });
+        }
+        let links = &mut self.links;
+        let is_open = |opening: &mut Opening| {
+            let peer = links.peer(opening.link);
+            let is_ready = |peer: &Peer| peer.shares_memory() || peer.ended().is_some();
+            now >= opening.until || peer.is_none_or(is_ready)
+        };
+        let open: Vec<_> = self.opening.extract_if(.., is_open).collect();
+        for Opening { link, .. } in open {
+            let is_first = !self.links.has(link.who);
+            self.links.add(link);
+            if is_first {
+                self.handle(Event::Connected(link.who), deferred);
+            }
+            self.take(link.key(), deferred);
         }
     }
 
-    /// Adds connections whose way for shared memory is there, or does not come.
-    pub(super) fn open(&mut self, poller: &Arc<Poller>, deferred: &mut Deferred) {
-        let now = Instant::now();
-        let is_open = |opening: &mut Opening| {
-            let Opening { peer, until, .. } = opening;
-            now >= *until || peer.shares_memory() || peer.ended().is_some()
-        };
-        let open: Vec<_> = self.opening.extract_if(.., is_open).collect();
-        for Opening { worker, peer, .. } in open {
-            self.connected(&peer, Neighbour::Worker(worker), true, poller, deferred);
-        }
+    /// Says who connects, with the first object.
+    fn greet(&mut self, link: Link, worker: WorkerId) -> Result<(), NetError> {
+        let (kind, frames) = attached::greeting(self.own.who, worker);
+        let peer = self.links.peer(link);
+        peer.map_or(Ok(()), |peer| peer.send(kind, &frames).map(drop))
     }
 
     /// There is no way to an engine.
@@ -456,16 +454,16 @@ impl Host {
 
     /// Takes what has come on a connection.
     pub(super) fn take(&mut self, key: usize, deferred: &mut Deferred) {
-        while let Some(who) = self.links.who(key) {
-            match self.links.take(key, &mut self.store) {
+        while let Some(link) = self.links.by_key(key) {
+            match self.links.take(link, &mut self.store) {
                 Ok(Some(arrived)) => {
-                    if let Err(reason) = self.hear(who, key, arrived, deferred) {
+                    if let Err(reason) = self.hear(link, arrived, deferred) {
                         deferred.log.push(reason);
-                        self.broke(who, deferred);
+                        self.broke(link.who, deferred);
                     }
                 }
                 Ok(None) => return,
-                Err(_) => self.broke(who, deferred),
+                Err(_) => self.broke(link.who, deferred),
             }
         }
     }
@@ -477,12 +475,15 @@ impl Host {
 
     fn hear(
         &mut self,
-        from: Neighbour,
-        key: usize,
+        link: Link,
         arrived: Arrived,
         deferred: &mut Deferred,
     ) -> Result<(), String> {
-        let Arrived { received, placed } = arrived;
+        let from = link.who;
+        let Arrived {
+            received,
+            is_placed,
+        } = arrived;
         let (message, attached) = taken(received.frames)
             .map_err(|error| format!("{from:?} broke the protocol: {error}"))?;
         if let Message::Chunk {
@@ -493,9 +494,9 @@ impl Host {
             && let Some(piece) = &attached.payload
         {
             if self.relay.wants_chunk(from, cast, offset, length) {
-                self.store.add(cast, offset, piece, placed);
+                self.store.add(cast, offset, piece, is_placed);
             } else {
-                self.store.skip(cast, key);
+                self.store.skip(cast, link.key());
             }
         }
         self.feed(Event::Message(from, message), attached, deferred)

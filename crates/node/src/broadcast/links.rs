@@ -1,31 +1,61 @@
 //! Connections to neighbours.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::Instant;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
-use treadle_broadcast::Neighbour;
-use treadle_net::pool::IDLE;
-use treadle_net::{INLINE, Incoming, NetError, Peer, Poller, Received, SMALL};
+use treadle_broadcast::{Member, Neighbour};
+use treadle_net::pool::{Arrived, Pool};
+use treadle_net::{INLINE, Incoming, NetError, Peer, SMALL, Stats, Target};
+use treadle_types::{ClientId, WorkerId};
 
 use super::store::Store;
 use crate::message::Data;
 use crate::wire::decode_chunk;
 
-/// Objects that are on their way at once on a connection.
-const COMING: usize = 64;
+/// A connection to a neighbour. There may be two: both may have dialled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Link {
+    pub(super) who: Neighbour,
+    /// From here.
+    pub(super) is_dialled: bool,
+}
 
-/// The connections. Of two to the same neighbour, as both may have dialled, the first is sent on.
+impl Link {
+    /// Its key in the poller; 0 is the signal's.
+    pub(super) fn key(self) -> usize {
+        let (number, is_top) = match self.who {
+            Neighbour::Worker(worker) => (worker.0, false),
+            Neighbour::Top(client) => (client.0, true),
+        };
+        1 + (number as usize * 4 + usize::from(is_top) * 2 + usize::from(self.is_dialled))
+    }
+
+    fn by_key(key: usize) -> Option<Self> {
+        let key = key.checked_sub(1)?;
+        let number = u32::try_from(key / 4).ok()?;
+        Some(Self {
+            who: match key & 2 {
+                0 => Neighbour::Worker(WorkerId(number)),
+                _ => Neighbour::Top(ClientId(number)),
+            },
+            is_dialled: key & 1 == 1,
+        })
+    }
+}
+
+/// The connections.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    by_key: HashMap<usize, Link, RandomState>,
-    /// The oldest first.
-    by_neighbour: HashMap<Neighbour, Vec<usize>, RandomState>,
-    last_key: usize,
+    /// Nothing, before there is a thread that serves connections.
+    pool: Option<Pool<Link, ()>>,
+    /// Those that carry messages, with the oldest first: that one is sent on.
+    by_neighbour: HashMap<Neighbour, Vec<Link>, RandomState>,
+    /// But for what the connections count.
+    traffic: HashMap<Link, Traffic, RandomState>,
     /// With messages that are to be written.
-    corked: Vec<usize>,
+    corked: Vec<Link>,
     /// Of connections that are closed.
     past: Traffic,
 }
@@ -59,111 +89,129 @@ impl From<Traffic> for [u64; 5] {
     }
 }
 
-#[derive(Debug)]
-struct Link {
-    peer: Peer,
-    who: Neighbour,
-    /// From here.
-    dialled: bool,
-    /// Oldest first.
-    coming: VecDeque<Arriving>,
-    used: Instant,
-    /// But for what the connection counts.
-    traffic: Traffic,
-}
-
-/// An object on its way.
-#[derive(Debug)]
-struct Arriving {
-    incoming: Incoming,
-    /// Its second frame is received into its place.
-    placed: bool,
-}
-
-/// An object that has come.
-pub(super) struct Arrived {
-    pub(super) received: Received,
-    pub(super) placed: bool,
-}
-
 impl Links {
-    /// A connection to a neighbour. `true`: it takes the place of another, which is broken.
-    pub(super) fn add(
-        &mut self,
-        peer: &Peer,
-        who: Neighbour,
-        dialled: bool,
-        poller: &Arc<Poller>,
-        store: &mut Store,
-    ) -> bool {
-        let keys = self.by_neighbour.entry(who).or_default();
-        let is_same = |key: &usize| self.by_key[key].dialled == dialled;
-        let replaces = keys.iter().any(is_same);
+    /// There is a thread that serves connections.
+    pub(super) fn attach(&mut self, pool: Pool<Link, ()>) {
+        self.pool = Some(pool);
+    }
+
+    /// Connects to an engine, which [`Links::outcomes`] tells of.
+    pub(super) fn dial(&mut self, member: &Member, is_near: bool, store: &mut Store) {
+        let who = Neighbour::Worker(member.worker);
+        let link = Link {
+            who,
+            is_dialled: true,
+        };
+        if self.carries(link) {
+            self.remove(who, store);
+        }
+        let Some(pool) = &mut self.pool else {
+            return;
+        };
+        // Between hosts payloads go in pieces, which are not to be frozen before they are whole.
+        pool.introduce(link, member.address.to_string(), is_near);
+        let opened = pool.open(link);
+        debug_assert!(opened.is_ok(), "it was just introduced");
+    }
+
+    /// Whose connections are made, and whose could not be.
+    pub(super) fn outcomes(&mut self) -> Vec<(Link, Result<(), NetError>)> {
+        self.pool.as_mut().map_or_else(Vec::new, Pool::outcomes)
+    }
+
+    /// The connection, if it is open.
+    pub(super) fn peer(&mut self, link: Link) -> Option<&Peer> {
+        Some(&self.pool.as_mut()?.get(link)?.peer)
+    }
+
+    /// Whether memory may be shared on a connection.
+    pub(super) fn shares_memory(&self, link: Link) -> bool {
+        let pool = self.pool.as_ref();
+        pool.is_some_and(|pool| pool.shares_memory(link))
+    }
+
+    /// A neighbour has connected. `true`: this takes the place of another connection, which is broken.
+    pub(super) fn adopt(&mut self, peer: Peer, who: Neighbour, store: &mut Store) -> bool {
+        let link = Link {
+            who,
+            is_dialled: false,
+        };
+        let replaces = self.carries(link);
         if replaces {
             self.remove(who, store);
         }
-        self.last_key += 1;
-        let key = self.last_key;
-        let link = Link {
-            peer: peer.clone(),
-            who,
-            dialled,
-            coming: VecDeque::new(),
-            used: Instant::now(),
-            traffic: Traffic::default(),
-        };
-        self.by_key.insert(key, link);
-        self.by_neighbour.entry(who).or_default().push(key);
-        peer.watch(poller, key);
+        if let Some(pool) = &mut self.pool {
+            pool.adopt(link, peer);
+            self.add(link);
+        }
         replaces
+    }
+
+    /// A connection carries messages from now on.
+    pub(super) fn add(&mut self, link: Link) {
+        self.by_neighbour.entry(link.who).or_default().push(link);
     }
 
     /// Closes all connections to a neighbour; whether there were some.
     pub(super) fn remove(&mut self, who: Neighbour, store: &mut Store) -> bool {
-        let keys = self.by_neighbour.remove(&who).unwrap_or_default();
-        for key in &keys {
-            if let Some(link) = self.by_key.remove(key) {
-                self.past.add(&link);
-                link.peer.start_close();
+        let links = self.by_neighbour.remove(&who).unwrap_or_default();
+        for &link in &links {
+            if let Some(peer) = self.peer(link) {
+                let stats = peer.stats();
+                let traffic = self.traffic.remove(&link).unwrap_or_default();
+                self.past.add(traffic, &stats);
             }
-            store.unclaim(*key);
+            if let Some(pool) = &mut self.pool {
+                pool.close(link);
+            }
+            store.unclaim(link.key());
         }
-        !keys.is_empty()
+        !links.is_empty()
     }
 
     pub(super) fn has(&self, who: Neighbour) -> bool {
         self.by_neighbour.contains_key(&who)
     }
 
-    /// Who is at the other end.
-    pub(super) fn who(&self, key: usize) -> Option<Neighbour> {
-        self.by_key.get(&key).map(|link| link.who)
+    fn carries(&self, link: Link) -> bool {
+        let links = self.by_neighbour.get(&link.who);
+        links.is_some_and(|links| links.contains(&link))
+    }
+
+    /// The connection with this key, if it carries messages.
+    pub(super) fn by_key(&self, key: usize) -> Option<Link> {
+        Link::by_key(key).filter(|&link| self.carries(link))
     }
 
     /// Sends a message's frames, with the next [`Links::flush`]; `false`: there is no connection that
     /// works.
     pub(super) fn send(&mut self, who: Neighbour, frames: &[Bytes]) -> bool {
-        let keys = self.by_neighbour.get(&who);
-        let Some(&key) = keys.and_then(|keys| keys.first()) else {
+        let links = self.by_neighbour.get(&who);
+        let (Some(&link), Some(pool)) = (links.and_then(|links| links.first()), &mut self.pool)
+        else {
             return false;
         };
-        let Some(link) = self.by_key.get_mut(&key) else {
+        let Some(connection) = pool.get(link) else {
             return false;
         };
-        if !self.corked.contains(&key) {
-            self.corked.push(key);
+        if !self.corked.contains(&link) {
+            self.corked.push(link);
         }
-        link.used = Instant::now();
-        link.traffic.messages += 1;
-        link.traffic.bytes += inline(frames);
-        link.peer.send_corked(Data::RELAYED, frames).is_ok()
+        connection.touch();
+        let traffic = self.traffic.entry(link).or_default();
+        traffic.messages += 1;
+        traffic.bytes += inline(frames);
+        connection.peer.send_corked(Data::RELAYED, frames).is_ok()
     }
 
     /// Writes what was sent: several messages to one neighbour wake it once.
     pub(super) fn flush(&mut self) {
-        for key in self.corked.drain(..) {
-            if let Some(link) = self.by_key.get(&key) {
-                link.peer.flush();
+        let Some(pool) = &mut self.pool else {
+            return;
+        };
+        for link in self.corked.drain(..) {
+            if let Some(connection) = pool.get(link) {
+                connection.peer.flush();
             }
         }
     }
@@ -175,50 +223,41 @@ impl Links {
     /// When the connection is over and everything was taken, or an object did not arrive.
     pub(super) fn take(
         &mut self,
-        key: usize,
+        link: Link,
         store: &mut Store,
     ) -> Result<Option<Arrived>, NetError> {
-        let Some(link) = self.by_key.get_mut(&key) else {
+        let Some(connection) = self.pool.as_mut().and_then(|pool| pool.get(link)) else {
             return Ok(None);
         };
-        while link.coming.len() < COMING {
-            match link.peer.try_next() {
-                Ok(Some(incoming)) => {
-                    let placed = accept(&incoming, key, store)?;
-                    link.coming.push_back(Arriving { incoming, placed });
-                }
-                Ok(None) => break,
-                // Said again when what came before was taken.
-                Err(_) if !link.coming.is_empty() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        let is_whole = |arriving: &Arriving| arriving.incoming.is_done();
-        if !link.coming.front().is_some_and(is_whole) {
+        let mut place = |incoming: &Incoming| place(incoming, link.key(), store);
+        let Some(arrived) = connection.next(&mut place)? else {
             return Ok(None);
-        }
-        link.used = Instant::now();
-        let Arriving { incoming, placed } = link.coming.pop_front().expect("just looked");
-        let received = incoming.take()?;
-        let lengths = received.frames.iter().map(|frame| frame.len() as u64);
-        link.traffic.received_messages += 1;
-        link.traffic.received += lengths.sum::<u64>();
-        Ok(Some(Arrived { received, placed }))
+        };
+        connection.touch();
+        let lengths = arrived.received.frames.iter();
+        let traffic = self.traffic.entry(link).or_default();
+        traffic.received_messages += 1;
+        traffic.received += lengths.map(|frame| frame.len() as u64).sum::<u64>();
+        Ok(Some(arrived))
     }
 
     /// Neighbours whose connections were made here and not used for long.
     pub(super) fn idle(&self, now: Instant) -> Vec<Neighbour> {
-        let is_idle = |link: &&Link| link.dialled && now.duration_since(link.used) > IDLE;
-        let idle = self.by_key.values().filter(is_idle);
-        idle.map(|link| link.who).collect()
+        let idle = self.pool.iter().flat_map(|pool| pool.idle(now));
+        let ours = idle.filter(|&link| link.is_dialled && self.carries(link));
+        ours.map(|link| link.who).collect()
     }
 
-    pub(super) fn traffic(&self) -> Traffic {
-        let mut traffic = self.past;
-        for link in self.by_key.values() {
-            traffic.add(link);
+    pub(super) fn traffic(&mut self) -> Traffic {
+        let mut sum = self.past;
+        let links: Vec<Link> = self.by_neighbour.values().flatten().copied().collect();
+        for link in links {
+            let traffic = self.traffic.get(&link).copied().unwrap_or_default();
+            if let Some(peer) = self.peer(link) {
+                sum.add(traffic, &peer.stats());
+            }
         }
-        traffic
+        sum
     }
 
     /// Closes everything.
@@ -227,17 +266,19 @@ impl Links {
         for who in all {
             self.remove(who, store);
         }
+        if let Some(pool) = &mut self.pool {
+            pool.close_all();
+        }
     }
 }
 
 impl Traffic {
-    fn add(&mut self, link: &Link) {
-        let stats = link.peer.stats();
-        self.messages += link.traffic.messages;
-        self.bytes += link.traffic.bytes + stats.bytes_sent;
+    fn add(&mut self, traffic: Traffic, stats: &Stats) {
+        self.messages += traffic.messages;
+        self.bytes += traffic.bytes + stats.bytes_sent;
         self.shared += stats.bytes_shared;
-        self.received_messages += link.traffic.received_messages;
-        self.received += link.traffic.received;
+        self.received_messages += traffic.received_messages;
+        self.received += traffic.received;
     }
 }
 
@@ -248,24 +289,16 @@ fn inline(frames: &[Bytes]) -> u64 {
     if small <= INLINE { small } else { 0 }
 }
 
-/// Lets an object come; whether its second frame goes to its place.
-fn accept(incoming: &Incoming, key: usize, store: &mut Store) -> Result<bool, NetError> {
-    let chunk = incoming
-        .inline_frame(0)
-        .and_then(|head| decode_chunk(&head));
-    let Some((cast, offset, length)) = chunk else {
-        incoming.accept(Vec::new())?;
-        return Ok(false);
+/// Where the second frame of an object goes, if that is a piece of a payload.
+fn place(incoming: &Incoming, key: usize, store: &mut Store) -> Vec<Option<Target>> {
+    let head = incoming.inline_frame(0);
+    let Some((cast, offset, length)) = head.and_then(|head| decode_chunk(&head)) else {
+        return Vec::new();
     };
     let (_, sizes) = incoming.header();
     if sizes.len() != 2 || sizes[1] != u64::from(length) {
-        incoming.accept(Vec::new())?;
-        return Ok(false);
+        return Vec::new();
     }
-    let Some(target) = store.claim(cast, offset, length, key) else {
-        incoming.accept(Vec::new())?;
-        return Ok(false);
-    };
-    let back = incoming.accept(vec![None, Some(target)])?;
-    Ok(back.iter().all(Option::is_none))
+    let target = store.claim(cast, offset, length, key);
+    target.map_or_else(Vec::new, |target| vec![None, Some(target)])
 }

@@ -43,13 +43,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
 use treadle_net::leader::{Grace, Handover, Leadership};
-use treadle_net::pool::CONNECT;
-use treadle_net::{Address, Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
+use treadle_net::pool::Pool;
+use treadle_net::{Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use crate::{caught, lock, thread};
 use engine::Engine;
-use host::{Deferred, Dialled, Host, Own};
+use host::{Deferred, Host, Own};
+use links::Link;
 use payload::Kind;
 use serving::Upkeep;
 
@@ -148,8 +149,6 @@ pub(crate) struct Plane(Arc<Inner>);
 
 struct Inner {
     me: Neighbour,
-    /// The number of this host.
-    host_number: u32,
     /// Where connections live; a client that never casts has none.
     lane: OnceLock<Lane>,
     options: Options,
@@ -159,14 +158,11 @@ struct Inner {
     room: Condvar,
     engine: Arc<Engine>,
     wires: OnceLock<Option<Wires>>,
-    /// What came of connecting to engines, for who serves.
-    dialled: Mutex<Vec<Dialled>>,
     /// When the thread wakes by itself; nothing while it is awake.
     wakes: Mutex<Option<Instant>>,
 }
 
 struct Wires {
-    lane: Lane,
     poller: Arc<Poller>,
     signal: Signal,
     leadership: Arc<Leadership>,
@@ -200,19 +196,12 @@ impl Plane {
     ) -> Self {
         let own = Own {
             who: Neighbour::Worker(member.worker),
+            host: member.host,
             name,
             limit,
         };
-        let host_number = member.host;
         let me = Me::Engine(member);
-        Self::new(
-            me,
-            own,
-            host_number,
-            OnceLock::from(lane),
-            options,
-            callbacks,
-        )
+        Self::new(me, own, OnceLock::from(lane), options, callbacks)
     }
 
     /// The top of a client's session, on the machine called `host`.
@@ -224,21 +213,20 @@ impl Plane {
     ) -> Self {
         let own = Own {
             who: Neighbour::Top(session),
+            host: host_number(host),
             name: String::new(),
             limit: 0,
         };
-        let host_number = host_number(host);
         let me = Me::Top {
             session,
-            host: Some(host_number),
+            host: Some(own.host),
         };
-        Self::new(me, own, host_number, OnceLock::new(), options, callbacks)
+        Self::new(me, own, OnceLock::new(), options, callbacks)
     }
 
     fn new(
         me: Me,
         own: Own,
-        host_number: u32,
         lane: OnceLock<Lane>,
         options: Options,
         callbacks: Box<dyn Callbacks>,
@@ -246,7 +234,6 @@ impl Plane {
         let engine = Arc::new(Engine::default());
         Self(Arc::new(Inner {
             me: own.who,
-            host_number,
             lane,
             options,
             callbacks,
@@ -254,7 +241,6 @@ impl Plane {
             room: Condvar::new(),
             engine,
             wires: OnceLock::new(),
-            dialled: Mutex::default(),
             wakes: Mutex::new(None),
         }))
     }
@@ -291,10 +277,10 @@ impl Plane {
 
     /// A neighbour has connected.
     pub(crate) fn adopt(&self, peer: &Peer, who: Neighbour) {
-        if let Some(wires) = self.0.wires() {
-            let poller = &wires.poller;
+        if self.0.wires().is_some() {
+            let peer = peer.clone();
             self.0
-                .with(|host, deferred| host.connected(peer, who, false, poller, deferred));
+                .with(|host, deferred| host.adopt(peer, who, deferred));
         }
     }
 
@@ -530,8 +516,21 @@ impl Inner {
                 Leadership::with_standby(Handover::Next, GRACE, move || interrupt.set());
             let leadership = Arc::new(leadership.ok()?);
             let upkeep = Arc::<Mutex<Upkeep>>::default();
+            let pool = Pool::new(
+                Options {
+                    lane: Some(lane),
+                    service: SERVICE,
+                    ..self.options.clone()
+                },
+                Arc::clone(&poller),
+                Link::key,
+                {
+                    let signal = signal.clone();
+                    move || signal.set()
+                },
+            );
+            lock(&self.host).attach(pool);
             let wires = Wires {
-                lane,
                 poller: Arc::clone(&poller),
                 signal,
                 leadership: Arc::clone(&leadership),
@@ -551,39 +550,15 @@ impl Inner {
         self.wires.get_or_init(start).as_ref()
     }
 
-    /// Starts to connect to an engine; who serves hears what came of it.
+    /// Starts to connect to an engine; the leader learns what came of it.
     fn dial(self: &Arc<Self>, member: &Member) {
-        let worker = member.worker;
-        let address = member.address.parse::<Address>();
-        let (wires, address) = match (self.wires(), address) {
-            (Some(wires), Ok(address)) => (wires, address),
-            (None, _) => return self.unreachable(worker, &CastError::NoThread.to_string()),
-            (_, Err(error)) => return self.unreachable(worker, &error.to_string()),
-        };
-        let options = Options {
-            lane: Some(wires.lane.clone()),
-            service: SERVICE,
-            connect_timeout: CONNECT,
-            // Between hosts payloads go in pieces, which are not to be frozen before they are whole.
-            shared_memory: self.options.shared_memory && member.host == self.host_number,
-            ..self.options.clone()
-        };
-        let (weak, signal) = (Arc::downgrade(self), wires.signal.clone());
-        let shares = options.shared_memory;
-        Peer::dial(&address, &options, move |outcome| {
-            if let Some(inner) = weak.upgrade() {
-                lock(&inner.dialled).push(Dialled {
-                    worker,
-                    shares,
-                    outcome,
-                });
-                signal.set();
+        match self.wires() {
+            Some(_) => self.with(|host, _| host.dial(member)),
+            None => {
+                let (worker, reason) = (member.worker, CastError::NoThread.to_string());
+                self.with(|host, deferred| host.unreachable(worker, &reason, deferred));
             }
-        });
-    }
-
-    fn unreachable(self: &Arc<Self>, worker: WorkerId, reason: &str) {
-        self.with(|host, deferred| host.unreachable(worker, reason, deferred));
+        }
     }
 }
 

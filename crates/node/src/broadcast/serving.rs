@@ -116,10 +116,7 @@ pub(super) fn turn(
         {
             host.take(turn.key(), deferred);
         }
-        for dialled in std::mem::take(&mut *lock(&inner.dialled)) {
-            host.dialled(dialled, poller, deferred);
-        }
-        host.open(poller, deferred);
+        host.open(deferred);
         if host.due().is_some_and(|due| due <= Instant::now()) {
             host.handle(Event::Tick, deferred);
         }

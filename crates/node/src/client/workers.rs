@@ -95,7 +95,7 @@ impl Workers {
 
     /// Where a worker is.
     pub(super) fn met(&mut self, worker: WorkerId, address: String) {
-        self.pool.introduce(worker, address);
+        self.pool.introduce(worker, address, true);
     }
 
     /// A worker is gone.

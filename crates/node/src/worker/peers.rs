@@ -160,7 +160,7 @@ impl Fetching {
                 return;
             };
             match order {
-                Order::Met(worker, address) => self.pool.introduce(worker, address),
+                Order::Met(worker, address) => self.pool.introduce(worker, address, true),
                 Order::Lost(worker) => {
                     let asked = self.pool.forget(worker);
                     self.give_up(inner, worker, asked, Fault::Theirs);

@@ -83,7 +83,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { \
 		echo "rustfmt or clippy is missing. Get them with: rustup component add rustfmt clippy"; exit 1; }
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features treadle-python/testing --locked -- -D warnings
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy
@@ -116,7 +116,7 @@ $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python c
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --locked
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --locked --features testing
 	@touch $@
 
 check-python:

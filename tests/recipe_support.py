@@ -12,6 +12,9 @@ from dask.order import order
 
 from treadle import _core
 
+if not hasattr(_core, "_Recipes"):
+    raise ImportError("this build has no recipes by themselves to test: run `make build`")
+
 # Constants of more bytes than this are not put into recipes.
 LARGE = 64 << 10
 

@@ -336,9 +336,9 @@ def test_what_knows_its_own_token_is_asked():
 
 def test_keys_of_many_calls():
     recipes = _core._Recipes()
-    keys = recipes.map_keys(operator.add, (range(5), [10.0] * 3))
+    keys = recipes.call_keys(operator.add, [(i, 10.0) for i in range(3)])
     assert keys == [recipes.call_key(operator.add, (i, 10.0)) for i in range(3)]
-    assert recipes.map_keys(operator.add, ()) == []
+    assert recipes.call_keys(operator.add, []) == []
 
 
 SCALARS = [

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from treadle._bench_transfer import bench
-from treadle._certs import certs
-from treadle._cli_scheduler import scheduler
-from treadle._cli_template import template
-from treadle._cli_worker import worker
-from treadle._probe import probe
-from treadle.demo.cli import demo
+# Each is imported when it is run: a worker needs nothing of the demo.
+_COMMANDS = {
+    "bench": "treadle._bench_transfer",
+    "certs": "treadle._certs",
+    "demo": "treadle.demo.cli",
+    "probe": "treadle._probe",
+    "scheduler": "treadle._cli_scheduler",
+    "template": "treadle._cli_template",
+    "worker": "treadle._cli_worker",
+}
 
 
-@click.group(invoke_without_command=True)
+class _Group(click.Group):
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(_COMMANDS[name]), name)
+        return command
+
+
+@click.group(cls=_Group, invoke_without_command=True)
 @click.pass_context
 def main(context: click.Context) -> None:
     """Treadle: a native engine for Dask task graphs."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
-
-main.add_command(demo)
-main.add_command(bench)
-main.add_command(probe)
-main.add_command(certs)
-main.add_command(scheduler)
-main.add_command(worker)
-main.add_command(template)
 
 if __name__ == "__main__":
     main(prog_name="python -m treadle")

@@ -8,6 +8,7 @@ be able to import what its users publish.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import pickle
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ __all__ = [
     "error_of",
     "pack",
     "pack_answer",
+    "settle",
     "unpack",
     "unpack_answer",
 ]
@@ -171,6 +173,16 @@ def actors_answer(operation: str, error: Exception) -> dict[str, Any]:
     if operation not in _OF_ACTORS or isinstance(error, OSError):
         raise error
     return {"status": "error", "exception": error}
+
+
+def settle(answer: asyncio.Future[Any], result: Any, error: Any) -> None:
+    """Give a call's result or error to who waits for it, on the thread of its loop."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error_of(error))
 
 
 def error_of(error: Any) -> BaseException:

@@ -100,16 +100,16 @@ def get(
 
 
 class _Recruiter:
-    """Makes threads of a ``ThreadPoolExecutor`` work for a crew."""
+    """Makes threads of a ``ThreadPoolExecutor`` work for a team."""
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.executor = executor
 
-    def __call__(self, crew: _core.Crew) -> None:
+    def __call__(self, team: _core.Team) -> None:
         def left(future: Future[None]) -> None:
             if future.cancelled():
-                crew.lost(RuntimeError("the pool was shut down before the graph was computed"))
+                team.lost(RuntimeError("the pool was shut down before the graph was computed"))
             elif (error := future.exception()) is not None:
-                crew.lost(error)
+                team.lost(error)
 
-        self.executor.submit(crew.work).add_done_callback(left)
+        self.executor.submit(team.work).add_done_callback(left)

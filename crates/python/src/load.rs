@@ -1,10 +1,11 @@
 //! The load of `treadle bench transfer --mode raw`, which runs without the interpreter.
 
-use crate::transfer::{Limit, Settings, blocking, enter, failed, parse};
+use crate::transfer::{Limit, Settings, blocking, failed, parse};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
+use treadle_interpreter::refuse_forked;
 use treadle_net::Listener;
 use treadle_net::load::{Histogram, Load, drive, serve};
 
@@ -25,15 +26,14 @@ pub(crate) fn load_serve(
     response_size: usize,
     started: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    enter()?;
+    refuse_forked()?;
     let address = parse(address)?;
     let options = settings.into_options()?;
     let listener = py
         .detach(|| Listener::bind(&address, &options))
         .map_err(failed("listening"))?;
     started.call1((listener.address().to_string(),))?;
-    let limit = Limit { deadline: None };
-    blocking(py, limit, None, failed("serving"), |wait| {
+    blocking(py, Limit::NONE, None, failed("serving"), |wait| {
         serve(&listener, threads, response_size, wait)
     })?;
     Ok(())
@@ -56,7 +56,7 @@ pub(crate) fn load_drive<'py>(
     seconds: f64,
     look: Py<PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    enter()?;
+    refuse_forked()?;
     let address = parse(address)?;
     let options = settings.into_options()?;
     let load = Load {
@@ -67,9 +67,8 @@ pub(crate) fn load_drive<'py>(
         duration: duration("seconds", seconds)?,
     };
     let doing = format!("asking {address}");
-    let limit = Limit { deadline: None };
     let mut look = |py: Python<'_>| look.call0(py).map(drop);
-    let report = blocking(py, limit, Some(&mut look), failed(&doing), |wait| {
+    let report = blocking(py, Limit::NONE, Some(&mut look), failed(&doing), |wait| {
         drive(&address, &options, &load, wait)
     })?;
     let dict = PyDict::new(py);

@@ -306,7 +306,7 @@ fn set_memory_handler(handler: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     if valid == 0 {
         return Err(PyTypeError::new_err(format!(
             "Not a memory handler: {}.",
-            crate::error::repr(handler.as_borrowed())
+            treadle_interpreter::repr(handler.as_borrowed())
         )));
     }
     let set = set_handler(py)?;

@@ -82,30 +82,6 @@ class Client(Viewing):
     3
     """
 
-    def __init__(
-        self,
-        address: Any = None,
-        loop: Any = None,
-        timeout: Any = no_default,
-        set_as_default: bool = True,
-        scheduler_file: Any = None,
-        security: Any = None,
-        asynchronous: bool = False,
-        name: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            address,
-            loop,
-            timeout,
-            set_as_default,
-            scheduler_file,
-            security,
-            asynchronous,
-            name,
-            **kwargs,
-        )
-
     # Calls
 
     def submit(

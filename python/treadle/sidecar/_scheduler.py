@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ from distributed.versions import get_versions
 from distributed.worker import run as run_function
 
 from treadle import _core
-from treadle._calls import error_of, pack, unpack_answer
+from treadle._calls import error_of, pack, settle, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
 from treadle._names import name_of
@@ -165,16 +166,7 @@ class SchedulerStandIn:
             What the operation raised there.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(result: Any, error: Any) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error_of(error))
-
-        self._connection.call(node, operation, argument, done)
+        self._connection.call(node, operation, argument, partial(settle, answer))
         return await answer
 
     async def broadcast(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from treadle._calls import SIDECAR, actors_answer, error_of, pack, unpack_answer
+from treadle._calls import SIDECAR, actors_answer, pack, settle, unpack_answer
 from treadle.worker._native import Native
 
 __all__ = ["SchedulerRPC", "WorkerRPC", "ask"]
@@ -26,18 +26,10 @@ async def ask(native: Native, node: str, operation: str, argument: Any) -> Any:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
 
-    def settle(result: Any, error: Any) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error_of(error))
-
     def done(result: Any, error: Any) -> None:
         # The loop may be closed by now: nobody waits then.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, answer, result, error)
 
     native.call(node, operation, argument, done)
     return await answer

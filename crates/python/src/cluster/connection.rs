@@ -11,10 +11,8 @@ mod values;
 
 use super::error::{ended, raised};
 use super::security::Credentials;
-use super::worker::plain;
-use crate::recipe::{self, Encoder, FunctionTokens};
-use crate::transfer::{Limit, Own, blocking, enter, parse};
-use bytes::Bytes;
+use super::worker::{answer, plain};
+use crate::transfer::{Limit, blocking, parse};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -22,11 +20,13 @@ use pyo3::types::{PyDict, PyList};
 use states::States;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use treadle_interpreter::{ProcessLocal, lock, refuse_forked};
 use treadle_net::{NetError, Wait};
 use treadle_node::client::{ClientError, Lead};
-use treadle_node::message::{Answer, Call, Hello, Role};
+use treadle_node::message::{Call, Hello, Role};
+use treadle_recipe::{self as recipe, Encoder, FunctionTokens};
 use values::Fetch;
 
 use casts::Asked;
@@ -41,20 +41,20 @@ const MOST: usize = 4096;
 
 /// The native end of a client. Any number of threads may use it; nothing holds the interpreter's
 /// lock while it waits.
-#[pyclass(frozen, weakref, module = "treadle._core")]
-pub(crate) struct Connection {
-    client: Own<Client>,
+#[pyclass(frozen, weakref, name = "Connection", module = "treadle._core")]
+pub(crate) struct ClientConnection {
+    client: ProcessLocal<Client>,
     address: String,
     encoder: Encoder,
     tokens: FunctionTokens,
     states: States,
     /// Locked for short, never while Python runs.
-    python: Mutex<Held>,
+    callbacks: Mutex<Callbacks>,
 }
 
 /// Objects of Python that are called when something comes.
 #[derive(Default)]
-struct Held {
+struct Callbacks {
     handlers: Option<Py<PyAny>>,
     /// By number of the question.
     calls: HashMap<u64, Py<PyAny>>,
@@ -62,14 +62,10 @@ struct Held {
     fetches: HashMap<u64, Fetch>,
     /// Who wants to know what came of casts.
     casts: Option<Py<PyAny>>,
-    /// What came of casts and was not told, or not to its end.
+    /// What came of casts and was not delivered, or not to its end.
     came: VecDeque<Py<PyList>>,
     /// By number, calls that many were asked at once.
     asked: HashMap<u64, Asked>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An encoded key.
@@ -107,7 +103,7 @@ impl EncodedKeys {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     fn client(&self) -> PyResult<&Client> {
         self.client.get()
     }
@@ -117,8 +113,8 @@ impl Connection {
         move |error| client_error(error, &doing)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        lock(&self.python)
+    fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
+        lock(&self.callbacks)
     }
 }
 
@@ -156,7 +152,7 @@ fn round<'a>(client: &'a Client, seen: u64, wait: &mut Wait<'_>) -> Result<Round
 }
 
 #[pymethods]
-impl Connection {
+impl ClientConnection {
     /// Connects to the scheduler at `address` as `name`.
     #[new]
     #[pyo3(signature = (address, name, handlers, *, role="client", secret=None, certificates=None,
@@ -175,7 +171,7 @@ impl Connection {
         timeout: f64,
         info: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        enter()?;
+        refuse_forked()?;
         treadle_node::log::init();
         let role = match role {
             "client" => Role::Client,
@@ -213,13 +209,13 @@ impl Connection {
         })?;
         Ok(Self {
             address: client.address().to_owned(),
-            client: Own::new(client),
+            client: ProcessLocal::new(client),
             encoder: Encoder::new(),
             tokens: FunctionTokens::default(),
             states: States::default(),
-            python: Mutex::new(Held {
+            callbacks: Mutex::new(Callbacks {
                 handlers: Some(handlers),
-                ..Held::default()
+                ..Callbacks::default()
             }),
         })
     }
@@ -342,7 +338,7 @@ impl Connection {
         before.map(drop).map_err(self.failed())
     }
 
-    /// The client has no futures of these keys any more. The scheduler is told with the next message,
+    /// The client has no futures of these keys any more. The scheduler is notified with the next message,
     /// or by `flush`.
     fn release(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let client = self.client()?;
@@ -440,7 +436,7 @@ impl Connection {
         let argument = plain(argument)?;
         let id = client.new_number();
         // First: another thread may process the answer at once.
-        self.held().calls.insert(id, done);
+        self.callbacks().calls.insert(id, done);
         let call = Call {
             id,
             node,
@@ -449,7 +445,7 @@ impl Connection {
         };
         let called = py.detach(|| client.call(call));
         called.map_err(|error| {
-            drop(self.held().calls.remove(&id));
+            drop(self.callbacks().calls.remove(&id));
             self.failed()(error)
         })
     }
@@ -464,19 +460,15 @@ impl Connection {
         error: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let client = self.client()?;
-        let result: Result<Bytes, Bytes> = match error {
-            None => Ok(plain(result)?),
-            Some(error) => Err(plain(error)?),
-        };
-        py.detach(|| client.answer(Answer { id, result }))
-            .map_err(self.failed())
+        let answer = answer(id, result, error)?;
+        py.detach(|| client.answer(answer)).map_err(self.failed())
     }
 
     /// From now on `arrived` is called with a list of what came of casts, in the thread that
     /// processes: of each the number, the engines of which the same came, the kind, the frames, and
     /// when each of the engines began and ended, if they said so.
     fn on_casts(&self, arrived: Option<Py<PyAny>>) {
-        let before = std::mem::replace(&mut self.held().casts, arrived);
+        let before = std::mem::replace(&mut self.callbacks().casts, arrived);
         drop(before);
     }
 
@@ -508,7 +500,7 @@ impl Connection {
             client.close(wait);
             Ok(())
         })?;
-        // What was asked for will not come: everybody is told.
+        // What was asked for will not come: everybody is notified.
         if let Some(lead) = client.try_lead() {
             let delivered = self.deliver(py, &lead, usize::MAX);
             py.detach(|| drop(lead));
@@ -527,32 +519,32 @@ impl Connection {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Where another thread has it, it is in use.
-        let Ok(held) = self.python.try_lock() else {
+        let Ok(callbacks) = self.callbacks.try_lock() else {
             return Ok(());
         };
-        visit.call(&held.handlers)?;
-        visit.call(&held.casts)?;
-        for list in &held.came {
+        visit.call(&callbacks.handlers)?;
+        visit.call(&callbacks.casts)?;
+        for list in &callbacks.came {
             visit.call(list)?;
         }
-        for done in held.calls.values() {
+        for done in callbacks.calls.values() {
             visit.call(done)?;
         }
-        for asked in held.asked.values() {
+        for asked in callbacks.asked.values() {
             asked.traverse(&visit)?;
         }
-        for fetch in held.fetches.values() {
+        for fetch in callbacks.fetches.values() {
             fetch.traverse(&visit)?;
         }
         Ok(())
     }
 
     fn __clear__(&self) {
-        let held = match self.python.try_lock() {
+        let callbacks = match self.callbacks.try_lock() {
             Ok(mut held) => std::mem::take(&mut *held),
             Err(_) => return,
         };
-        drop(held);
+        drop(callbacks);
     }
 }
 

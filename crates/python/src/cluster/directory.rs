@@ -1,9 +1,9 @@
 //! `treadle._core.Directory`: files of a process that go when it is gone.
 
-use crate::fork;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use treadle_interpreter::fork;
 use treadle_volume::{Directory as Made, DirectoryKind};
 
 /// A new directory of this process, which only this user may enter, in `parent`. What processes that

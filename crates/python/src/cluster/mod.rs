@@ -9,12 +9,12 @@ mod server;
 mod supervised;
 mod worker;
 
-use crate::recipe;
 use bytes::Bytes;
 use pyo3::exceptions::{PyKeyError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use treadle_recipe as recipe;
 
 /// Decodes a value that a call's answer carries as bytes.
 #[pyfunction]
@@ -91,7 +91,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_to_file, module)?)?;
     module.add_function(wrap_pyfunction!(connection::count, module)?)?;
     module.add("give_up", connection::finaliser(module.py())?)?;
-    module.add_class::<connection::Connection>()?;
+    module.add_class::<connection::ClientConnection>()?;
     module.add_class::<directory::Directory>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<worker::Worker>()

@@ -2,13 +2,14 @@
 
 use super::error::raised;
 use super::security::Credentials;
-use crate::transfer::{Limit, enter, parse};
+use crate::transfer::{Limit, parse};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use treadle_interpreter::refuse_forked;
 use treadle_net::secret::Secret;
 use treadle_node::log;
 use treadle_node::server::{Options, Pages, Server as Native};
@@ -41,7 +42,7 @@ impl Server {
         http_names: Vec<String>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        enter()?;
+        refuse_forked()?;
         let scheme = match certificates {
             Some(_) => "treadle+tls://",
             None => "treadle://",

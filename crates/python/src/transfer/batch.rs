@@ -1,12 +1,12 @@
 //! Sending many objects.
 
-use super::encode::{BYTES, PICKLE, encode};
 use super::sending::Outgoing;
 use super::wait::{Limit, blocking, failed};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::time::Instant;
 use treadle_net::Peer;
+use treadle_serialise::{BYTES, PICKLE, encode};
 
 /// The largest object that is sent together with others, in bytes.
 const MAX_SMALL: usize = 32 * 1024;

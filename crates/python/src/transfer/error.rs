@@ -3,6 +3,7 @@
 use pyo3::exceptions::{PyMemoryError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use treadle_net::{Failure, NetError, PairEnd};
+use treadle_serialise::CorruptData;
 
 pyo3::import_exception!(treadle.transfer._errors, TransferError);
 pyo3::import_exception!(treadle.transfer._errors, ConnectionClosed);
@@ -10,7 +11,6 @@ pyo3::import_exception!(treadle.transfer._errors, ConnectionEnded);
 pyo3::import_exception!(treadle.transfer._errors, HandshakeError);
 pyo3::import_exception!(treadle.transfer._errors, TransferCancelled);
 pyo3::import_exception!(treadle.transfer._errors, TransferRefused);
-pyo3::import_exception!(treadle.transfer._errors, CorruptData);
 
 /// The exception for an error; `doing` says what failed, with the peer's address.
 pub(crate) fn raised(error: NetError, doing: &str) -> PyErr {

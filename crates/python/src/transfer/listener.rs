@@ -1,13 +1,13 @@
 //! Accepting connections.
 
-use super::connection::Connection;
+use super::connection::TransferConnection;
 use super::options::Settings;
-use super::origin::{Own, enter};
 use super::wait::{Limit, blocking, detached, failed};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use treadle_interpreter::{ProcessLocal, lock, refuse_forked};
 use treadle_net::{Address, NetError, Waker};
 
 /// Listens at `address`. See `treadle.transfer.listen`.
@@ -17,14 +17,14 @@ pub(crate) fn transfer_listen(
     address: &str,
     settings: Settings,
 ) -> PyResult<Listener> {
-    enter()?;
+    refuse_forked()?;
     let address = parse(address)?;
     let options = settings.into_options()?;
     let bound = detached(py, || treadle_net::Listener::bind(&address, &options));
     let listener = bound.map_err(failed("listening"))?;
     let address = listener.address().to_string();
     Ok(Listener {
-        listener: Own::new(listener),
+        listener: ProcessLocal::new(listener),
         address,
         notifier: Mutex::new(None),
     })
@@ -46,7 +46,7 @@ pub(crate) fn parse(address: &str) -> PyResult<Address> {
 /// it is closed at the end of the block.
 #[pyclass(frozen, weakref, module = "treadle.transfer")]
 pub(crate) struct Listener {
-    listener: Own<treadle_net::Listener>,
+    listener: ProcessLocal<treadle_net::Listener>,
     address: String,
     notifier: Mutex<Option<Waker>>,
 }
@@ -73,33 +73,28 @@ impl Listener {
     /// ConnectionClosed
     ///     The listener is closed.
     #[pyo3(signature = (timeout=None))]
-    fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Connection> {
+    fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<TransferConnection> {
         let listener = self.listener.get()?;
         let doing = format!("accepting at {}", self.address);
         let peer = blocking(py, Limit::new(timeout)?, None, failed(&doing), |wait| {
             listener.accept(wait)
         })?;
-        Ok(Connection::new(py, peer))
+        Ok(TransferConnection::new(py, peer))
     }
 
     /// A connection that waits to be accepted, if there is one.
-    fn _try_accept(&self, py: Python<'_>) -> PyResult<Option<Connection>> {
+    fn _try_accept(&self, py: Python<'_>) -> PyResult<Option<TransferConnection>> {
         let listener = self.listener.get()?;
         let peer = detached(py, || listener.try_accept());
         let peer = peer.map_err(failed(&self.address))?;
-        Ok(peer.map(|peer| Connection::new(py, peer)))
+        Ok(peer.map(|peer| TransferConnection::new(py, peer)))
     }
 
     /// A descriptor that becomes readable whenever somebody waits to be accepted. Read it, then
     /// look.
     fn _notifier(&self, py: Python<'_>) -> PyResult<i32> {
         let listener = self.listener.get()?;
-        let waker = Waker::new()?;
-        let number = waker.as_fd().as_raw_fd();
-        let kept = waker.clone();
-        detached(py, || listener.set_waker(Some(waker)));
-        *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
-        Ok(number)
+        notify(py, &self.notifier, |waker| listener.set_waker(waker))
     }
 
     /// Stop listening. Connections that were accepted stay open.
@@ -127,21 +122,34 @@ impl Listener {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Connection>> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<TransferConnection>> {
         let listener = self.listener.get()?;
         let doing = format!("accepting at {}", self.address);
-        let limit = Limit { deadline: None };
-        let peer = blocking(py, limit, None, failed(&doing), |wait| {
-            match listener.accept(wait) {
-                Ok(peer) => Ok(Some(peer)),
-                Err(NetError::ListenerClosed) => Ok(None),
-                Err(error) => Err(error),
-            }
+        let peer = blocking(py, Limit::NONE, None, failed(&doing), |wait| match listener
+            .accept(wait)
+        {
+            Ok(peer) => Ok(Some(peer)),
+            Err(NetError::ListenerClosed) => Ok(None),
+            Err(error) => Err(error),
         })?;
-        Ok(peer.map(|peer| Connection::new(py, peer)))
+        Ok(peer.map(|peer| TransferConnection::new(py, peer)))
     }
 
     fn __repr__(&self) -> String {
         format!("<treadle.transfer.Listener at {}>", self.address)
     }
+}
+
+/// Gives `set` a waker, and keeps it; the number of its descriptor.
+pub(crate) fn notify(
+    py: Python<'_>,
+    kept: &Mutex<Option<Waker>>,
+    set: impl FnOnce(Option<Waker>) + Send,
+) -> PyResult<i32> {
+    let waker = Waker::new()?;
+    let number = waker.as_fd().as_raw_fd();
+    let shared = waker.clone();
+    detached(py, || set(Some(shared)));
+    *lock(kept) = Some(waker);
+    Ok(number)
 }

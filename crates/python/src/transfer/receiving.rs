@@ -1,16 +1,15 @@
 //! An object on its way here.
 
-use super::array::Destination;
-use super::decode::decode;
 use super::error::raised;
-use super::origin::Own;
 use super::timeline::{Stages, Track};
 use super::wait::detached;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use treadle_interpreter::{ProcessLocal, lock};
 use treadle_net::{Incoming, Received};
+use treadle_serialise::{Destination, decode};
 
 /// Makes an object of what was received; `allocation` is how long getting the memory took.
 pub(crate) fn finish<'py>(
@@ -49,7 +48,7 @@ struct State {
 /// object is the next to be received again.
 #[pyclass(frozen, module = "treadle.transfer")]
 pub(crate) struct Receiving {
-    state: Own<Mutex<State>>,
+    state: ProcessLocal<Mutex<State>>,
     doing: String,
     track: Track,
 }
@@ -62,7 +61,7 @@ impl Receiving {
             allocation: Duration::ZERO,
         };
         Self {
-            state: Own::new(Mutex::new(state)),
+            state: ProcessLocal::new(Mutex::new(state)),
             doing,
             track,
         }
@@ -70,11 +69,7 @@ impl Receiving {
 
     /// Never held while waiting for anything.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
-        Ok(self
-            .state
-            .get()?
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(self.state.get()?))
     }
 }
 

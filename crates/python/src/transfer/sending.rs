@@ -1,14 +1,14 @@
 //! An object on its way to the peer.
 
-use super::encode::Encoded;
 use super::error;
-use super::origin::Own;
 use super::timeline::{Stages, Track, record_later};
 use super::wait::{Limit, Look, blocking, detached, failed};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::{Duration, Instant};
+use treadle_interpreter::ProcessLocal;
 use treadle_net::{Failure, NetError, Peer, Sending, Timings};
+use treadle_serialise::Encoded;
 
 /// An object that is being sent.
 pub(crate) struct Outgoing {
@@ -111,7 +111,7 @@ impl Outgoing {
 
     /// Tells recordings about it when it is over.
     pub(crate) fn record(&self, track: &Track) {
-        let sending = Own::new(self.sending.clone());
+        let sending = ProcessLocal::new(self.sending.clone());
         let (bytes, began) = (self.bytes, self.began);
         let (serialise, prepare) = (self.serialise, self.prepare);
         record_later(track, move || {
@@ -131,11 +131,11 @@ impl Outgoing {
 /// every byte, with :meth:`cancel`, or with the connection. Until then the object's memory must not
 /// be written to.
 #[pyclass(frozen, weakref, module = "treadle.transfer")]
-pub(crate) struct Transfer(Own<Outgoing>);
+pub(crate) struct Transfer(ProcessLocal<Outgoing>);
 
 impl Transfer {
     pub(crate) fn new(outgoing: Outgoing) -> Self {
-        Self(Own::new(outgoing))
+        Self(ProcessLocal::new(outgoing))
     }
 }
 

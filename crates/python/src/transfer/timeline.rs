@@ -1,11 +1,11 @@
 //! How long the stages of a transfer took.
 
-use crate::clock;
-use crate::trace::{Lookup, Recorders, Transfer};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use treadle_engine::trace::{Lookup, Recorders, Transfer};
+use treadle_interpreter::clock;
 use treadle_net::Timings;
 
 /// A connection, as the timeline names it.

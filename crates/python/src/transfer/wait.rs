@@ -1,6 +1,6 @@
 //! Waiting without the interpreter's lock, but not without Ctrl-C.
 
-use super::{error, held};
+use super::error;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -16,6 +16,9 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
+    /// Never.
+    pub(crate) const NONE: Self = Self { deadline: None };
+
     /// In so many seconds from now.
     ///
     /// # Errors
@@ -81,7 +84,7 @@ pub(crate) fn blocking<R: Send, E: Send>(
         });
         (result, raised)
     });
-    held::release_all(py);
+    treadle_serialise::release_all(py);
     match (result, raised) {
         (Ok(value), None) => Ok(value),
         (_, Some(error)) => Err(error),
@@ -95,7 +98,7 @@ pub(crate) type Look<'a> = &'a mut (dyn FnMut(Python<'_>) -> PyResult<()> + Send
 /// Runs something short that takes locks, detached: nobody may wait for a lock while attached.
 pub(crate) fn detached<R: Send>(py: Python<'_>, operation: impl FnOnce() -> R + Send) -> R {
     let result = py.detach(operation);
-    held::release_all(py);
+    treadle_serialise::release_all(py);
     result
 }
 

@@ -1,10 +1,9 @@
 //! Casts to engines: what Python says, and what arrives.
 
-use super::deliver::{is_ordinary, reported};
-use super::{Connection, client_error};
+use super::deliver::{reported, was_called};
+use super::{ClientConnection, client_error};
 use crate::cluster::worker::plain;
-use crate::recipe;
-use crate::transfer::{self, Held, Limit, blocking};
+use crate::transfer::{Limit, blocking};
 use bytes::Bytes;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -13,9 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use treadle_net::Frame;
 use treadle_node::client::{Arrival, CastError, Purpose, What};
+use treadle_recipe as recipe;
+use treadle_serialise::{ExportedBuffer, memories};
 
 #[pymethods]
-impl Connection {
+impl ClientConnection {
     /// The engines, each as its number, name, address and host; `None`: the scheduler, which is asked
     /// here the first time, has not said who they are.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
@@ -53,8 +54,7 @@ impl Connection {
         let client = self.client()?;
         let frames = std::iter::once(head).chain(&frames).map(buffer);
         let frames = frames.collect::<PyResult<Vec<_>>>()?;
-        let limit = Limit::new(None)?;
-        blocking(py, limit, None, failed, |wait| {
+        blocking(py, Limit::NONE, None, failed, |wait| {
             client.cast(&engines, &frames, wait)
         })
     }
@@ -87,20 +87,19 @@ impl Connection {
             answers: PyList::empty(py).unbind(),
         };
         // First: another thread may process an answer at once.
-        self.held().asked.insert(number, asked);
-        let limit = Limit::new(None)?;
-        let cast = blocking(py, limit, None, failed, |wait| {
+        self.callbacks().asked.insert(number, asked);
+        let cast = blocking(py, Limit::NONE, None, failed, |wait| {
             client.cast_call(number, &workers, operation, argument.clone(), wait)
         });
         cast.map(drop).inspect_err(|_| {
-            drop(self.held().asked.remove(&number));
+            drop(self.callbacks().asked.remove(&number));
         })
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Calls who wants to know what arrived. What is left of `arrivals`, or in the list that they
-    /// became, after an error that came in between is yet to be told.
+    /// became, after an error that came in between is yet to be notified.
     pub(super) fn arrived(&self, py: Python<'_>, arrivals: &mut Vec<Arrival>) -> PyResult<()> {
         let list = PyList::empty(py);
         let mut rest = std::mem::take(arrivals).into_iter().peekable();
@@ -127,39 +126,35 @@ impl Connection {
         }
         arrivals.extend(rest);
         if !list.is_empty() {
-            self.held().came.push_back(list.unbind());
+            self.callbacks().came.push_back(list.unbind());
         }
         outcome?;
-        self.tell_casts(py)
+        self.call_cast_listeners(py)
     }
 
     /// Calls who wants to know, with lists that they have not got, or not to their end.
-    fn tell_casts(&self, py: Python<'_>) -> PyResult<()> {
+    fn call_cast_listeners(&self, py: Python<'_>) -> PyResult<()> {
         loop {
             let (callback, list) = {
-                let held = self.held();
-                let Some(list) = held.came.front() else {
+                let callbacks = self.callbacks();
+                let Some(list) = callbacks.came.front() else {
                     return Ok(());
                 };
-                let callback = held.casts.as_ref().map(|held| held.clone_ref(py));
+                let callback = callbacks.casts.as_ref().map(|held| held.clone_ref(py));
                 (callback, list.clone_ref(py))
             };
-            let told = match callback {
+            let outcome = match callback {
                 Some(callback) => callback.call1(py, (&list,)).map(drop),
                 None => Ok(()),
             };
-            if told
-                .as_ref()
-                .err()
-                .is_none_or(|error| is_ordinary(py, error))
-            {
-                let mut held = self.held();
-                let is_done = held.came.front().is_some_and(|front| front.is(&list));
-                let done = is_done.then(|| held.came.pop_front());
-                drop(held);
+            if was_called(py, &outcome) {
+                let mut callbacks = self.callbacks();
+                let is_done = callbacks.came.front().is_some_and(|front| front.is(&list));
+                let done = is_done.then(|| callbacks.came.pop_front());
+                drop(callbacks);
                 drop(done);
             }
-            told?;
+            outcome?;
         }
     }
 
@@ -172,8 +167,8 @@ impl Connection {
             return self.all_answered(py, number, None);
         }
         let answers = {
-            let held = self.held();
-            let asked = held.asked.get(&number);
+            let callbacks = self.callbacks();
+            let asked = callbacks.asked.get(&number);
             asked.map(|asked| asked.answers.clone_ref(py))
         };
         let Some(answers) = answers else {
@@ -211,21 +206,21 @@ impl Connection {
     /// Nobody is left to answer, or to wait for: `lost` says why.
     fn all_answered(&self, py: Python<'_>, number: u64, lost: Option<&str>) -> PyResult<()> {
         let asked = {
-            let held = self.held();
-            let asked = held.asked.get(&number);
+            let callbacks = self.callbacks();
+            let asked = callbacks.asked.get(&number);
             asked.map(|asked| (asked.done.clone_ref(py), asked.answers.clone_ref(py)))
         };
         let Some((done, answers)) = asked else {
             return Ok(());
         };
         let answers = answers.into_bound(py);
-        let told = match lost {
+        let outcome = match lost {
             Some(reason) => answers.append((-1, "lost", reason)),
             None => Ok(()),
         };
-        let told = told.and_then(|()| done.call1(py, (answers,)));
-        told.map(drop).or_else(|error| reported(py, error))?;
-        drop(self.held().asked.remove(&number));
+        let outcome = outcome.and_then(|()| done.call1(py, (answers,)));
+        outcome.map(drop).or_else(|error| reported(py, error))?;
+        drop(self.callbacks().asked.remove(&number));
         Ok(())
     }
 
@@ -235,7 +230,7 @@ impl Connection {
     /// What came in between.
     pub(super) fn give_up_casts(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         loop {
-            let first = self.held().asked.keys().next().copied();
+            let first = self.callbacks().asked.keys().next().copied();
             let Some(number) = first else {
                 return Ok(());
             };
@@ -328,7 +323,7 @@ pub(in crate::cluster) fn encode_times(times: Option<(f64, f64)>) -> Bytes {
 
 /// The bytes of an object's buffer.
 pub(in crate::cluster) fn buffer(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-    Held::new(object, false).map(Held::into_bytes)
+    ExportedBuffer::new(object, false).map(ExportedBuffer::into_bytes)
 }
 
 fn what<'py>(
@@ -343,7 +338,7 @@ fn what<'py>(
         ),
         What::Finished(frames) => (
             intern!(py, "finished"),
-            PyList::new(py, transfer::memories(py, frames)?)?,
+            PyList::new(py, memories(py, frames)?)?,
         ),
         What::Refused(reason) => (intern!(py, "refused"), words(&reason)?),
         What::Aborted => (intern!(py, "aborted"), PyList::empty(py)),

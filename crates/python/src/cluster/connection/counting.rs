@@ -4,14 +4,14 @@
 //! ends what runs there. A count that is raised, and not lowered any more, is a key that is never
 //! released. So each step is one call of native code, which only calls what is native too.
 
-use super::{Client, Connection};
-use crate::dask::{Slot, slot};
+use super::{Client, ClientConnection};
 use pyo3::exceptions::{PyAttributeError, PyKeyboardInterrupt};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyType};
+use treadle_dask::{Slot, slot};
 
 /// Where futures and states keep what `count` reads and sets. It is called for each future.
 struct Layout {
@@ -119,7 +119,7 @@ unsafe extern "C" {
 }
 
 #[pymethods]
-impl Connection {
+impl ClientConnection {
     /// Takes the states of `released`: futures that are no more, under the client's lock. Those that
     /// have none left leave `futures`, the client's states by key, and are released as by `release`.
     /// Each is put into `ended` with `why`, unless nobody can be waiting for it.
@@ -171,7 +171,7 @@ impl Connection {
     }
 
     /// Lets go of a state that was submitted after the client had let go of it: another one of its key
-    /// among `futures` is told instead.
+    /// among `futures` is notified instead.
     fn disown(&self, state: &Bound<'_, PyAny>, futures: &Bound<'_, PyDict>) -> PyResult<()> {
         let key = state.getattr(intern!(state.py(), "key"))?;
         let kept = futures.get_item(&key)?;
@@ -179,7 +179,7 @@ impl Connection {
     }
 }
 
-/// Nobody is told of the state any more; of `kept`, another one of the same key, still: the state may
+/// Nobody is notified of the state any more; of `kept`, another one of the same key, still: the state may
 /// have been submitted after the client had let go of it, and taken the place of that.
 fn let_go(
     client: &Client,
@@ -200,7 +200,7 @@ fn let_go(
     Ok(())
 }
 
-/// A state has ended: who waits for it is told by Python, which takes it from `ended`. Another thread
+/// A state has ended: who waits for it is notified by Python, which takes it from `ended`. Another thread
 /// that is telling it something else sees that it is over.
 fn end(state: Bound<'_, PyAny>, ended: &Bound<'_, PyAny>, why: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = state.py();

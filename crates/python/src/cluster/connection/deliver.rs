@@ -1,7 +1,6 @@
 //! From what comes to calls of Python.
 
-use super::{Client, Connection};
-use crate::recipe;
+use super::{Client, ClientConnection};
 use bytes::Bytes;
 use pyo3::exceptions::PyException;
 use pyo3::intern;
@@ -10,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use treadle_net::thread::caught;
 use treadle_node::client::{Event, Lead, Stuck};
+use treadle_recipe as recipe;
 
 /// Whether an error is that of what was called. What else is raised (`KeyboardInterrupt`, whatever a
 /// signal handler raises) came in between, and says nothing of it.
@@ -17,12 +17,20 @@ pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) || error.is_instance_of::<PanicException>(py)
 }
 
-impl Connection {
+/// Whether a callback was called to its end, and is not to be called again.
+pub(super) fn was_called<T>(py: Python<'_>, outcome: &PyResult<T>) -> bool {
+    outcome
+        .as_ref()
+        .err()
+        .is_none_or(|error| is_ordinary(py, error))
+}
+
+impl ClientConnection {
     /// Hands what has come to Python, at most so many things; how many they were.
     ///
     /// # Errors
     /// What came in between; other exceptions are reported and do not stop it. The thing that it met
-    /// is delivered again: whoever is told of something may be told twice, and never not at all.
+    /// is delivered again: whoever is notified of something may be notified twice, and never not at all.
     pub(super) fn deliver(
         &self,
         py: Python<'_>,
@@ -67,26 +75,25 @@ impl Connection {
             } => self.fetched(py, client, *ticket, *index, outcome),
             Event::Answer(answer) => {
                 let done = {
-                    let held = self.held();
-                    held.calls.get(&answer.id).map(|done| done.clone_ref(py))
+                    let callbacks = self.callbacks();
+                    callbacks
+                        .calls
+                        .get(&answer.id)
+                        .map(|done| done.clone_ref(py))
                 };
                 let Some(done) = done else {
                     return Ok(());
                 };
-                let told = match &answer.result {
+                let outcome = match &answer.result {
                     Ok(value) => recipe::decode_value(py, value)
                         .and_then(|value| done.call1(py, (value, py.None()))),
                     Err(error) => recipe::decode_value(py, error)
                         .and_then(|error| done.call1(py, (py.None(), error))),
                 };
-                if told
-                    .as_ref()
-                    .err()
-                    .is_none_or(|error| is_ordinary(py, error))
-                {
-                    drop(self.held().calls.remove(&answer.id));
+                if was_called(py, &outcome) {
+                    drop(self.callbacks().calls.remove(&answer.id));
                 }
-                told.map(drop)
+                outcome.map(drop)
             }
             Event::Call(call) => {
                 let argument = recipe::decode_value(py, &call.argument)?;
@@ -125,14 +132,18 @@ impl Connection {
         py: Python<'_>,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
     ) -> PyResult<()> {
-        let handlers = self.held().handlers.as_ref().map(|held| held.clone_ref(py));
+        let handlers = self
+            .callbacks()
+            .handlers
+            .as_ref()
+            .map(|held| held.clone_ref(py));
         match handlers {
             Some(handlers) => call(handlers.bind(py)),
             None => Ok(()),
         }
     }
 
-    /// The connection is over: everybody who waits for an answer is told.
+    /// The connection is over: everybody who waits for an answer is notified.
     fn closed_now(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         self.handle(py, |handlers| {
             let name = intern!(py, "on_closed");
@@ -144,18 +155,18 @@ impl Connection {
             self.address
         );
         let first = || {
-            let held = self.held();
-            let call = held.calls.iter().next();
+            let callbacks = self.callbacks();
+            let call = callbacks.calls.iter().next();
             call.map(|(id, done)| (*id, done.clone_ref(py)))
         };
         while let Some((id, done)) = first() {
             let error = super::ended(text.clone()).into_value(py);
-            let told = done.call1(py, (py.None(), error));
-            told.map(drop).or_else(|error| reported(py, error))?;
-            drop(self.held().calls.remove(&id));
+            let outcome = done.call1(py, (py.None(), error));
+            outcome.map(drop).or_else(|error| reported(py, error))?;
+            drop(self.callbacks().calls.remove(&id));
         }
         self.give_up_casts(py, &text)?;
-        let handlers = self.held().handlers.take();
+        let handlers = self.callbacks().handlers.take();
         drop(handlers);
         Ok(())
     }

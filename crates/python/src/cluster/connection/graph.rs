@@ -1,13 +1,8 @@
 //! A graph of Dask, before it is submitted: who reads whom, and in which order.
 
-use crate::dask::{Kind, Spec};
-use crate::error;
-use crate::keys::Keys;
-use crate::legacy::Converter;
-use crate::node::references;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use treadle_dask::{Converter, Keys, Kind, Spec, error, references};
 use treadle_graph::{Graph, TaskId, order};
 
 /// The nodes of a graph by task, and their dependencies within it.
@@ -58,7 +53,7 @@ impl Loaded {
                 }
                 _ => node,
             };
-            if loaded.is_elsewhere(&key, &node)? {
+            if spec.names_itself(key.as_borrowed(), node.as_borrowed())? {
                 continue;
             }
             loaded.keys.push(key.as_borrowed())?;
@@ -66,20 +61,6 @@ impl Loaded {
         }
         loaded.connect(py)?;
         Ok(loaded)
-    }
-
-    /// A key that stands for itself says that its value comes from elsewhere.
-    fn is_elsewhere(&self, key: &Bound<'_, PyAny>, node: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let node = node.as_borrowed();
-        // SAFETY: the slots belong to the classes.
-        let target = unsafe {
-            match self.spec.kind(node) {
-                Kind::Alias => self.spec.alias_target.get(node)?,
-                Kind::Reference => self.spec.reference_key.get(node)?,
-                _ => return Ok(false),
-            }
-        };
-        target.eq(key)
     }
 
     fn connect(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -90,7 +71,7 @@ impl Loaded {
             references(self.spec, node.bind_borrowed(py), &mut |key| {
                 let found = self.keys.find(key).map_err(|error| {
                     let reader = self.keys.get(batch.current()).bind_borrowed(py);
-                    unhashable(error, key, reader)
+                    error::unhashable(error, key, Some(reader))
                 })?;
                 match found {
                     Some(task) => batch.depend(task).map_err(error::graph),
@@ -152,23 +133,4 @@ impl Loaded {
         }
         Ok(Plan { sequence, readers })
     }
-}
-
-/// Names the key that cannot be hashed, and who reads it.
-fn unhashable(
-    error: PyErr,
-    key: Borrowed<'_, '_, PyAny>,
-    reader: Borrowed<'_, '_, PyAny>,
-) -> PyErr {
-    let py = key.py();
-    if !error.is_instance_of::<PyTypeError>(py) {
-        return error;
-    }
-    let named = PyTypeError::new_err(format!(
-        "{} names a key that cannot be hashed: {}",
-        error::repr(reader),
-        error::repr(key)
-    ));
-    named.set_cause(py, Some(error));
-    named
 }

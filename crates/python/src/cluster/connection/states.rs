@@ -1,7 +1,5 @@
 //! Telling states how their keys stand.
 
-use crate::dask::{Slot, slot};
-use crate::recipe;
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -9,14 +7,17 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
 use std::collections::HashMap;
 use std::sync::Mutex;
+use treadle_dask::{Slot, slot};
+use treadle_interpreter::{loaded_module, lock};
 use treadle_node::client::Change;
 use treadle_node::message::{Failed, FailedKind, LostWorker};
+use treadle_recipe as recipe;
 use treadle_types::Cause;
 
 /// Types that are remembered by their pickles.
 const TYPES: usize = 1024;
 
-/// How states are told.
+/// How Python's states are notified.
 #[derive(Default)]
 pub(super) struct States {
     layout: PyOnceLock<Option<Layout>>,
@@ -44,8 +45,7 @@ impl Layout {
         {
             return Ok(None);
         }
-        let modules = sys.getattr("modules")?;
-        let Ok(module) = modules.get_item("treadle.client._state") else {
+        let Some(module) = loaded_module(py, "treadle.client._state")? else {
             return Ok(None);
         };
         let class = module.getattr("State")?.cast_into::<PyType>()?;
@@ -144,22 +144,20 @@ impl States {
         if class.is_empty() {
             return Ok(None);
         }
-        if let Some(known) = super::lock(&self.types).get(class) {
+        if let Some(known) = lock(&self.types).get(class) {
             return Ok(Some(known.clone_ref(py)));
         }
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let loads = LOADS.get_or_try_init(py, || {
-            py.import("pickle")?.getattr("loads").map(Bound::unbind)
-        })?;
-        let loaded = match loads.call1(py, (PyBytes::new(py, class),)) {
-            Ok(found) if found.bind(py).is_instance_of::<PyType>() => found,
+        let loads = LOADS.import(py, "pickle", "loads")?;
+        let loaded = match loads.call1((PyBytes::new(py, class),)) {
+            Ok(found) if found.is_instance_of::<PyType>() => found.unbind(),
             // A name, or a module that this process does not have.
             _ => match std::str::from_utf8(class) {
                 Ok(name) => PyString::new(py, name).into_any().unbind(),
                 Err(_) => return Ok(None),
             },
         };
-        let mut types = super::lock(&self.types);
+        let mut types = lock(&self.types);
         let forgotten = (types.len() >= TYPES).then(|| std::mem::take(&mut *types));
         let replaced = types.insert(class.clone(), loaded.clone_ref(py));
         drop(types);

@@ -2,24 +2,24 @@
 
 use super::graph::{Loaded, Plan};
 use super::options::OptionSets;
-use super::{Client, Connection, non_empty};
+use super::{Client, ClientConnection, non_empty};
 use crate::cluster::class::class_bytes;
-use crate::error;
-use crate::recipe::{self, NewDefinition};
 use crate::transfer::{Limit, blocking};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use treadle_dask::error;
 use treadle_graph::TaskId;
 use treadle_node::client::{Contained, Content, Input, NewTask, Submission};
 use treadle_node::message::Definition;
+use treadle_recipe::{self as recipe, NewDefinition};
 
 /// A submission and what its tasks were encoded with.
 struct Sending<'a, 'py> {
     py: Python<'py>,
-    connection: &'a Connection,
+    connection: &'a ClientConnection,
     client: &'a Client,
     recipes: recipe::Submission<'a, 'py>,
     submission: Submission<Py<PyAny>>,
@@ -35,7 +35,7 @@ struct Sending<'a, 'py> {
 
 /// That a submission is being encoded.
 struct Open<'a> {
-    connection: &'a Connection,
+    connection: &'a ClientConnection,
     client: &'a Client,
     number: u64,
 }
@@ -58,7 +58,7 @@ enum Read<'py> {
 type Reads<'py> = SmallVec<[Read<'py>; 8]>;
 
 impl<'a, 'py> Sending<'a, 'py> {
-    fn begin(py: Python<'py>, connection: &'a Connection) -> PyResult<Self> {
+    fn begin(py: Python<'py>, connection: &'a ClientConnection) -> PyResult<Self> {
         let client = connection.client()?;
         client.announce();
         // Before any number is looked up.
@@ -151,9 +151,8 @@ impl<'a, 'py> Sending<'a, 'py> {
     fn flush(&mut self) -> PyResult<()> {
         let (client, encoder) = (self.client, &self.connection.encoder);
         let submission = &mut self.submission;
-        let limit = Limit { deadline: None };
         let failed = self.connection.failed();
-        let garbage = blocking(self.py, limit, None, failed, move |wait| {
+        let garbage = blocking(self.py, Limit::NONE, None, failed, move |wait| {
             client.wait_for_room(wait)?;
             client.flush(submission, || definitions(encoder.take_definitions()))
         })?;
@@ -243,7 +242,7 @@ fn matching<'py>(
 }
 
 #[pymethods]
-impl Connection {
+impl ClientConnection {
     /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
     #[pyo3(signature = (graph, wanted, states, options=None, options_of=None))]
     fn submit(
@@ -455,11 +454,7 @@ impl<'py> Sending<'_, 'py> {
         let args = arguments(args)?;
         let kwargs = non_empty(kwargs);
         let mut definitions = SmallVec::new();
-        let recipes = &mut self.recipes;
-        let recipe = match is_mapped {
-            true => recipes.encode_mapped(key, function, &args, kwargs)?,
-            false => recipes.encode_call(key, function, &args, kwargs)?,
-        };
+        let recipe = (self.recipes).encode_call(key, function, &args, kwargs, is_mapped)?;
         let reads = keep(&recipe, &mut self.recipe, &mut definitions);
         let mut inputs: SmallVec<[Input; 8]> = SmallVec::new();
         for read in reads {

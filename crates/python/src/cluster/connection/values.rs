@@ -1,10 +1,8 @@
 //! Values: small ones that came along, others from workers, and those that clients bring.
 
-use super::deliver::is_ordinary;
-use super::{Client, Connection, EncodedKeys};
+use super::deliver::{is_ordinary, was_called};
+use super::{Client, ClientConnection, EncodedKeys};
 use crate::cluster::class::class_bytes;
-use crate::recipe;
-use crate::transfer;
 use bytes::Bytes;
 use pyo3::exceptions::{PyConnectionError, PyKeyError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -14,6 +12,8 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use treadle_net::Frame;
 use treadle_node::client::{Contained, Content, Fetched, Whither};
 use treadle_node::message::Data;
+use treadle_recipe as recipe;
+use treadle_serialise as serialise;
 use treadle_types::INLINE;
 
 /// Values that Python waits for.
@@ -44,7 +44,7 @@ fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
             value: Contained::Inline(small.into()),
         });
     }
-    let encoded = transfer::encode(value)?;
+    let encoded = serialise::encode(value)?;
     Ok(Content {
         nbytes: encoded.bytes(),
         class: class_bytes(&value.get_type()),
@@ -54,7 +54,7 @@ fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
 
 fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'_, PyAny>> {
     if kind != Data::SMALL {
-        return transfer::decode_value(py, kind, frames);
+        return serialise::decode_value(py, kind, frames);
     }
     let value = frames.pop();
     let value = value.as_ref().map_or(&[][..], |frame| frame.as_slice());
@@ -62,8 +62,8 @@ fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'
 }
 
 #[pymethods]
-impl Connection {
-    /// Brings values to workers; the states are told when they are there.
+impl ClientConnection {
+    /// Brings values to workers; the states are notified when they are there.
     #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
     fn put(
         &self,
@@ -106,17 +106,17 @@ impl Connection {
         };
         let ticket = client.new_number();
         // First: another thread may process what comes at once.
-        self.held().fetches.insert(ticket, fetch);
+        self.callbacks().fetches.insert(ticket, fetch);
         let started = py.detach(|| client.fetch(ticket, encoded.iter()));
         started.map_err(|index| {
-            drop(self.held().fetches.remove(&ticket));
+            drop(self.callbacks().fetches.remove(&ticket));
             let key = keys.get_item(index).map(Bound::unbind);
             PyKeyError::new_err(key.unwrap_or_else(|_| py.None()))
         })
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// A value has come, or never will.
     pub(super) fn fetched(
         &self,
@@ -127,8 +127,8 @@ impl Connection {
         outcome: &mut Fetched,
     ) -> PyResult<()> {
         let of_ticket = {
-            let held = self.held();
-            held.fetches.get(&ticket).map(|fetch| {
+            let callbacks = self.callbacks();
+            callbacks.fetches.get(&ticket).map(|fetch| {
                 let (values, errors) = (fetch.values.clone_ref(py), fetch.errors.clone_ref(py));
                 (fetch.keys.clone_ref(py), fetch.came[index], values, errors)
             })
@@ -158,8 +158,8 @@ impl Connection {
             }
         }
         let over = {
-            let mut held = self.held();
-            let Some(fetch) = held.fetches.get_mut(&ticket) else {
+            let mut callbacks = self.callbacks();
+            let Some(fetch) = callbacks.fetches.get_mut(&ticket) else {
                 return Ok(());
             };
             if !std::mem::replace(&mut fetch.came[index], true) {
@@ -170,15 +170,11 @@ impl Connection {
         let Some(done) = over else {
             return Ok(());
         };
-        let told = done.call1(py, (values, errors)).map(drop);
-        if told
-            .as_ref()
-            .err()
-            .is_none_or(|error| is_ordinary(py, error))
-        {
-            drop(self.held().fetches.remove(&ticket));
+        let outcome = done.call1(py, (values, errors)).map(drop);
+        if was_called(py, &outcome) {
+            drop(self.callbacks().fetches.remove(&ticket));
         }
-        told
+        outcome
     }
 
     /// The value of a key, or why there is none; nothing: it is still to come.
@@ -210,7 +206,7 @@ impl Connection {
             }
             Fetched::Unreachable(reason) => Err(PyConnectionError::new_err(format!(
                 "the value of {} could not be got from the workers that have it: {reason}",
-                crate::error::repr(key.as_borrowed())
+                treadle_interpreter::repr(key.as_borrowed())
             ))),
             Fetched::Again => return Ok(None),
         };
@@ -246,7 +242,7 @@ impl Connection {
 fn name(py: Python<'_>, error: &PyErr, key: &Bound<'_, PyAny>) {
     let note = format!(
         "This is about the value of {}.",
-        crate::error::repr(key.as_borrowed())
+        treadle_interpreter::repr(key.as_borrowed())
     );
     // Exceptions have notes from Python 3.11 on.
     let _ = error

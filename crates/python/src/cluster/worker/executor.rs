@@ -1,24 +1,21 @@
 //! The threads that run tasks.
 
-use super::Shared;
-use super::embedder::readable;
+use super::callbacks::readable;
 use super::live::{Content, LiveObject, read};
+use super::shared::WorkerShared;
 use super::stages::Stages;
-use crate::clock;
-use crate::fork;
-use crate::recipe::{self, Definition};
-use crate::worker::{Context, Pulse, thread_identifier};
 use bytes::Bytes;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
+use treadle_interpreter::{Context, PeriodicSwitch, clock, fork, thread_identifier};
 use treadle_node::worker::{Task, Value};
+use treadle_recipe::{self as recipe, Definition};
 use treadle_types::value::Reader;
 use treadle_types::{ClientId, INLINE, ObjectId, Returned};
 use treadle_worker::Outcome;
@@ -53,7 +50,7 @@ pub(super) fn set_seceded(seceded: bool) -> bool {
 }
 
 /// The life of an executor thread.
-pub(super) fn serve(shared: &Arc<Shared>) {
+pub(super) fn serve(shared: &Arc<WorkerShared>) {
     let ran = Python::try_attach(|py| {
         if let Err(error) = shared.service.call(py, intern!(py, "enter_thread"), ()) {
             error.write_unraisable(py, None);
@@ -70,14 +67,14 @@ pub(super) fn serve(shared: &Arc<Shared>) {
     debug_assert!(ran.is_some(), "the worker ends before the interpreter does");
 }
 
-fn work(py: Python<'_>, shared: &Arc<Shared>, context: &Context) {
-    let mut pulse = Pulse::new();
+fn work(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context) {
+    let mut switch = PeriodicSwitch::from_now();
     let mut next = py.detach(|| shared.node.next(true));
     while let Some(task) = next {
         // Before the task allocates: its memory may be what others have let go of.
         shared.keeper.collect(py);
         let flush = run(py, shared, context, task);
-        if let Err(error) = pulse.beat(py) {
+        if let Err(error) = switch.switch_if_due(py) {
             error.write_unraisable(py, None);
         }
         next = if flush { None } else { shared.node.try_next() };
@@ -95,7 +92,7 @@ fn work(py: Python<'_>, shared: &Arc<Shared>, context: &Context) {
 }
 
 /// Runs a task and reports what came of it; whether reports should be sent now.
-fn run(py: Python<'_>, shared: &Arc<Shared>, context: &Context, task: Task) -> bool {
+fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task) -> bool {
     let began = clock::now();
     let outcome = match split(&task.recipe) {
         Some((key, body)) => {
@@ -152,7 +149,7 @@ pub(in crate::cluster) fn split(recipe: &Bytes) -> Option<(Bytes, Bytes)> {
 
 fn attempt(
     py: Python<'_>,
-    shared: &Arc<Shared>,
+    shared: &Arc<WorkerShared>,
     context: &Context,
     task: &Task,
     key: &Bytes,
@@ -230,7 +227,7 @@ fn end_child(py: Python<'_>, task: &Task, raised: Option<PyErr>) -> ! {
 /// Puts a task's value where it belongs.
 fn keep(
     py: Python<'_>,
-    shared: &Arc<Shared>,
+    shared: &Arc<WorkerShared>,
     task: &Task,
     key: &Bytes,
     value: Py<PyAny>,
@@ -256,7 +253,7 @@ fn keep(
             shared.keys().insert(task.object, key.clone());
         }
         let nbytes = match bytes.first() {
-            Some(&treadle_types::value::tag::PICKLE) => size_of(value.bind(py))?,
+            Some(&treadle_types::value::tag::PICKLE) => size_of(value.bind(py)),
             _ => bytes.len() as u64,
         };
         return Ok(Returned {
@@ -266,7 +263,7 @@ fn keep(
             class: Bytes::new(),
         });
     }
-    let nbytes = size_of(value.bind(py))?;
+    let nbytes = size_of(value.bind(py));
     let class = shared.class_of(&actor.unwrap_or_else(|| value.bind(py).get_type()));
     let live = LiveObject::computed(value.into_bound(py), nbytes, key.clone(), &shared.keeper)?;
     py.detach(|| shared.node.keep(task.object, live, ROOM))
@@ -280,7 +277,7 @@ fn keep(
     })
 }
 
-fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
+fn raised(py: Python<'_>, shared: &Arc<WorkerShared>, error: &PyErr) -> Outcome {
     // With its traceback, which `PyErr::value` leaves out before Python 3.12.
     let exception = error.clone_ref(py).into_value(py);
     let again = shared
@@ -304,26 +301,12 @@ fn raised(py: Python<'_>, shared: &Arc<Shared>, error: &PyErr) -> Outcome {
     }
 }
 
-/// Bytes of memory that an object takes, as Dask estimates it.
-fn size_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
-    static SIZEOF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = object.py();
-    let size = SIZEOF.get_or_try_init(py, || {
-        py.import("dask.sizeof")?
-            .getattr("sizeof")
-            .map(Bound::unbind)
-    })?;
-    match size
-        .bind(py)
-        .call1((object,))
-        .and_then(|size| size.extract())
-    {
-        Ok(size) => Ok(size),
-        Err(error) => {
-            error.write_unraisable(py, Some(object));
-            Ok(1 << 20)
-        }
-    }
+/// Bytes of memory that a value takes; a guess where Dask cannot say it.
+fn size_of(value: &Bound<'_, PyAny>) -> u64 {
+    treadle_dask::size_of(value).unwrap_or_else(|error| {
+        error.write_unraisable(value.py(), Some(value));
+        1 << 20
+    })
 }
 
 /// Definitions that were unpickled, by client and number.

@@ -1,16 +1,17 @@
 //! Values of tasks, as the store holds them.
 
 use super::service::Service;
-use crate::recipe;
-use crate::transfer::{Encoded, decode_own, decode_parts, encode, encode_view, release_all};
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::error::Error;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use treadle_interpreter::lock;
 use treadle_node::worker::{Unserialisable, Value};
+use treadle_recipe as recipe;
+use treadle_serialise::{Encoded, decode_own, decode_parts, encode, encode_view, release_all};
 use treadle_store::{Frames, Live, Overlap, Pinned};
 
 /// A Python object in the store.
@@ -45,7 +46,7 @@ impl Keeper {
     }
 
     fn garbage(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
-        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.garbage)
     }
 
     /// Drops what was let go of, by the store and by those who sent it.

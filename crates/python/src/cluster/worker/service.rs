@@ -3,7 +3,6 @@
 //!
 //! The native threads of a worker must not wait for the interpreter, which a task may hold for long.
 
-use crate::recipe::{Definition, decode_value, encode_value};
 use bytes::Bytes;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -13,9 +12,11 @@ use pyo3::types::PyString;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use treadle_interpreter::lock;
 use treadle_net::thread::{self, caught};
 use treadle_node::message::{Answer, Call};
+use treadle_recipe::{Definition, decode_value, encode_value};
 
 /// The worker's Python side, a `treadle.worker.Service`, until the worker is closed.
 ///
@@ -44,18 +45,18 @@ impl Service {
     }
 
     /// Nobody calls it any more.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         let object = self.object().take();
         drop(object);
     }
 
     fn object(&self) -> std::sync::MutexGuard<'_, Option<Py<PyAny>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
 /// Something to do with the interpreter.
-pub(crate) enum Job {
+pub(crate) enum ServiceJob {
     Call(Call),
     Answer(Answer),
     /// A cast waits, and no thread for it.
@@ -71,52 +72,52 @@ pub(crate) enum Job {
 }
 
 /// Questions that were not answered yet, and the queue of the thread.
-pub(crate) struct Desk {
-    jobs: Sender<Job>,
+pub(crate) struct ServiceThread {
+    jobs: Sender<ServiceJob>,
     waiting: Mutex<HashMap<u64, Py<PyAny>>>,
     next: AtomicU64,
 }
 
-impl Desk {
-    /// Starts the thread; it ends with the desk. `failed` is called if it panics, with what to say.
-    pub(crate) fn open(
+impl ServiceThread {
+    /// Starts the thread; it ends when this value is dropped. `failed` is called if it panics, with what to say.
+    pub(crate) fn start(
         service: Arc<Service>,
         failed: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let (jobs, queue) = channel();
-        let desk = Arc::new(Self {
+        let thread = Arc::new(Self {
             jobs,
             waiting: Mutex::default(),
             next: AtomicU64::new(1),
         });
-        let weak = Arc::downgrade(&desk);
+        let weak = Arc::downgrade(&thread);
         thread::start("treadle-service", move || {
             caught(|| serve(&queue, &weak, &service)).unwrap_or_else(|reason| failed(&reason));
         })?;
-        Ok(desk)
+        Ok(thread)
     }
 
     /// Does something when the interpreter is free.
-    pub(crate) fn push(&self, job: Job) {
+    pub(crate) fn push(&self, job: ServiceJob) {
         // The thread is gone only when the interpreter is.
         let _ = self.jobs.send(job);
     }
 
     /// The number of a new question, whose answer `done` gets.
-    pub(crate) fn ask(&self, done: Py<PyAny>) -> u64 {
+    pub(crate) fn register(&self, done: Py<PyAny>) -> u64 {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.waiting().insert(id, done);
         id
     }
 
     /// The question was not asked.
-    pub(crate) fn unask(&self, id: u64) {
+    pub(crate) fn unregister(&self, id: u64) {
         let done = self.waiting().remove(&id);
         drop(done);
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Py<PyAny>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     fn answered(&self, py: Python<'_>, answer: &Answer) -> PyResult<()> {
@@ -141,35 +142,37 @@ impl Desk {
     }
 }
 
-fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: &Service) {
+fn serve(queue: &Receiver<ServiceJob>, thread: &std::sync::Weak<ServiceThread>, service: &Service) {
     while let Ok(job) = queue.recv() {
-        let Some(desk) = desk.upgrade() else {
+        let Some(thread) = thread.upgrade() else {
             break;
         };
         let attached = Python::try_attach(|py| {
             let outcome = match job {
-                Job::Call(call) => decode_value(py, &call.argument).and_then(|argument| {
+                ServiceJob::Call(call) => decode_value(py, &call.argument).and_then(|argument| {
                     let arguments = (call.id, call.node, call.operation, argument);
                     service.call(py, intern!(py, "call"), arguments).map(drop)
                 }),
-                Job::Answer(answer) => desk.answered(py, &answer),
-                Job::End(reason) => {
-                    desk.close(py, &reason);
+                ServiceJob::Answer(answer) => thread.answered(py, &answer),
+                ServiceJob::End(reason) => {
+                    thread.close(py, &reason);
                     Ok(())
                 }
-                Job::CastCame => service.call(py, intern!(py, "cast_came"), ()).map(drop),
-                Job::InterruptCast(client, number) => service
+                ServiceJob::CastCame => service.call(py, intern!(py, "cast_came"), ()).map(drop),
+                ServiceJob::InterruptCast(client, number) => service
                     .call(py, intern!(py, "interrupt_cast"), (client, number))
                     .map(drop),
-                Job::Forget(definitions) => {
+                ServiceJob::Forget(definitions) => {
                     drop(definitions);
                     Ok(())
                 }
-                Job::DropActor(key) => crate::recipe::decode_key(py, &key).and_then(|key| {
-                    service
-                        .call(py, intern!(py, "drop_actor"), (key,))
-                        .map(drop)
-                }),
+                ServiceJob::DropActor(key) => {
+                    treadle_recipe::decode_key(py, &key).and_then(|key| {
+                        service
+                            .call(py, intern!(py, "drop_actor"), (key,))
+                            .map(drop)
+                    })
+                }
             };
             if let Err(error) = outcome {
                 error.write_unraisable(py, None);
@@ -182,7 +185,23 @@ fn serve(queue: &Receiver<Job>, desk: &std::sync::Weak<Desk>, service: &Service)
     }
 }
 
-/// The encoding of an answer or an argument.
+/// The answer to a call.
+///
+/// # Errors
+/// For what cannot be pickled.
+pub(crate) fn answer(
+    id: u64,
+    result: &Bound<'_, PyAny>,
+    error: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Answer> {
+    let result = match error {
+        None => Ok(plain(result)?),
+        Some(error) => Err(plain(error)?),
+    };
+    Ok(Answer { id, result })
+}
+
+/// The encoding of a result or an argument.
 ///
 /// # Errors
 /// For what cannot be pickled.

@@ -1,9 +1,9 @@
 //! What a task's run is made of, for those who trace the cluster.
 
-use super::Shared;
-use crate::clock;
+use super::shared::WorkerShared;
 use bytes::Bytes;
 use std::cell::Cell;
+use treadle_interpreter::clock;
 use treadle_node::worker::{Ran, Task};
 use treadle_worker::Outcome;
 
@@ -46,7 +46,7 @@ pub(super) struct Stages {
 impl Stages {
     /// A task begins.
     #[inline]
-    pub(super) fn begin(shared: &Shared, task: &Task, key: &Bytes, began: u64) -> Self {
+    pub(super) fn begin(shared: &WorkerShared, task: &Task, key: &Bytes, began: u64) -> Self {
         let tracing = shared.node.tracing();
         let is_on = tracing.is_on();
         if is_on {
@@ -88,7 +88,7 @@ impl Stages {
 
     /// It is over.
     #[inline]
-    pub(super) fn end(self, shared: &Shared, task: &Task, key: &Bytes, outcome: &Outcome) {
+    pub(super) fn end(self, shared: &WorkerShared, task: &Task, key: &Bytes, outcome: &Outcome) {
         if !shared.node.tracing().is_on() {
             return;
         }

@@ -1,0 +1,22 @@
+//! Python objects as frames of bytes, and back.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `encode`, `decode` | objects to frames and back |
+//! | `array` | arrays of NumPy |
+//! | `buffer` | memory of Python objects that is being sent or received into |
+//! | `memory` | received memory that Python uses |
+
+mod array;
+mod buffer;
+mod decode;
+mod encode;
+mod memory;
+
+pub use array::{Destination, is_array};
+pub use buffer::{ExportedBuffer, release_all, stop_releasing};
+pub use decode::{decode, decode_own, decode_parts, decode_value, memories};
+pub use encode::{BYTES, Encoded, PICKLE, encode, encode_view};
+pub use memory::Memory;
+
+pyo3::import_exception!(treadle.transfer._errors, CorruptData);

@@ -78,7 +78,7 @@ impl Hub {
                     self.answer(asker, call.id, answer);
                 }
                 Ok(None) => {}
-                Err(text) => self.answer(asker, call.id, Err(error(text))),
+                Err(why) => self.answer(asker, call.id, Err(error(why.to_string()))),
             }
             return;
         }

@@ -8,14 +8,39 @@ mod tasks;
 
 pub(super) use identity::seconds;
 
+use treadle_scheduler::SchedulerError;
+use treadle_types::value::DecodeError;
 use treadle_types::{Value, WorkerId};
 
 use super::hub::Hub;
 use super::nodes::Node;
 use crate::message::Call;
+use crate::worker::BATCH;
 
-/// An answer; `None`: it comes later. Or what to say instead.
-pub(super) type Answered = Result<Option<Value>, String>;
+/// An answer; `None`: it comes later.
+pub(super) type Answered = Result<Option<Value>, OperationError>;
+
+/// Why the scheduler does not answer a question, as its asker is told.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OperationError {
+    #[error("the scheduler does not serve {0:?}")]
+    Unknown(String),
+    #[error("the argument of {operation:?}: {source}")]
+    Argument {
+        operation: String,
+        source: DecodeError,
+    },
+    /// Something is wrong with the arguments, or with who asks.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Something is wrong with the events of a worker that is traced.
+    #[error("{BATCH}: {0}")]
+    Batch(&'static str),
+    #[error("too many questions wait for something")]
+    Crowded,
+    #[error(transparent)]
+    Event(#[from] SchedulerError),
+}
 
 /// What a question brings: keyword arguments.
 pub(super) struct Arguments(Value);
@@ -84,9 +109,12 @@ pub(super) fn int(value: impl TryInto<i64>) -> Value {
 impl Hub {
     /// Answers a question to the scheduler.
     pub(super) fn operate(&mut self, asker: Node, call: &Call) -> Answered {
-        let argument = Value::from_bytes(&call.argument)
-            .map_err(|error| format!("the argument of {:?}: {error}", call.operation))?;
-        if call.operation == crate::worker::BATCH {
+        let argument =
+            Value::from_bytes(&call.argument).map_err(|source| OperationError::Argument {
+                operation: call.operation.clone(),
+                source,
+            })?;
+        if call.operation == BATCH {
             return self.trace_batch(asker, argument);
         }
         let arguments = &Arguments(argument);
@@ -122,14 +150,14 @@ impl Hub {
                 self.is_ending = true;
                 Ok(Some(Value::None))
             }
-            other => Err(format!("the scheduler does not serve {other:?}")),
+            other => Err(OperationError::Unknown(other.to_owned())),
         }
     }
 
     /// The workers that are meant: those that are named, all by default.
-    fn named_workers(&self, arguments: &Arguments) -> Result<Vec<WorkerId>, String> {
+    fn named_workers(&self, arguments: &Arguments) -> Vec<WorkerId> {
         let Some(names) = arguments.list("workers").or(arguments.list("names")) else {
-            return Ok(self.workers.ids());
+            return self.workers.ids();
         };
         let find = |name: &Value| match name {
             Value::Str(name) => self.workers.find(name),
@@ -137,7 +165,7 @@ impl Hub {
             _ => None,
         };
         // Whoever is gone has nothing; distributed leaves it out, too.
-        Ok(names.iter().filter_map(find).collect())
+        names.iter().filter_map(find).collect()
     }
 
     fn address(&self, worker: WorkerId) -> Value {

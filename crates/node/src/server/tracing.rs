@@ -8,10 +8,10 @@ use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use super::hub::Hub;
 use super::nodes::Node;
-use super::operations::{Answered, Arguments, dict, int};
+use super::operations::{Answered, Arguments, OperationError, dict, int};
 use crate::clock;
 use crate::message::{Batch, Call, ToWorker};
-use crate::worker::{BATCH, TOLD};
+use crate::worker::TOLD;
 
 /// Bytes that are kept; then the oldest batches are lost.
 const MOST: usize = 64 << 20;
@@ -100,7 +100,7 @@ impl Hub {
     /// A client traces, or fetches what there is; see `docs/internals/cluster-calls.md`.
     pub(super) fn trace(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         let Node::Client(client) = asker else {
-            return Err("trace: only clients can trace".to_owned());
+            return Err(OperationError::Invalid("trace: only clients can trace"));
         };
         if let Some(number) = arguments.integer("start") {
             self.tracing.readers.insert((client, number));
@@ -195,11 +195,11 @@ impl Hub {
     /// A worker sends what it has done. The answer is the clock.
     pub(super) fn trace_batch(&mut self, asker: Node, argument: Value) -> Answered {
         let Node::Worker(worker) = asker else {
-            return Err(format!("{BATCH}: only workers say what they did"));
+            return Err(OperationError::Batch("only workers say what they did"));
         };
         let clock = int(clock::monotonic());
         let Value::Tuple(fields) = argument else {
-            return Err(format!("{BATCH}: a tuple is expected"));
+            return Err(OperationError::Batch("a tuple is expected"));
         };
         let Ok(
             [
@@ -210,7 +210,9 @@ impl Hub {
             ],
         ) = <[Value; 4]>::try_from(fields)
         else {
-            return Err(format!("{BATCH}: mark, counts and events are expected"));
+            return Err(OperationError::Batch(
+                "mark, counts and events are expected",
+            ));
         };
         let Some(row) = self.tracing.rows.get_mut(&worker) else {
             return Ok(Some(clock));

@@ -50,7 +50,7 @@ impl Hub {
             }
         }
         let mut entries = Vec::new();
-        for worker in self.named_workers(arguments)? {
+        for worker in self.named_workers(arguments) {
             let mut held = held.remove(&worker).unwrap_or_default();
             held.sort_unstable();
             let keys = held.into_iter().map(|task| self.key(task)).collect();
@@ -87,7 +87,7 @@ impl Hub {
     /// Keys of the tasks that were sent to workers, by address.
     pub(super) fn processing(&self, arguments: &Arguments) -> Answered {
         let mut entries = Vec::new();
-        for worker in self.named_workers(arguments)? {
+        for worker in self.named_workers(arguments) {
             let tasks = self.core.worker(worker).map(|view| view.assigned());
             let tasks = tasks.unwrap_or_default().into_iter();
             let keys = tasks.map(|task| self.key(task)).collect();

@@ -120,13 +120,13 @@ impl Hub {
 
     /// How many workers get tasks.
     pub(super) fn running(&self, arguments: &Arguments) -> Answered {
-        let workers = self.named_workers(arguments)?.into_iter();
+        let workers = self.named_workers(arguments).into_iter();
         Ok(Some(int(workers.filter(|id| self.is_running(*id)).count())))
     }
 
     /// Threads by worker; `running`: of those only that get tasks.
     pub(super) fn ncores(&self, arguments: &Arguments, running: bool) -> Answered {
-        let workers = self.named_workers(arguments)?.into_iter();
+        let workers = self.named_workers(arguments).into_iter();
         let workers = workers.filter(|worker| !running || self.is_running(*worker));
         let entry = |worker: WorkerId| {
             let node = self.workers.get(worker)?;

@@ -6,7 +6,7 @@ use treadle_types::{Cause, TaskId, Value, WorkerId};
 use super::super::hub::Hub;
 use super::super::nodes::Node;
 use super::super::waiting::Wanted;
-use super::{Answered, Arguments, dict, int};
+use super::{Answered, Arguments, OperationError, dict, int};
 use crate::message::{ToClient, ToWorker};
 
 impl Hub {
@@ -21,7 +21,7 @@ impl Hub {
             Some(count) if arguments.get("workers").is_none() => {
                 self.emptiest(usize::try_from(count).unwrap_or(0))
             }
-            _ => self.named_workers(arguments)?,
+            _ => self.named_workers(arguments),
         };
         // An actor cannot move: its worker stays, as distributed has it.
         let has_actor = |worker: &WorkerId| {
@@ -49,11 +49,10 @@ impl Hub {
             Value::Dict(identities),
         );
         if !waited {
-            return Err("too many questions wait for something".to_owned());
+            return Err(OperationError::Crowded);
         }
         for worker in workers {
-            self.feed(Event::Drain(worker))
-                .map_err(|error| error.to_string())?;
+            self.feed(Event::Drain(worker))?;
         }
         Ok(None)
     }
@@ -73,8 +72,8 @@ impl Hub {
     pub(super) fn close_worker(&mut self, arguments: &Arguments) -> Answered {
         let workers = match arguments.text("worker").or(arguments.text("address")) {
             Some(name) => self.workers.find(name).into_iter().collect(),
-            None if arguments.get("workers").is_some() => self.named_workers(arguments)?,
-            None => return Err("which worker? worker=…".to_owned()),
+            None if arguments.get("workers").is_some() => self.named_workers(arguments),
+            None => return Err(OperationError::Invalid("which worker? worker=…")),
         };
         let count = workers.len();
         for worker in workers {
@@ -115,7 +114,7 @@ impl Hub {
         let name = match arguments.get("name") {
             Some(Value::Str(name)) => name.clone(),
             Some(Value::Int(name)) => name.to_string(),
-            _ => return Err("which worker has exited? name=…".to_owned()),
+            _ => return Err(OperationError::Invalid("which worker has exited? name=…")),
         };
         let signal = arguments.integer("signal");
         let code = arguments.integer("exitcode").or(arguments.integer("code"));

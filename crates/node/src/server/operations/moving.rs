@@ -8,7 +8,7 @@ use treadle_types::{TaskId, Value, WorkerId};
 use super::super::hub::Hub;
 use super::super::nodes::Node;
 use super::super::waiting::Wanted;
-use super::{Answered, Arguments, dict};
+use super::{Answered, Arguments, OperationError, dict};
 use crate::wire::get_runs;
 
 fn good() -> Value {
@@ -44,11 +44,11 @@ impl Hub {
             return Ok(Some(missing(lost)));
         }
         let among = match arguments.get("workers") {
-            Some(_) => self.named_workers(arguments)?,
+            Some(_) => self.named_workers(arguments),
             None => Vec::new(),
         };
         if among.is_empty() && arguments.get("workers").is_some() {
-            return Err("none of these workers is here".to_owned());
+            return Err(OperationError::Invalid("none of these workers is here"));
         }
         let most = if among.is_empty() {
             self.workers.len()
@@ -57,7 +57,9 @@ impl Hub {
         };
         let copies = match arguments.integer("n") {
             Some(copies) if copies < 1 => {
-                return Err("a value must be at one worker at least: n=…".to_owned());
+                return Err(OperationError::Invalid(
+                    "a value must be at one worker at least: n=…",
+                ));
             }
             Some(copies) => usize::try_from(copies).unwrap_or(usize::MAX).min(most),
             None => most,
@@ -89,8 +91,7 @@ impl Hub {
             tasks: tasks.clone(),
             copies: copies as u32,
             among: among.clone(),
-        })
-        .map_err(|error| error.to_string())?;
+        })?;
         let wanted = tasks
             .into_iter()
             .map(|task| (task, self.keys.generation(task)))
@@ -109,7 +110,8 @@ impl Hub {
             })
             .collect();
         let workers = numbers.and_then(|numbers| get_runs(numbers).ok());
-        let workers = workers.ok_or("held: workers=[…] are runs of numbers")?;
+        let what = "held: workers=[…] are runs of numbers";
+        let workers = workers.ok_or(OperationError::Invalid(what))?;
         let keys = arguments.keys().unwrap_or_default().iter();
         let tasks = keys.filter_map(|key| self.task_of(key));
         let tasks = tasks.map(|task| (task, self.keys.generation(task)));
@@ -122,10 +124,14 @@ impl Hub {
         let mut moves = Vec::new();
         for entry in arguments.list("moves").unwrap_or_default() {
             let (Value::Tuple(parts) | Value::List(parts)) = entry else {
-                return Err("move: each move is (key, from, to)".to_owned());
+                return Err(OperationError::Invalid(
+                    "move: each move is (key, from, to)",
+                ));
             };
             let [key, Value::Str(from), Value::Str(to)] = &parts[..] else {
-                return Err("move: each move is (key, from, to)".to_owned());
+                return Err(OperationError::Invalid(
+                    "move: each move is (key, from, to)",
+                ));
             };
             let found = (
                 self.task_of(key),
@@ -149,15 +155,14 @@ impl Hub {
         let mut wanted = Vec::with_capacity(moves.len());
         for (task, from, to) in moves {
             wanted.push((task, self.keys.generation(task), from));
-            self.feed(Event::Move { task, from, to })
-                .map_err(|error| error.to_string())?;
+            self.feed(Event::Move { task, from, to })?;
         }
         self.answer_when(asker, id, Wanted::Moved(wanted), good())
     }
 
     fn answer_when(&mut self, asker: Node, id: u64, wanted: Wanted, answer: Value) -> Answered {
         if !self.waiting.add(self.now, asker, id, wanted, answer) {
-            return Err("too many questions wait for something".to_owned());
+            return Err(OperationError::Crowded);
         }
         self.look_after_waiting();
         Ok(None)
@@ -178,7 +183,7 @@ impl Hub {
         if !lost.is_empty() {
             return Ok(Some(missing(lost)));
         }
-        let workers = self.named_workers(arguments)?;
+        let workers = self.named_workers(arguments);
         let workers: Vec<_> = workers
             .into_iter()
             .filter(|w| self.is_running(*w))

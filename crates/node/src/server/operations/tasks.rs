@@ -10,7 +10,7 @@ use super::super::hub::Hub;
 use super::super::keys::NO_DEFINITIONS;
 use super::super::nodes::Node;
 use super::identity::seconds;
-use super::{Answered, Arguments, dict, int};
+use super::{Answered, Arguments, OperationError, dict, int};
 
 impl Hub {
     /// What is remembered of keys: a list of dictionaries, the oldest first.
@@ -86,7 +86,9 @@ impl Hub {
         let key = arguments.keys().and_then(<[Value]>::first);
         let task = key.and_then(|key| self.task_of(key));
         let Some((task, view)) = task.and_then(|task| Some((task, self.core.task(task)?))) else {
-            return Err("recipe: there is no task of this key".to_owned());
+            return Err(OperationError::Invalid(
+                "recipe: there is no task of this key",
+            ));
         };
         let recipe = view.recipe();
         if recipe.is_empty() {
@@ -135,9 +137,9 @@ impl Hub {
     /// Clients that come shall tell the sidecar what they submit, says that, or need not.
     pub(super) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         if !matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client)) {
-            return Err(
-                "only the scheduler's Python side can observe what is submitted".to_owned(),
-            );
+            return Err(OperationError::Invalid(
+                "only the scheduler's Python side can observe what is submitted",
+            ));
         }
         self.observed = arguments.is_set("submissions");
         Ok(Some(Value::None))
@@ -146,7 +148,7 @@ impl Hub {
     /// Somebody who is not connected wants keys, or wants them no more.
     pub(super) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
         let Some(name) = arguments.text("client") else {
-            return Err("desire: in whose name? client=…".to_owned());
+            return Err(OperationError::Invalid("desire: in whose name? client=…"));
         };
         let keys = arguments.keys().unwrap_or_default();
         let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
@@ -165,7 +167,7 @@ impl Hub {
         } else {
             Event::Unwant { client, tasks }
         };
-        self.feed(event).map_err(|error| error.to_string())?;
+        self.feed(event)?;
         Ok(Some(Value::None))
     }
 
@@ -173,8 +175,7 @@ impl Hub {
     pub(super) fn invalidate(&mut self, arguments: &Arguments) -> Answered {
         let keys = arguments.keys().unwrap_or_default();
         let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
-        self.feed(Event::Invalidate(tasks))
-            .map_err(|error| error.to_string())?;
+        self.feed(Event::Invalidate(tasks))?;
         Ok(Some(Value::None))
     }
 }

@@ -276,8 +276,7 @@ impl Dial {
         let error = match opened {
             Ok(opened) => {
                 let address = self.address.to_string();
-                let shares = self.options.shared_memory;
-                let peer = connected(opened, &self.options.pair, remote, address, shares);
+                let peer = connected(opened, &self.options, remote, address);
                 return (self.finish)(Ok(peer));
             }
             Err(HandshakeError::Timeout(_)) => return (self.finish)(Err(NetError::Timeout)),
@@ -306,10 +305,9 @@ pub(crate) fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
 
 fn connected(
     opened: Opened,
-    config: &treadle_transfer::Config,
+    options: &Options,
     remote: Remote,
     address: String,
-    shares: bool,
 ) -> Peer {
     let theirs = opened.hello;
     let established = Established {
@@ -319,11 +317,12 @@ fn connected(
         session: theirs.session,
         session_secret: opened.session_secret,
         peer_credit: theirs.credit,
+        service: options.service,
         address,
         cluster: ClusterId::from_bytes(&theirs.cluster),
     };
-    let peer = Peer::start(established, config, Some(remote));
-    if shares && !theirs.descriptors.is_empty() && theirs.host == local::host() {
+    let peer = Peer::start(established, &options.pair, Some(remote));
+    if options.shared_memory && !theirs.descriptors.is_empty() && theirs.host == local::host() {
         // Best effort: in another network namespace, say, the name means nothing.
         let _ = stripes::descriptors(peer.shared(), &theirs.descriptors);
     }

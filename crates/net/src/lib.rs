@@ -71,7 +71,7 @@ pub use listener::Listener;
 pub use lookout::LOOKOUT;
 pub use memory::{Frame, Target};
 pub use objects::{Incoming, Received, Sending, Timings};
-pub use options::Options;
+pub use options::{Offer, Options};
 pub use peer::{Peer, Stats};
 pub use poller::{Poller, Signal, Turn};
 pub use treadle_transfer::layout::{INLINE, SMALL};

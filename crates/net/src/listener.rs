@@ -22,7 +22,7 @@ use crate::handshaking::{Admission, Handshaking, Opened, hello};
 use crate::lane::Lane;
 use crate::local;
 use crate::lock;
-use crate::options::{Options, Security};
+use crate::options::{Offer, Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::poller::{Poller, Watch};
 use crate::secret::random;
@@ -59,7 +59,7 @@ pub struct Listener {
 struct Listening {
     driver: Arc<Driver>,
     lane: Option<Lane>,
-    service_lanes: Vec<(u32, Lane)>,
+    services: Vec<Offer>,
     security: Security,
     config: Config,
     /// Where else it is reached.
@@ -121,7 +121,7 @@ impl Listener {
         let state = Arc::new(Listening {
             driver,
             lane,
-            service_lanes: options.service_lanes.clone(),
+            services: options.services.clone(),
             security,
             config: options.pair.clone(),
             contact: options.contact.clone(),
@@ -333,6 +333,11 @@ impl Listening {
         dialled::check_cluster(&theirs.cluster, cluster)
     }
 
+    fn offer(&self, service: u32) -> Option<&Offer> {
+        let mut offers = self.services.iter();
+        offers.find(|offer| offer.service == service)
+    }
+
     fn pair(&self, session: u64) -> Option<Arc<Shared>> {
         self.accepting().sessions.get(&session)?.upgrade()
     }
@@ -368,8 +373,8 @@ impl Listening {
 
     /// A new pair.
     fn welcome(&self, mut opened: Opened, session: u64, address: String) {
-        let mut lanes = self.service_lanes.iter();
-        if let Some((_, lane)) = lanes.find(|(service, _)| *service == opened.hello.service) {
+        let service = opened.hello.service;
+        if let Some(lane) = self.offer(service).and_then(|offer| offer.lane.as_ref()) {
             match opened.moved(lane.driver()) {
                 Ok(moved) => opened = moved,
                 // No descriptor is left: it is closed.
@@ -388,6 +393,7 @@ impl Listening {
             session,
             session_secret: opened.session_secret,
             peer_credit: opened.hello.credit,
+            service,
             address,
             cluster: None,
         };
@@ -435,6 +441,18 @@ impl Admission for Candidate {
         match theirs.role() {
             Role::Control if may_ask && state.accepting().closed => {
                 handshake.refuse("the listener is closed");
+            }
+            Role::Control
+                if may_ask
+                    && !state.services.is_empty()
+                    && state.offer(theirs.service).is_none() =>
+            {
+                let names: Vec<&str> = state.services.iter().map(|offer| offer.name).collect();
+                handshake.refuse(&format!(
+                    "it does not offer service {}: connect to one of {}",
+                    theirs.service,
+                    names.join(", ")
+                ));
             }
             Role::Control if may_ask => handshake.answer(own, state.security.secret.clone()),
             role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)

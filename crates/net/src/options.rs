@@ -12,6 +12,17 @@ use crate::lane::Lane;
 use crate::secret::Secret;
 use crate::tls::TlsOptions;
 
+/// A service that a listener has connections for.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// Its number; see [`Options::service`].
+    pub service: u32,
+    /// For people.
+    pub name: &'static str,
+    /// Where its control connections live. Without it: with the others.
+    pub lane: Option<Lane>,
+}
+
 /// Settings of a listener or of a connection.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,8 +43,8 @@ pub struct Options {
     pub lane: Option<Lane>,
     /// What a connection is for, as the applications on both sides know it.
     pub service: u32,
-    /// Where a listener's control connections for some services live.
-    pub service_lanes: Vec<(u32, Lane)>,
+    /// What connections to a listener may be for; others are refused. None: for anything.
+    pub services: Vec<Offer>,
     /// Without TLS, a listener refuses who dialled another address than the one where it was reached.
     /// These are taken, too: those of forwarded ports and the like, as clients write them.
     pub contact: Vec<Address>,
@@ -57,7 +68,7 @@ impl Default for Options {
             shared_memory: true,
             lane: None,
             service: 0,
-            service_lanes: Vec::new(),
+            services: Vec::new(),
             contact: Vec::new(),
             cluster: None,
             connect_timeout: Duration::from_secs(30),

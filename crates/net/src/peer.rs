@@ -49,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) remote: Option<Remote>,
     pub(crate) session: u64,
     pub(crate) session_secret: Secret,
+    service: u32,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) bytes_sent: AtomicU64,
@@ -158,6 +159,7 @@ pub(crate) struct Established {
     pub(crate) session: u64,
     pub(crate) session_secret: Secret,
     pub(crate) peer_credit: u64,
+    pub(crate) service: u32,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
 }
@@ -172,6 +174,7 @@ impl Peer {
             session,
             session_secret,
             peer_credit,
+            service,
             address,
             cluster,
         } = established;
@@ -196,6 +199,7 @@ impl Peer {
             remote,
             session,
             session_secret,
+            service,
             address,
             cluster,
             bytes_sent: AtomicU64::new(0),
@@ -219,6 +223,11 @@ impl Peer {
     /// The other side's address, as people write it.
     pub fn address(&self) -> &str {
         &self.shared.address
+    }
+
+    /// What the connection is for, as the side that dialled says.
+    pub fn service(&self) -> u32 {
+        self.shared.service
     }
 
     /// The cluster of the listener that this side connected to, if it is of one.

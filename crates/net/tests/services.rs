@@ -4,15 +4,27 @@ mod support;
 
 use bytes::Bytes;
 use support::{secret, soon};
-use treadle_net::{Lane, Listener, Options, Peer};
+use treadle_net::{Lane, Listener, Offer, Options, Peer};
 
 #[test]
 fn connections_for_a_service_live_in_its_lane() {
     const SERVICE: u32 = 7;
     let lane = Lane::attended().unwrap();
+    let offers = [
+        Offer {
+            service: SERVICE,
+            name: "seven",
+            lane: Some(lane.clone()),
+        },
+        Offer {
+            service: SERVICE + 1,
+            name: "eight",
+            lane: None,
+        },
+    ];
     let listening = Options {
         secret: Some(secret()),
-        service_lanes: vec![(SERVICE, lane.clone())],
+        services: offers.to_vec(),
         ..Options::default()
     };
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
@@ -22,11 +34,18 @@ fn connections_for_a_service_live_in_its_lane() {
             service,
             ..Options::default()
         };
-        let client = Peer::connect(listener.address(), &dialling, &mut soon()).unwrap();
-        (client, listener.accept(&mut soon()).unwrap())
+        Peer::connect(listener.address(), &dialling, &mut soon())
     };
-    let (theirs, served) = dial(SERVICE);
-    let (others, other) = dial(SERVICE + 1);
+    let open = |service| {
+        let client = dial(service).unwrap();
+        let server = listener.accept(&mut soon()).unwrap();
+        assert_eq!((client.service(), server.service()), (service, service));
+        (client, server)
+    };
+    let (theirs, served) = open(SERVICE);
+    let (others, other) = open(SERVICE + 1);
+    let refused = dial(SERVICE + 2).unwrap_err().to_string();
+    assert!(refused.contains("service 9: connect to one of seven, eight"), "{refused}");
     assert!(served.lives_in(&lane) && !other.lives_in(&lane));
     for (client, server) in [(&theirs, &served), (&others, &other)] {
         let body = Bytes::from(vec![9u8; 3 << 20]);

@@ -28,13 +28,15 @@ pub(crate) use tracing::{BATCH, TOLD};
 pub use tracing::{Ran, Tracing};
 pub use values::{Unserialisable, Value};
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_net::{Address, Lane, Listener, Peer, Poller, Wait};
+use treadle_host::{Host as ServiceHost, Service};
+use treadle_net::{Address, Lane, Offer, Peer, Wait};
 use treadle_store::{Live, PutError, Store, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
@@ -45,11 +47,9 @@ use crate::message::{Answer, Call, FromWorker, Hello, Role};
 use crate::wire;
 use crate::{lock, thread, to_scheduler};
 use casting::CastCalls;
-use health::Memory;
 use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
-use serving::Visitors;
 use values::Values;
 
 /// How long saying goodbye may take.
@@ -132,11 +132,19 @@ impl Worker {
     pub fn connect(mut options: Options, wait: &mut Wait<'_>) -> Result<Self, NodeError> {
         let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
         let relay_lane = Lane::attended()?;
+        let offer = |service, name, lane| Offer {
+            service,
+            name,
+            lane,
+        };
         let listening = treadle_net::Options {
-            service_lanes: vec![(broadcast::SERVICE, relay_lane.clone())],
+            services: vec![
+                offer(serving::SERVICE, "values", None),
+                offer(broadcast::SERVICE, "broadcast", Some(relay_lane.clone())),
+            ],
             ..options.net.clone()
         };
-        let listener = Listener::bind(&options.listen, &listening)?;
+        let services = ServiceHost::bind(&options.listen, &listening)?;
         let store = Arc::new(Store::open(options.store.clone())?);
         let net = treadle_net::Options {
             lane: Some(control_lane.clone()),
@@ -144,11 +152,11 @@ impl Worker {
         };
         let scheduler = Peer::connect(&options.scheduler, &net, wait)?;
         if let Some(cluster) = scheduler.cluster() {
-            listener.join(cluster);
+            services.join(cluster);
         }
         // The other workers are of the same one.
         options.net.cluster = scheduler.cluster();
-        let contact = options.net.contact.first().unwrap_or(listener.address());
+        let contact = options.net.contact.first().unwrap_or(services.address());
         let address = contact.to_string();
         let hello = Hello {
             role: Role::Worker {
@@ -169,7 +177,6 @@ impl Worker {
             ..treadle_worker::Config::default()
         });
         let requests = Arc::new(Requests::new(&data_lane));
-        let visitors = Visitors::new(Poller::new()?, &listener);
         let member = treadle_broadcast::Member {
             worker: WorkerId(id),
             host: host_number(&options.host),
@@ -185,7 +192,7 @@ impl Worker {
                 Box::new(PlaneCallbacks(this.clone())),
             );
             Inner {
-                memory: Memory::new(&store, &plane),
+                _memory: health::register(services.memory(), &store, &plane),
                 plane,
                 this: this.clone(),
                 id: WorkerId(id),
@@ -207,8 +214,7 @@ impl Worker {
                 resumed: Condvar::new(),
                 values: Values::new(store),
                 requests,
-                visitors,
-                listener,
+                services,
                 parker: Arc::default(),
                 tracing: Arc::default(),
                 definitions: Mutex::default(),
@@ -228,23 +234,28 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Starts the threads.
     fn start_serving(&self) -> Result<(), NodeError> {
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let weak = Arc::downgrade(&self.0);
             let spawned = thread::start(name, move || Inner::guard(&weak, body));
-            spawned.map(drop).map_err(|source| NodeError::System {
-                what: "starting a thread",
-                source,
-            })
+            spawned.map(drop).map_err(no_thread)
         };
-        for _ in 0..SERVERS {
-            let weak = Arc::downgrade(&self.0);
-            let poller = Arc::clone(self.0.visitors.poller());
-            start(
-                "treadle-serve",
-                Box::new(move || serving::serve(&weak, &poller)),
-            )?;
-        }
+        let weak = Arc::downgrade(&self.0);
+        let failed = move |reason: String| {
+            if let Some(inner) = weak.upgrade() {
+                inner.fail(&reason);
+            }
+        };
+        let values: Box<dyn Service> = Box::new(serving::Values(Arc::downgrade(&self.0)));
+        let neighbours: Box<dyn Service> = Box::new(self.0.plane.clone());
+        let services = HashMap::from([
+            (serving::SERVICE, values),
+            (broadcast::SERVICE, neighbours),
+        ]);
+        let host = &self.0.services;
+        let served = host.start(services, SERVERS, "treadle-serve", failed);
+        served.map_err(no_thread)?;
         let weak = Arc::downgrade(&self.0);
         let poller = Arc::clone(self.0.requests.poller());
         let fetching = Fetching::new(
@@ -506,6 +517,13 @@ impl Worker {
     /// How it is.
     pub fn health(&self) -> Health {
         Health::of(&self.0)
+    }
+}
+
+fn no_thread(source: std::io::Error) -> NodeError {
+    NodeError::System {
+        what: "starting a thread",
+        source,
     }
 }
 

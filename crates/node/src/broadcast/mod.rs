@@ -4,7 +4,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `host` | the machine, and what it decides about |
-//! | `links` | connections to neighbours |
+//! | `links`, `service` | connections to neighbours, and those that neighbours make |
 //! | `store` | payloads and results |
 //! | `payload` | the memory of a payload, and its frames |
 //! | `values` | values in a payload |
@@ -23,6 +23,7 @@ mod engine;
 mod host;
 mod links;
 mod payload;
+mod service;
 mod serving;
 mod store;
 pub(crate) mod values;
@@ -276,7 +277,7 @@ impl Plane {
     // for engines
 
     /// A neighbour has connected.
-    pub(crate) fn adopt(&self, peer: &Peer, who: Neighbour) {
+    fn adopt(&self, peer: &Peer, who: Neighbour) {
         if self.0.wires().is_some() {
             let peer = peer.clone();
             self.0

@@ -49,7 +49,7 @@ pub struct Health {
 impl Health {
     pub(super) fn of(inner: &Inner) -> Self {
         let mut idle = 0;
-        let stock = inner.memory.ledger.stock(|| {
+        let stock = inner.services.memory().stock(|| {
             // What this process made.
             let shared = Segments::global().stats();
             idle = shared.idle_bytes as u64;
@@ -64,26 +64,12 @@ impl Health {
     }
 }
 
-/// Who keeps memory in the process.
-#[derive(Debug)]
-pub(super) struct Memory {
-    ledger: Ledger,
-    /// Of those that keep some as long as the worker lives.
-    _registrations: [Registration; 2],
-}
-
-impl Memory {
-    pub(super) fn new(values: &Arc<Store>, plane: &Plane) -> Self {
-        let ledger = Ledger::new();
-        let registrations = [
-            ledger.register("values", Arc::<Store>::clone(values)),
-            ledger.register("broadcast payloads", Arc::new(plane.clone())),
-        ];
-        Self {
-            ledger,
-            _registrations: registrations,
-        }
-    }
+/// Registers those that keep memory in the process.
+pub(super) fn register(ledger: &Ledger, values: &Arc<Store>, plane: &Plane) -> [Registration; 2] {
+    [
+        ledger.register("values", Arc::<Store>::clone(values)),
+        ledger.register("broadcast payloads", Arc::new(plane.clone())),
+    ]
 }
 
 /// Payloads stay until their casts are settled.
@@ -128,7 +114,7 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     if limit == 0.0 {
         return LOOK_CALM;
     }
-    inner.memory.ledger.share((limit * SPILL) as u64, others);
+    inner.services.memory().share((limit * SPILL) as u64, others);
     let most = inner.options.terminate * limit;
     if most > 0.0
         && others as f64 > most

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
-use treadle_net::{Lane, Listener, Peer, Wait};
+use treadle_host::Host as ServiceHost;
+use treadle_memory::Registration;
+use treadle_net::{Lane, Peer, Wait};
 use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::casting::CastCalls;
-use super::health::Memory;
 use super::parker::Parker;
 use super::peers::{Request, Requests};
 use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
-use super::serving::Visitors;
 use super::tracing::{self, Tracing};
 use super::values::Values;
 use super::{Host, Options, health};
@@ -64,10 +64,11 @@ pub(super) struct Inner {
     /// A task got its slot back, or the worker is over.
     pub(super) resumed: Condvar,
     pub(super) values: Values,
-    pub(super) memory: Memory,
+    /// Those that keep some as long as the worker lives.
+    pub(super) _memory: [Registration; 2],
     pub(super) requests: Arc<Requests>,
-    pub(super) visitors: Visitors,
-    pub(super) listener: Listener,
+    /// What others connect to.
+    pub(super) services: Arc<ServiceHost>,
     /// That of the control thread.
     pub(super) parker: Arc<Parker>,
     pub(super) plane: Plane,
@@ -167,8 +168,7 @@ impl Inner {
 
     /// The threads that serve others have nothing left to do.
     fn leave(&self) {
-        self.listener.close();
-        self.visitors.end();
+        self.services.end();
         self.parker.notify();
     }
 

@@ -1,123 +1,60 @@
 //! Values for other workers and clients, and values that clients bring.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use treadle_net::{Incoming, Listener, NetError, Peer, Poller, Received, SMALL, Signal, Wait};
+use treadle_host::{Service, Session};
+use treadle_net::{Incoming, NetError, Peer, Received, SMALL};
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 
 use super::values::{Unserialisable, Value};
 use super::{Inner, tracing};
 use crate::clock;
-use crate::lock;
 use crate::message::Data;
 use crate::wire::{self, data, encode_data};
 
 /// How long a value that a client brings may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
-/// How often the threads look whether the worker is there still; most are told.
-const LOOK: Duration = Duration::from_secs(5);
-/// The key in the poller of what ends the threads; those of connections begin at 0.
-const END: usize = usize::MAX;
-/// That of connections that wait to be accepted.
-const ACCEPT: usize = usize::MAX - 1;
+/// What connections for values are for, in their handshake.
+pub(super) const SERVICE: u32 = 0;
 
-/// Who is connected.
-pub(super) struct Visitors {
-    connections: Mutex<HashMap<usize, Arc<Mutex<Visitor>>>>,
-    /// The key of the next one.
-    next: AtomicUsize,
-    poller: Arc<Poller>,
-    end: Signal,
+/// The service.
+pub(super) struct Values(pub(super) Weak<Inner>);
+
+impl Service for Values {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        Box::new(Visitor {
+            worker: Weak::clone(&self.0),
+            peer,
+            coming: VecDeque::new(),
+        })
+    }
 }
 
+/// Who is connected.
 struct Visitor {
+    worker: Weak<Inner>,
     peer: Peer,
     /// Objects whose bytes are on their way, oldest first.
     coming: VecDeque<Incoming>,
 }
 
-impl Visitors {
-    pub(super) fn new(poller: Arc<Poller>, listener: &Listener) -> Self {
-        listener.watch(&poller, ACCEPT);
-        Self {
-            connections: Mutex::default(),
-            next: AtomicUsize::new(0),
-            end: poller.signal(END),
-            poller,
-        }
-    }
-
-    pub(super) fn poller(&self) -> &Arc<Poller> {
-        &self.poller
-    }
-
-    /// The worker is over: the threads that serve look.
-    pub(super) fn end(&self) {
-        self.end.set();
-    }
-
-    /// Lets in who waits.
-    fn accept(&self, listener: &Listener) {
-        while let Ok(Some(peer)) = listener.try_accept() {
-            let key = self.next.fetch_add(1, Ordering::Relaxed);
-            let visitor = Visitor {
-                peer: peer.clone(),
-                coming: VecDeque::new(),
-            };
-            lock(&self.connections).insert(key, Arc::new(Mutex::new(visitor)));
-            peer.watch(&self.poller, key);
-        }
-    }
-}
-
-/// Answers whoever asks until the worker ends.
-pub(super) fn serve(inner: &Weak<Inner>, poller: &Arc<Poller>) {
-    loop {
-        let turn = poller.next(&mut Wait {
-            deadline: Some(Instant::now() + LOOK),
-            interrupted: None,
-        });
-        let Some(inner) = inner.upgrade() else {
-            return;
-        };
-        if inner.is_over() {
-            // For the next one.
-            inner.visitors.end();
-            return;
-        }
-        let Ok(turn) = turn else {
-            continue;
-        };
-        let key = turn.key();
-        if key == ACCEPT {
-            inner.visitors.accept(&inner.listener);
-            continue;
-        }
-        let visitor = lock(&inner.visitors.connections).get(&key).cloned();
-        let Some(visitor) = visitor else {
-            continue;
-        };
-        let stays = lock(&visitor).answer(&inner).unwrap_or(false);
-        if !stays {
-            let gone = lock(&inner.visitors.connections).remove(&key);
-            drop(gone);
+impl Session for Visitor {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        match self.worker.upgrade().filter(|inner| !inner.is_over()) {
+            Some(inner) => self.answer(&inner).map(|()| true),
+            None => Ok(false),
         }
     }
 }
 
 impl Visitor {
-    /// Answers what has come; whether the connection is still this one's.
-    fn answer(&mut self, inner: &Inner) -> Result<bool, NetError> {
+    /// Answers what has come.
+    fn answer(&mut self, inner: &Inner) -> Result<(), NetError> {
         while let Some(incoming) = self.peer.try_next()? {
             let (kind, sizes) = incoming.header();
-            if kind == Data::NEIGHBOUR {
-                self.neighbour(inner, incoming);
-                return Ok(false);
-            }
             let bytes: u64 = sizes.iter().sum();
             if kind != Data::PUT && bytes > SMALL {
                 incoming.refuse(&format!(
@@ -145,19 +82,7 @@ impl Visitor {
                 _ => self.peer.start_close(),
             }
         }
-        Ok(true)
-    }
-
-    /// It is a neighbour in the broadcast plane, which takes the connection over.
-    fn neighbour(&self, inner: &Inner, greeting: Incoming) {
-        let words = greeting.inline_frame(0).unwrap_or_default();
-        let taken = greeting.take();
-        match wire::decode_neighbour(&words) {
-            Ok((who, meant)) if meant == inner.id && taken.is_ok() && self.coming.is_empty() => {
-                inner.plane.adopt(&self.peer, who);
-            }
-            _ => self.peer.start_close(),
-        }
+        Ok(())
     }
 
     fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {

@@ -1,0 +1,183 @@
+//! A process that others connect to: one listener, and the services that register in it.
+//!
+//! Whoever connects says in the handshake which service the connection is for; one that is not offered
+//! is refused there, by name. The connections of a service may have a lane of their own. The threads of
+//! the host take turns at the connections of all services: one thread at a time has a connection. The
+//! ledger of memory divides what the process may take among those services that keep some.
+//!
+//! A [`Host`] listens as soon as it is bound, so that its address is known. Who connects before
+//! [`Host::start`] waits.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use treadle_memory::Ledger;
+use treadle_net::thread::{self, caught};
+use treadle_net::{Address, ClusterId, Listener, NetError, Options, Peer, Poller, Signal, Wait};
+
+/// How often the threads look whether the host is over; most are woken then.
+const LOOK: Duration = Duration::from_secs(5);
+/// The key in the poller of what ends the threads; those of connections begin at 0.
+const END: usize = usize::MAX;
+/// That of connections that wait to be accepted.
+const ACCEPT: usize = usize::MAX - 1;
+
+/// What a process does with connections of one kind.
+pub trait Service: Send + Sync {
+    /// Somebody has connected. Returns what serves the connection.
+    fn connected(&self, peer: Peer) -> Box<dyn Session>;
+}
+
+/// A connection that is served.
+pub trait Session: Send {
+    /// Something about the connection has changed. Takes what has come, as far as that is here.
+    /// `false`: it is not this session's any more.
+    ///
+    /// # Errors
+    /// The connection is over.
+    fn turn(&mut self) -> Result<bool, NetError>;
+}
+
+/// A listener with the services behind it.
+#[derive(Debug)]
+pub struct Host {
+    listener: Listener,
+    poller: Arc<Poller>,
+    end: Signal,
+    over: AtomicBool,
+    memory: Ledger,
+    sessions: Mutex<HashMap<usize, Shared>>,
+    /// The key of the next connection.
+    next: AtomicUsize,
+}
+
+/// Services by number.
+type Services = HashMap<u32, Box<dyn Service>>;
+
+/// A session that threads take turns at.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Box<dyn Session>>>);
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Listens at an address, for the services that `options` offer.
+    ///
+    /// # Errors
+    /// When the address or the options are at fault, the port is taken, or the system has no more
+    /// threads or descriptors.
+    pub fn bind(address: &Address, options: &Options) -> Result<Arc<Self>, NetError> {
+        let listener = Listener::bind(address, options)?;
+        let poller = Poller::new()?;
+        Ok(Arc::new(Self {
+            listener,
+            end: poller.signal(END),
+            poller,
+            over: AtomicBool::new(false),
+            memory: Ledger::new(),
+            sessions: Mutex::default(),
+            next: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        self.listener.address()
+    }
+
+    /// Says to which cluster it belongs, once that is known.
+    pub fn join(&self, cluster: ClusterId) {
+        self.listener.join(cluster);
+    }
+
+    /// Who keeps memory in the process.
+    pub fn memory(&self) -> &Ledger {
+        &self.memory
+    }
+
+    /// Serves with so many threads, called `name`. `failed` is called when one of them has panicked,
+    /// with what to say; others go on.
+    ///
+    /// # Errors
+    /// When the system has no more threads.
+    pub fn start(
+        self: &Arc<Self>,
+        services: Services,
+        threads: usize,
+        name: &str,
+        failed: impl Fn(String) + Send + Sync + 'static,
+    ) -> std::io::Result<()> {
+        self.listener.watch(&self.poller, ACCEPT);
+        let shared = Arc::new((services, failed));
+        for _ in 0..threads {
+            let (host, shared) = (Arc::clone(self), Arc::clone(&shared));
+            thread::start(name, move || {
+                let (services, failed) = &*shared;
+                if let Err(reason) = caught(|| host.serve(services)) {
+                    failed(reason);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes no more connections, and has the threads end.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.listener.close();
+        self.end.set();
+    }
+
+    fn serve(&self, services: &Services) {
+        while !self.over.load(Ordering::Acquire) {
+            let turn = self.poller.next(&mut Wait {
+                deadline: Some(Instant::now() + LOOK),
+                interrupted: None,
+            });
+            match turn.as_ref().map(treadle_net::Turn::key) {
+                Ok(ACCEPT) => self.accept(services),
+                Ok(END) | Err(_) => {}
+                Ok(key) => self.turn(key),
+            }
+        }
+        // For the next thread.
+        self.end.set();
+    }
+
+    /// Lets in who waits.
+    fn accept(&self, services: &Services) {
+        while let Ok(Some(peer)) = self.listener.try_accept() {
+            // Others are refused in the handshake.
+            let Some(service) = services.get(&peer.service()) else {
+                continue;
+            };
+            let key = self.next.fetch_add(1, Ordering::Relaxed);
+            let session = Shared(Arc::new(Mutex::new(service.connected(peer.clone()))));
+            lock(&self.sessions).insert(key, session);
+            peer.watch(&self.poller, key);
+        }
+    }
+
+    fn turn(&self, key: usize) {
+        let session = lock(&self.sessions).get(&key).cloned();
+        let Some(Shared(session)) = session else {
+            return;
+        };
+        let stays = lock(&session).turn().unwrap_or(false);
+        if !stays {
+            let gone = lock(&self.sessions).remove(&key);
+            drop(gone);
+        }
+    }
+}
+
+/// Locks a mutex, also after a panic.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -10,11 +10,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use treadle_memory::Ledger;
-use treadle_net::thread::{self, caught};
+use treadle_net::thread::{self, caught, lock};
 use treadle_net::{Address, ClusterId, Listener, NetError, Options, Peer, Poller, Signal, Wait};
 
 /// How often the threads look whether the host is over; most are woken then.
@@ -54,7 +54,7 @@ pub struct Host {
 }
 
 /// Services by number.
-type Services = HashMap<u32, Box<dyn Service>>;
+pub type Services = HashMap<u32, Box<dyn Service>>;
 
 /// A session that threads take turns at.
 #[derive(Clone)]
@@ -101,8 +101,8 @@ impl Host {
         &self.memory
     }
 
-    /// Serves with so many threads, called `name`. `failed` is called when one of them has panicked,
-    /// with what to say; others go on.
+    /// Serves with so many threads, called `name`. `failed` is called when a session has panicked, with
+    /// what to say; its connection is closed.
     ///
     /// # Errors
     /// When the system has no more threads.
@@ -117,12 +117,7 @@ impl Host {
         let shared = Arc::new((services, failed));
         for _ in 0..threads {
             let (host, shared) = (Arc::clone(self), Arc::clone(&shared));
-            thread::start(name, move || {
-                let (services, failed) = &*shared;
-                if let Err(reason) = caught(|| host.serve(services)) {
-                    failed(reason);
-                }
-            })?;
+            thread::start(name, move || host.serve(&shared.0, &shared.1))?;
         }
         Ok(())
     }
@@ -134,16 +129,23 @@ impl Host {
         self.end.set();
     }
 
-    fn serve(&self, services: &Services) {
+    fn serve(&self, services: &Services, failed: &dyn Fn(String)) {
         while !self.over.load(Ordering::Acquire) {
             let turn = self.poller.next(&mut Wait {
                 deadline: Some(Instant::now() + LOOK),
                 interrupted: None,
             });
-            match turn.as_ref().map(treadle_net::Turn::key) {
-                Ok(ACCEPT) => self.accept(services),
-                Ok(END) | Err(_) => {}
-                Ok(key) => self.turn(key),
+            let Ok(turn) = turn else {
+                continue;
+            };
+            let served = caught(|| match turn.key() {
+                ACCEPT => self.accept(services),
+                END => {}
+                key => self.turn(key),
+            });
+            if let Err(reason) = served {
+                self.forget(turn.key());
+                failed(reason);
             }
         }
         // For the next thread.
@@ -171,13 +173,13 @@ impl Host {
         };
         let stays = lock(&session).turn().unwrap_or(false);
         if !stays {
-            let gone = lock(&self.sessions).remove(&key);
-            drop(gone);
+            self.forget(key);
         }
     }
-}
 
-/// Locks a mutex, also after a panic.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    fn forget(&self, key: usize) {
+        let gone = lock(&self.sessions).remove(&key);
+        // Outside of the lock: it may close a connection.
+        drop(gone);
+    }
 }

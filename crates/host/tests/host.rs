@@ -135,12 +135,13 @@ fn each_connection_comes_to_the_service_that_it_is_for() {
 }
 
 #[test]
-fn a_thread_that_panics_is_told_of_and_the_others_go_on() {
+fn a_session_that_panics_is_reported_and_the_others_go_on() {
     let scene = Scene::new();
     let (one, two) = (scene.dial(1).unwrap(), scene.dial(2).unwrap());
     one.send(99, &[Bytes::from_static(b"panic")]).unwrap();
     let reason = scene.panics.recv_timeout(SOON).unwrap();
     assert!(reason.contains("on purpose"), "{reason}");
+    eventually("its connection is closed", || one.ended().is_some());
     assert_eq!(ask(&two, 1).unwrap(), "two");
 }
 

@@ -303,12 +303,7 @@ pub(crate) fn take<T>(slot: &Mutex<Option<T>>) -> Option<T> {
     lock(slot).take()
 }
 
-fn connected(
-    opened: Opened,
-    options: &Options,
-    remote: Remote,
-    address: String,
-) -> Peer {
+fn connected(opened: Opened, options: &Options, remote: Remote, address: String) -> Peer {
     let theirs = opened.hello;
     let established = Established {
         stream: opened.stream,

@@ -79,10 +79,4 @@ pub use treadle_transfer::{Config, Failure, PairEnd};
 pub use wait::{Early, Wait};
 pub use wake::Waker;
 
-/// Locks a mutex, also after a panic.
-pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A panic elsewhere left the data as it was before or after a whole step.
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
+pub(crate) use thread::lock;

@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -113,7 +112,7 @@ impl Listener {
             }
         };
         let (descriptors, unix) = if options.shared_memory {
-            let (name, unix) = bind_unix(socket, security.server.is_none()).map_err(failed)?;
+            let (name, unix) = local::bind(socket, security.server.is_none()).map_err(failed)?;
             (name, Some(unix))
         } else {
             (Vec::new(), None)
@@ -258,24 +257,6 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// The Unix socket of a listener, and its name: the one that clients of this host try, if they may
-/// and nobody has taken it.
-fn bind_unix(socket: SocketAddr, may_ask: bool) -> io::Result<(Vec<u8>, UnixListener)> {
-    let known = local::name_of(socket);
-    if may_ask && let Ok(unix) = bind_abstract(&known) {
-        return Ok((known, unix));
-    }
-    let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
-    bind_abstract(&name).map(|unix| (name, unix))
-}
-
-fn bind_abstract(name: &[u8]) -> io::Result<UnixListener> {
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-    let listener = UnixListener::bind_addr(&address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 impl Listening {

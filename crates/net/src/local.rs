@@ -5,11 +5,14 @@ use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::OnceLock;
 
 use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::secret::random;
 
 /// Identifies this kernel and user: who has the same may share memory with us.
 pub(crate) fn host() -> Vec<u8> {
@@ -78,4 +81,22 @@ pub(crate) fn own_process(socket: &UnixStream) -> Option<i32> {
         )
     };
     (failed == 0 && peer.uid == rustix::process::geteuid().as_raw()).then_some(peer.pid)
+}
+
+/// The Unix socket of a listener, and its name: the one that clients of this host try, if they may
+/// and nobody has taken it.
+pub(crate) fn bind(socket: SocketAddr, may_ask: bool) -> io::Result<(Vec<u8>, UnixListener)> {
+    let known = name_of(socket);
+    if may_ask && let Ok(unix) = bind_abstract(&known) {
+        return Ok((known, unix));
+    }
+    let name = format!("treadle-{}", u128::from_le_bytes(random())).into_bytes();
+    bind_abstract(&name).map(|unix| (name, unix))
+}
+
+fn bind_abstract(name: &[u8]) -> io::Result<UnixListener> {
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    let listener = UnixListener::bind_addr(&address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }

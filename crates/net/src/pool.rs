@@ -144,14 +144,14 @@ impl<T> Connection<T> {
                     Err(error) => return Err(error),
                 }
             }
-            let is_done = |coming: &mut Coming| coming.incoming.is_done();
-            let Some(Coming {
+            let is_done = |coming: &Coming| coming.incoming.is_done();
+            if !self.coming.front().is_some_and(is_done) {
+                return Ok(None);
+            }
+            let Coming {
                 incoming,
                 is_placed,
-            }) = self.coming.pop_front_if(is_done)
-            else {
-                return Ok(None);
-            };
+            } = self.coming.pop_front().expect("just looked");
             match incoming.take() {
                 Ok(received) => {
                     return Ok(Some(Arrived {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread.
@@ -35,6 +36,11 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
         std::mem::forget(panic);
         format!("a thread of the engine panicked: {text}")
     })
+}
+
+/// Locks a mutex, also after a panic elsewhere, which left the data before or after a whole step.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a panic says.

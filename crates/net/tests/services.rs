@@ -45,7 +45,10 @@ fn connections_for_a_service_live_in_its_lane() {
     let (theirs, served) = open(SERVICE);
     let (others, other) = open(SERVICE + 1);
     let refused = dial(SERVICE + 2).unwrap_err().to_string();
-    assert!(refused.contains("service 9: connect to one of seven, eight"), "{refused}");
+    assert!(
+        refused.contains("service 9: connect to one of seven, eight"),
+        "{refused}"
+    );
     assert!(served.lives_in(&lane) && !other.lives_in(&lane));
     for (client, server) in [(&theirs, &served), (&others, &other)] {
         let body = Bytes::from(vec![9u8; 3 << 20]);

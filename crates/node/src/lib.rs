@@ -24,11 +24,10 @@ pub mod worker;
 pub use error::NodeError;
 pub use treadle_messages as message;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use treadle_net::Options;
-pub(crate) use treadle_net::thread::{self, caught};
+pub(crate) use treadle_net::thread::{self, caught, lock};
 
 /// How long a scheduler may say nothing that workers and clients wait for. Longer than others: without
 /// it nothing goes on, so whoever stopped it (Ctrl-Z, a debugger) finds all as it was. The scheduler
@@ -41,9 +40,4 @@ pub(crate) fn to_scheduler(options: &Options, timeout: Duration) -> Options {
     let mut options = options.clone();
     options.pair.timeout = timeout;
     options
-}
-
-/// Locks a mutex, also after a panic elsewhere, which left the data before or after a whole step.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

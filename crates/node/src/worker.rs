@@ -249,10 +249,8 @@ impl Worker {
         };
         let values: Box<dyn Service> = Box::new(serving::Values(Arc::downgrade(&self.0)));
         let neighbours: Box<dyn Service> = Box::new(self.0.plane.clone());
-        let services = HashMap::from([
-            (serving::SERVICE, values),
-            (broadcast::SERVICE, neighbours),
-        ]);
+        let services =
+            HashMap::from([(serving::SERVICE, values), (broadcast::SERVICE, neighbours)]);
         let host = &self.0.services;
         let served = host.start(services, SERVERS, "treadle-serve", failed);
         served.map_err(no_thread)?;

@@ -505,8 +505,11 @@ impl Host {
 
     /// The scheduler says that a worker is gone.
     pub(super) fn gone(&mut self, worker: WorkerId, cause: Cause, deferred: &mut Deferred) {
-        self.links
-            .remove(Neighbour::Worker(worker), &mut self.store);
+        let who = Neighbour::Worker(worker);
+        self.links.remove(who, &mut self.store);
+        let is_dialled = true;
+        self.links.forget(Link { who, is_dialled });
+        self.opening.retain(|opening| opening.link.who != who);
         self.handle(Event::Gone(worker, cause), deferred);
     }
 

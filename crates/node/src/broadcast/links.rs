@@ -152,6 +152,13 @@ impl Links {
         self.by_neighbour.entry(link.who).or_default().push(link);
     }
 
+    /// Closes a connection, or stops making it.
+    pub(super) fn forget(&mut self, link: Link) {
+        if let Some(pool) = &mut self.pool {
+            pool.forget(link);
+        }
+    }
+
     /// Closes all connections to a neighbour; whether there were some.
     pub(super) fn remove(&mut self, who: Neighbour, store: &mut Store) -> bool {
         let links = self.by_neighbour.remove(&who).unwrap_or_default();
@@ -161,9 +168,7 @@ impl Links {
                 let traffic = self.traffic.remove(&link).unwrap_or_default();
                 self.past.add(traffic, &stats);
             }
-            if let Some(pool) = &mut self.pool {
-                pool.close(link);
-            }
+            self.forget(link);
             store.unclaim(link.key());
         }
         !links.is_empty()

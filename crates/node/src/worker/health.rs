@@ -114,7 +114,10 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     if limit == 0.0 {
         return LOOK_CALM;
     }
-    inner.services.memory().share((limit * SPILL) as u64, others);
+    inner
+        .services
+        .memory()
+        .share((limit * SPILL) as u64, others);
     let most = inner.options.terminate * limit;
     if most > 0.0
         && others as f64 > most

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use support::{eventually, secret, soon};
 use treadle_net::pool::{IDLE, Pool, UnknownAddress};
-use treadle_net::{Incoming, Lane, Listener, NetError, Options, Peer, Poller, Target, Wait};
+use treadle_net::{
+    Config, Incoming, Lane, Listener, NetError, Options, Peer, Poller, Target, Wait,
+};
 
 const SIGNAL: usize = usize::MAX;
 const ACCEPT: usize = usize::MAX - 1;
@@ -236,7 +238,16 @@ fn a_poller_tells_that_somebody_waits_to_be_accepted() {
 #[test]
 fn a_connection_that_another_made_is_adopted_in_place_of_an_older_one() {
     let lane = Lane::new().unwrap();
-    let listener = listener();
+    // Nothing is let in before it is known where it goes.
+    let pair = Config {
+        prefetch: 0,
+        ..Config::default()
+    };
+    let listening = Options {
+        pair,
+        ..options(&lane)
+    };
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
     let mut scene = Scene::new();
     // What is shared is mapped: it goes to no place.
     let dialling = Options {

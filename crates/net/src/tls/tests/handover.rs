@@ -40,6 +40,7 @@ fn what_came_with_the_end_of_the_handshake_reaches_the_pair() {
         token: token.unwrap(),
         session: 1,
         session_secret: Secret::new([1; 32]).unwrap(),
+        service: 0,
         peer_credit: 1 << 20,
         address: "a client".into(),
         cluster: None,

@@ -41,45 +41,28 @@ pub struct Config {
     pub local: Network,
     /// Processors of this host, for [`children`](crate::plan::children); 0: enough for all members.
     pub processors: u64,
-    /// What keeps the plane correct.
-    pub guards: Guards,
 }
 
-/// Checks that keep the plane correct. Simulations switch them off one by one, to prove that they
-/// notice; nobody else does.
-#[derive(Clone, Copy, Debug)]
-#[doc(hidden)]
-pub struct Guards {
-    /// An engine runs a cast when it has finished the one before.
-    pub order: bool,
-    /// What was aborted is not settled before what it stands behind.
-    pub turn: bool,
-    /// An engine never runs a number again.
-    pub once: bool,
-    /// Results are kept until they are settled.
-    pub keeping: bool,
-    /// Who gave members to a child is responsible for them again when the child is lost.
-    pub responsibility: bool,
-    /// No more than a window is on the way to a child.
-    pub window: bool,
-    /// What comes from the dead is refused.
-    pub dead: bool,
-    /// An offer of a later version takes members out of an earlier tree.
-    pub version: bool,
-}
-
-impl Default for Guards {
-    fn default() -> Self {
-        Self {
-            order: true,
-            turn: true,
-            once: true,
-            keeping: true,
-            responsibility: true,
-            window: true,
-            dead: true,
-            version: true,
-        }
+treadle_guards::guards! {
+    /// Checks that keep the plane correct.
+    #[doc(hidden)]
+    pub enum Guard {
+        /// An engine runs a cast when it has finished the one before.
+        Order,
+        /// What was aborted is not settled before what it stands behind.
+        Turn,
+        /// An engine never runs a number again.
+        Once,
+        /// Results are kept until they are settled.
+        Keeping,
+        /// Who gave members to a child is responsible for them again when the child is lost.
+        Responsibility,
+        /// No more than a window is on the way to a child.
+        Window,
+        /// What comes from the dead is refused.
+        Dead,
+        /// An offer of a later version takes members out of an earlier tree.
+        Version,
     }
 }
 
@@ -101,7 +84,6 @@ impl Default for Config {
             network: Network::default(),
             local: Network::within_host(),
             processors: 0,
-            guards: Guards::default(),
         }
     }
 }

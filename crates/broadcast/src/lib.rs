@@ -18,7 +18,7 @@ pub mod plan;
 mod relay;
 mod run_map;
 
-pub use config::{Config, Guards};
+pub use config::{Config, Guard};
 pub use event::{Effect, Effects, Event};
 pub use message::{
     CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled, Told, Version,

@@ -21,6 +21,7 @@ use core::time::Duration;
 use thiserror::Error;
 use treadle_types::{ClientId, WorkerId};
 
+use crate::Guard;
 use crate::relay::cast::{Cast, Session};
 use crate::relay::engine::Engine;
 use crate::relay::timers::{Timer, Timers};
@@ -199,7 +200,7 @@ impl Relay {
         out: &mut Effects,
     ) -> Result<(), Violation> {
         let is_connected = self.links.get(&from).is_some_and(|link| link.is_connected);
-        if !is_connected && self.config.guards.dead {
+        if !is_connected && Guard::Dead.holds() {
             let reason = "it speaks without a connection";
             return Err(Violation::protocol(from, reason));
         }

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use treadle_types::{ClientId, Failure, Symbol, TaskId};
 
+use crate::Guard;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase};
 use crate::{Effect, Effects, SchedulerError};
@@ -49,7 +50,7 @@ impl Scheduler {
 
     /// Whether a client would bring the value again if it were lost.
     pub(crate) fn is_kept(&self, id: TaskId) -> bool {
-        self.config.guards.keeping && self.brought.kept.contains_key(&id)
+        Guard::Keeping.holds() && self.brought.kept.contains_key(&id)
     }
 
     fn is_kept_by(&self, id: TaskId, client: ClientId) -> bool {

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use treadle_types::{ClientId, TaskId, WorkerId};
 
+use crate::Guard;
 use crate::State;
 use crate::client::OpenId;
 use crate::copies::Purpose;
@@ -95,7 +96,7 @@ impl Scheduler {
                 kept.clients
             );
             ensure!(
-                self.tasks[id].phase != Phase::Failed || !self.config.guards.keeping,
+                self.tasks[id].phase != Phase::Failed || !Guard::Keeping.holds(),
                 "{id:?} has failed, and {:?} keep it",
                 kept.clients
             );
@@ -119,7 +120,7 @@ impl Scheduler {
             let runner = performed.map(|performed| performed.worker);
             let is_there = runner.is_some_and(|worker| self.workers.get(worker).is_some());
             ensure!(
-                is_there || !self.config.guards.effects,
+                is_there || !Guard::Effects.holds(),
                 "{id:?} has effects and a value, and {runner:?}, which ran it, is gone"
             );
         }
@@ -514,7 +515,7 @@ impl Scheduler {
                 "{sum} of {resource:?} is in use, counted as {amount}"
             );
             ensure!(
-                !self.config.guards.cancellation || amount <= at.total(resource) + 1e-6,
+                !Guard::Cancellation.holds() || amount <= at.total(resource) + 1e-6,
                 "more of {resource:?} is in use than there is"
             );
         }

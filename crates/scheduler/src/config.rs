@@ -23,39 +23,37 @@ pub struct Config {
     pub patience: Duration,
     /// How many transitions the story keeps.
     pub story: usize,
-    /// What keeps the scheduler correct.
-    pub guards: Guards,
 }
 
-/// Checks that keep the scheduler correct. Simulations switch them off one by one, to prove that
-/// they notice; nobody else does.
-#[derive(Clone, Copy, Debug)]
-#[doc(hidden)]
-pub struct Guards {
-    /// Reports of a worker that was lost are ignored.
-    pub incarnation: bool,
-    /// Reports about another attempt than the present one are ignored.
-    pub attempt: bool,
-    /// A task that is taken back is assigned anew only when the worker has answered.
-    pub retraction: bool,
-    /// A cancelled task that still runs keeps its slot, and is never resumed.
-    pub cancellation: bool,
-    /// Tasks that only create data wait while a worker is over its budget of bytes.
-    pub budget: bool,
-    /// They do not wait for longer than [`Config::relief`], nor for a worker where nothing runs.
-    pub relief: bool,
-    /// Tasks that need resources are taken back for workers that have them.
-    pub scarcity: bool,
-    /// Tasks that can run elsewhere are found behind those that cannot.
-    pub search: bool,
-    /// A value that is lost is asked for at the clients that keep it.
-    pub keeping: bool,
-    /// What a task with effects did is gone with the worker that ran it.
-    pub effects: bool,
-    /// It is gone when [`Invalidate`](crate::Event::Invalidate) says so, where the value is small, too.
-    pub invalidation: bool,
-    /// Those that rely on it begin anew then.
-    pub recall: bool,
+treadle_guards::guards! {
+    /// Checks that keep the scheduler correct.
+    #[doc(hidden)]
+    pub enum Guard {
+        /// Reports of a worker that was lost are ignored.
+        Incarnation,
+        /// Reports about another attempt than the present one are ignored.
+        Attempt,
+        /// A task that is taken back is assigned anew only when the worker has answered.
+        Retraction,
+        /// A cancelled task that still runs keeps its slot, and is never resumed.
+        Cancellation,
+        /// Tasks that only create data wait while a worker is over its budget of bytes.
+        Budget,
+        /// They do not wait for longer than [`Config::relief`], nor for a worker where nothing runs.
+        Relief,
+        /// Tasks that need resources are taken back for workers that have them.
+        Scarcity,
+        /// Tasks that can run elsewhere are found behind those that cannot.
+        Search,
+        /// A value that is lost is asked for at the clients that keep it.
+        Keeping,
+        /// What a task with effects did is gone with the worker that ran it.
+        Effects,
+        /// It is gone when [`Invalidate`](crate::Event::Invalidate) says so, where the value is small, too.
+        Invalidation,
+        /// Those that rely on it begin anew then.
+        Recall,
+    }
 }
 
 impl Config {
@@ -63,25 +61,6 @@ impl Config {
     #[inline]
     pub(crate) fn prefill_micros(&self) -> u64 {
         self.prefill.as_secs() * 1_000_000 + u64::from(self.prefill.subsec_micros())
-    }
-}
-
-impl Default for Guards {
-    fn default() -> Self {
-        Self {
-            incarnation: true,
-            attempt: true,
-            retraction: true,
-            cancellation: true,
-            budget: true,
-            relief: true,
-            scarcity: true,
-            search: true,
-            keeping: true,
-            effects: true,
-            invalidation: true,
-            recall: true,
-        }
     }
 }
 
@@ -95,7 +74,6 @@ impl Default for Config {
             relief: Duration::from_millis(500),
             patience: Duration::from_secs(30),
             story: 1 << 16,
-            guards: Guards::default(),
         }
     }
 }

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use treadle_types::{Attempt, Command, Failure, ObjectId, TaskId, WorkerId};
 
+use crate::Guard;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Holder, Phase, QueueId};
@@ -242,7 +243,7 @@ impl Scheduler {
                 return self.dismiss(worker, reason, effects);
             }
         };
-        let current = object.attempt == task.attempt || !self.config.guards.attempt;
+        let current = object.attempt == task.attempt || !Guard::Attempt.holds();
         match task.phase {
             Phase::Memory { .. } if current => {
                 self.add_holder(id, worker);

@@ -3,6 +3,7 @@
 use treadle_types::{Assignment, Command, Holders, Input, ObjectId, Place, TaskId, WorkerId};
 
 use crate::Effects;
+use crate::Guard;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase, QueueId, Run, Task, Tasks};
@@ -102,8 +103,8 @@ impl Scheduler {
         let Some(at) = self.workers.get(worker) else {
             return false;
         };
-        let full = self.config.guards.budget && at.is_full();
-        let closed = at.is_closed(&self.config);
+        let full = Guard::Budget.holds() && at.is_full();
+        let closed = at.is_closed();
         if full {
             self.refresh_levels();
         }
@@ -134,7 +135,7 @@ impl Scheduler {
         {
             // It does not hold up those behind it.
             let alive = alive(&self.tasks, own);
-            let searches = self.config.guards.search;
+            let searches = Guard::Search.holds();
             head = at
                 .own
                 .first(|entry| searches && alive(entry) && fits(entry), admits);
@@ -229,7 +230,7 @@ impl Scheduler {
         }
         while let Some(at) = self.workers.get_mut(worker)
             && at.has_room(&self.config)
-            && let closed = at.is_closed(&self.config)
+            && let closed = at.is_closed()
             && let Some(entry) = at.own.creators.peek(alive(&self.tasks, own))
             && (!closed || self.learnt.is_small(self.tasks[entry.task].function))
             && other.is_none_or(|other| entry < other)

@@ -59,7 +59,7 @@ mod wants;
 mod watchdog;
 mod worker;
 
-pub use config::{Config, Guards, TICK};
+pub use config::{Config, Guard, TICK};
 pub use effect::{Effect, Effects, Notice, Stuck};
 pub use error::SchedulerError;
 pub use event::{Event, Submission, WorkerProfile};

@@ -78,13 +78,12 @@ impl Scheduler {
     }
 
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, cause: Cause, effects: &mut Effects) {
-        let keep_profile = !self.config.guards.incarnation;
         let assigned = self.assigned_to(worker);
         let suspects = match cause {
             Cause::Drained => BTreeMap::new(),
             _ => self.suspects(worker, &assigned),
         };
-        let Some(lost) = self.workers.lose(worker, keep_profile) else {
+        let Some(lost) = self.workers.lose(worker) else {
             return;
         };
         self.moved();

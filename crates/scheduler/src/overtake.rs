@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use treadle_types::{TaskId, WorkerId};
 
 use crate::Effects;
+use crate::Guard;
 use crate::dispatch::alive;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
@@ -97,8 +98,8 @@ impl Scheduler {
         };
         // What may run anywhere runs where there is memory.
         let anywhere = task.phase == Phase::Ready(QueueId::Common);
-        let full = self.config.guards.budget && anywhere && at.is_full();
-        let closed = at.is_closed(&self.config) && self.creates_data(task);
+        let full = Guard::Budget.holds() && anywhere && at.is_full();
+        let closed = at.is_closed() && self.creates_data(task);
         // Those of one class use the same resources.
         let class = self.classes.get(task.class);
         let has_free = class.is_none_or(|class| at.has_free(&class.constraint.resources));

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use treadle_types::{TaskId, WorkerId};
 
 use crate::Effects;
+use crate::Guard;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase};
 
@@ -34,7 +35,7 @@ impl Scheduler {
     /// A worker is gone, and with it what its tasks with effects did. Copies of their values do not
     /// help.
     pub(crate) fn lose_performed(&mut self, worker: WorkerId, effects: &mut Effects) {
-        if !self.config.guards.effects {
+        if !Guard::Effects.holds() {
             return;
         }
         let performed = self.performed.iter();
@@ -61,7 +62,7 @@ impl Scheduler {
         let task = self.tasks.get(id)?;
         match task.phase {
             Phase::Memory { inline: false, .. } => task.holders.last().map(|holder| holder.worker),
-            Phase::Memory { inline: true, .. } if self.config.guards.invalidation => {
+            Phase::Memory { inline: true, .. } if Guard::Invalidation.holds() => {
                 self.performed.get(&id).map(|performed| performed.worker)
             }
             _ => None,

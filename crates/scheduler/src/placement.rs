@@ -293,7 +293,7 @@ impl Scheduler {
         };
         at.has_room(&self.config)
             && at.has_free(resources)
-            && !(at.is_closed(&self.config) && self.creates_data(task))
+            && !(at.is_closed() && self.creates_data(task))
     }
 
     /// Sends a task to a worker, unless it is busy, or has more urgent work in its queue here.

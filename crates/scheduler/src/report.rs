@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 
 use treadle_types::{Cause, Command, Failure, ObjectId, Report, WorkerId};
 
+use crate::Guard;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase};
 use crate::worker::{Health, Load, WorkerStatus};
@@ -25,16 +26,9 @@ enum Referent {
 
 impl Scheduler {
     pub(crate) fn report(&mut self, worker: WorkerId, report: Report, effects: &mut Effects) {
-        if self.workers.get(worker).is_none() {
-            if self.config.guards.incarnation {
-                self.late += 1;
-                return;
-            }
-            // A simulation lets the stranger pass for the worker that was lost.
-            let Some(profile) = self.workers.lost_profile(worker) else {
-                return;
-            };
-            self.admit(worker, profile, effects);
+        if self.workers.get(worker).is_none() && Guard::Incarnation.holds() {
+            self.late += 1;
+            return;
         }
         if let Some(at) = self.workers.get_mut(worker) {
             at.heard = self.now;
@@ -154,7 +148,7 @@ impl Scheduler {
         };
         let current = object.attempt == task.attempt;
         let here = task.phase.run().is_some_and(|run| run.worker == worker);
-        if here && (current || !self.config.guards.attempt) {
+        if here && (current || !Guard::Attempt.holds()) {
             return Referent::Present;
         }
         let at = self.workers.get(worker);

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use treadle_types::{Command, TaskId, WorkerId};
 
 use crate::Effects;
+use crate::Guard;
 use crate::class::ClassId;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
@@ -46,7 +47,7 @@ impl Scheduler {
         }
         // Tasks may take longer than was estimated.
         let wait = from.wait().max(self.since(from.moved).as_micros() as u64);
-        let full = self.config.guards.budget && to.is_full();
+        let full = Guard::Budget.holds() && to.is_full();
         let has_relief = self.relieves(to, wait);
         let most = from
             .own
@@ -87,7 +88,7 @@ impl Scheduler {
     /// Whether a worker whose memory is full takes a task that creates data from another one, where it
     /// would begin after `wait` microseconds.
     fn relieves(&self, thief: &Worker, wait: u64) -> bool {
-        !thief.is_closed(&self.config) && u128::from(wait) >= self.config.relief.as_micros()
+        !thief.is_closed() && u128::from(wait) >= self.config.relief.as_micros()
     }
 
     /// Whether a task may run at `thief`, and would start there sooner than after `wait`
@@ -161,7 +162,7 @@ impl Scheduler {
         late.rotate_left(first);
         for (index, (victim, since)) in late.into_iter().enumerate() {
             let micros = since.as_micros() as u64;
-            let searches = index < VICTIMS && self.config.guards.search;
+            let searches = index < VICTIMS && Guard::Search.holds();
             let looks = if searches { usize::MAX } else { LOOKS };
             for &thief in thieves.iter().take(THIEVES) {
                 self.take_back(victim, looks, thief, micros, effects);
@@ -186,7 +187,7 @@ impl Scheduler {
         if victim == thief || wanted == 0 || !to.is_running() {
             return;
         }
-        let full = self.config.guards.budget && to.is_full();
+        let full = Guard::Budget.holds() && to.is_full();
         // Of those that create data it takes one then, or none.
         let mut has_relief = to.incoming == 0 && self.relieves(to, wait);
         let extra = from.extra();
@@ -238,10 +239,7 @@ impl Scheduler {
                 )
             });
         let needed: SmallVec<[_; 2]> = needed.collect();
-        let at = self
-            .workers
-            .get(worker)
-            .filter(|_| self.config.guards.scarcity);
+        let at = self.workers.get(worker).filter(|_| Guard::Scarcity.holds());
         at.is_some_and(|at| at.has_free(&needed))
     }
 
@@ -257,7 +255,7 @@ impl Scheduler {
             thief.incoming += 1;
         }
         self.enter(id, Phase::Retracting { run, thief });
-        if !self.config.guards.retraction {
+        if !Guard::Retraction.holds() {
             self.given_back(id, effects);
         }
     }

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use treadle_types::{ClientId, Command, Failure, Returned, TaskId, WorkerId};
 
+use crate::Guard;
 use crate::performed::Performed;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
@@ -213,7 +214,7 @@ impl Scheduler {
         };
         if let Some(effects) = stopping {
             Self::tell(effects, run.worker, Command::Cancel(object));
-            if self.config.guards.cancellation {
+            if Guard::Cancellation.holds() {
                 if load == Load::Ahead {
                     // Nobody looks for the end of its inputs any more: it may run by now.
                     let estimate = self.learnt.estimate(self.tasks[id].function);
@@ -533,7 +534,7 @@ impl Scheduler {
     /// Those that read a value that is gone wait for it. Who was sent to a worker may have it, and goes
     /// on, unless there is more to it than the value: then it is cancelled there, and returned.
     fn hold_up_readers(&mut self, id: TaskId, effects: &mut Effects) -> Vec<TaskId> {
-        let recalls = self.config.guards.recall && self.tasks[id].flags.has(Flags::EFFECTS);
+        let recalls = Guard::Recall.holds() && self.tasks[id].flags.has(Flags::EFFECTS);
         let mut recalled = Vec::new();
         for index in 0..self.tasks[id].dependents.len() {
             let dependent = self.tasks[id].dependents[index].task;

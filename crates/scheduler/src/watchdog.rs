@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use treadle_types::{TaskId, WorkerId};
 
+use crate::Guard;
 use crate::scheduler::Scheduler;
 use crate::task::{Phase, QueueId};
 use crate::worker::WorkerStatus;
@@ -78,7 +79,7 @@ impl Scheduler {
             self.take_from_paused(worker, thief, effects);
         }
         self.steal_late(&idle, effects);
-        if !idle.is_empty() && self.config.guards.search {
+        if !idle.is_empty() && Guard::Search.holds() {
             self.steal_inside(&idle, effects);
         }
         self.work.hungry.extend(idle);

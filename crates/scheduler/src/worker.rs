@@ -8,6 +8,7 @@ use core::time::Duration;
 use smallvec::SmallVec;
 use treadle_types::{ObjectId, Priority, Symbol, TaskId, WorkerId};
 
+use crate::Guard;
 use crate::WorkerProfile;
 use crate::class::ClassId;
 use crate::config::Config;
@@ -332,14 +333,14 @@ impl Worker {
     /// Whether it gets a task that creates data although its memory is full: when nothing runs
     /// there, nothing will free memory, and what runs may take for ever.
     #[inline]
-    pub(crate) fn has_relief(&self, config: &Config) -> bool {
-        config.guards.relief && self.free() > 0 && (self.runnable == 0 || self.relieved)
+    pub(crate) fn has_relief(&self) -> bool {
+        Guard::Relief.holds() && self.free() > 0 && (self.runnable == 0 || self.relieved)
     }
 
     /// Whether it gets no tasks that create data.
     #[inline]
-    pub(crate) fn is_closed(&self, config: &Config) -> bool {
-        config.guards.budget && self.is_full() && !self.has_relief(config)
+    pub(crate) fn is_closed(&self) -> bool {
+        Guard::Budget.holds() && self.is_full() && !self.has_relief()
     }
 }
 
@@ -354,11 +355,7 @@ fn logarithm(n: u32) -> u8 {
 #[derive(Debug)]
 enum Slot {
     Unused,
-    Lost {
-        name: Symbol,
-        /// Kept only where simulations switch [`Guards::incarnation`](crate::Guards) off.
-        profile: Option<Box<WorkerProfile>>,
-    },
+    Lost { name: Symbol },
     Live(Box<Worker>),
 }
 
@@ -430,14 +427,13 @@ impl Workers {
     }
 
     /// Removes a worker from all indices and from the table.
-    pub(crate) fn lose(&mut self, id: WorkerId, keep_profile: bool) -> Option<Box<Worker>> {
+    pub(crate) fn lose(&mut self, id: WorkerId) -> Option<Box<Worker>> {
         let slot = self.slots.get_mut(id.0 as usize)?;
         let Slot::Live(worker) = slot else {
             return None;
         };
-        let profile = keep_profile.then(|| Box::new(worker.profile.clone()));
         let name = worker.profile.name;
-        let lost = core::mem::replace(slot, Slot::Lost { name, profile });
+        let lost = core::mem::replace(slot, Slot::Lost { name });
         let Slot::Live(worker) = lost else {
             return None;
         };
@@ -456,14 +452,6 @@ impl Workers {
             levels.set(id, None);
         }
         Some(worker)
-    }
-
-    /// What a lost worker had to offer, where that was kept.
-    pub(crate) fn lost_profile(&self, id: WorkerId) -> Option<WorkerProfile> {
-        match self.slots.get(id.0 as usize)? {
-            Slot::Lost { profile, .. } => profile.as_deref().cloned(),
-            _ => None,
-        }
     }
 
     #[inline]
@@ -534,12 +522,12 @@ impl Workers {
     /// queued.
     pub(crate) fn levels_of(worker: &Worker, config: &Config) -> [Option<u8>; 5] {
         let level = worker.level(config);
-        let full = config.guards.budget && worker.is_full();
+        let full = Guard::Budget.holds() && worker.is_full();
         let count = |n: u32| (n > 0).then(|| logarithm(n));
         [
             level,
             level.filter(|_| !full),
-            level.filter(|_| full && worker.has_relief(config)),
+            level.filter(|_| full && worker.has_relief()),
             count(worker.extra()),
             count(worker.own.len().min(u32::MAX as usize) as u32),
         ]

@@ -21,8 +21,6 @@ pub struct Config {
     pub pause: Duration,
     /// How often the rows of one shuffle may be found damaged before its barrier fails.
     pub repairs: u32,
-    /// What keeps the shuffle correct.
-    pub guards: Guards,
 }
 
 impl Default for Config {
@@ -35,58 +33,29 @@ impl Default for Config {
             patience: Duration::from_secs(30),
             pause: Duration::from_millis(10),
             repairs: 5,
-            guards: Guards::default(),
         }
     }
 }
 
-macro_rules! guards {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Checks that keep a shuffle correct. Simulations switch them off one by one, to prove that
-        /// they notice. Without the feature `guards` they are constants.
-        #[derive(Clone, Copy, Debug)]
-        #[doc(hidden)]
-        pub struct Guards {
-            $($(#[$doc])* #[cfg(feature = "guards")] pub $name: bool,)*
-        }
-
-        impl Default for Guards {
-            fn default() -> Self {
-                Self { $(#[cfg(feature = "guards")] $name: true,)* }
-            }
-        }
-    };
+treadle_guards::guards! {
+    /// Checks that keep a shuffle correct.
+    pub enum Guard {
+        /// Only rows of the attempts that won are returned.
+        Attempt,
+        /// What was meant for another assignment of partitions is refused.
+        Generation,
+        /// What a server has is compared with the receipts.
+        Receipts,
+        /// Rows come in the order of their inputs.
+        Order,
+        /// Rows are compared with their digests when they are read.
+        Digest,
+        /// A process that comes back is another server.
+        Incarnation,
+        /// A batch that comes again changes nothing.
+        Duplicates,
+    }
 }
-
-guards! {
-    /// Only rows of the attempts that won are returned.
-    attempt,
-    /// What was meant for another assignment of partitions is refused.
-    generation,
-    /// What a server has is compared with the receipts.
-    receipts,
-    /// Rows come in the order of their inputs.
-    order,
-    /// Rows are compared with their digests when they are read.
-    digest,
-    /// A process that comes back is another server.
-    incarnation,
-    /// A batch that comes again changes nothing.
-    duplicates,
-}
-
-/// Whether a guard is on: always, without the feature.
-macro_rules! guard {
-    ($config:expr, $name:ident) => {{
-        #[cfg(feature = "guards")]
-        let is_on = $config.guards.$name;
-        #[cfg(not(feature = "guards"))]
-        let is_on = true;
-        is_on
-    }};
-}
-
-pub(crate) use guard;
 
 /// The pause before the next try, after so many in vain.
 pub(crate) fn pause(config: &Config, tries: u32) -> Duration {

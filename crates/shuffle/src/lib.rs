@@ -36,7 +36,7 @@ mod server;
 mod tally;
 mod writer;
 
-pub use config::{Config, Guards};
+pub use config::{Config, Guard};
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec};

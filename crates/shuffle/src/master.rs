@@ -22,7 +22,7 @@ use core::mem;
 
 use treadle_types::Runs;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
     Config, Generation, Group, GroupId, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster,
@@ -277,7 +277,7 @@ impl Master {
     }
 
     fn hear(&mut self, from: ServerId, message: ToMaster, effects: &mut Effects) {
-        if guard!(self.config, incarnation) && !self.servers.contains_key(&from) {
+        if Guard::Incarnation.holds() && !self.servers.contains_key(&from) {
             return;
         }
         match message {
@@ -335,7 +335,7 @@ impl Master {
         if transfer.map >= shuffle.maps {
             return;
         }
-        if guard!(self.config, generation) && !groups.iter().all(is_here) {
+        if Guard::Generation.holds() && !groups.iter().all(is_here) {
             // Rows of it were lost before this was known.
             effects.push(MasterEffect::Invalidate {
                 shuffle: transfer.shuffle,

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::block::Table;
-use crate::config::guard;
+use crate::config::Guard;
 use crate::server::group::GroupState;
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
@@ -367,7 +367,7 @@ impl Server {
 
     /// Whether a group is of this process.
     fn is_mine(&self, group: GroupId) -> bool {
-        match guard!(self.config, incarnation) {
+        match Guard::Incarnation.holds() {
             true => group.server == self.me,
             false => group.server.node == self.me.node,
         }
@@ -385,7 +385,7 @@ impl Server {
             return Ok(group);
         }
         match held.groups.keys().next_back() {
-            Some(&last) if !guard!(self.config, generation) => Ok(last),
+            Some(&last) if !Guard::Generation.holds() => Ok(last),
             _ => Err(Refusal::Stale(held.plan.generation)),
         }
     }

@@ -12,5 +12,5 @@ mod oracle;
 mod plan;
 mod world;
 
-pub use plan::{Guard, Plan};
+pub use plan::Plan;
 pub use world::{Summary, simulate, simulate_plan};

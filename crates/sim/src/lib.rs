@@ -22,5 +22,5 @@ mod universe;
 mod verify;
 mod world;
 
-pub use plan::Mutation;
+pub use process::Guard;
 pub use world::{Summary, simulate};

@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use treadle_sim::broadcast::{self, Guard};
 use treadle_sim::kernel::Trace;
-use treadle_sim::{Mutation, shuffle, simulate};
+use treadle_sim::{broadcast, shuffle};
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]
@@ -13,11 +12,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --scaling                   weak scaling to 512 workers
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
-       treadle-sim --shuffle …                 the same for the shuffle plane
-GUARD: incarnation, attempt, retraction, cancellation, budget, relief, scarcity, search, keeping,
-       effects, invalidation, recall, peer-attempt, pin, early-stop, and fetches (of clients);
-       of the broadcast plane: order, turn, once, keeping, responsibility, window, dead, version;
-       of the shuffle plane: attempt, generation, receipts, order, digest, incarnation, duplicates";
+       treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -34,56 +29,62 @@ struct Arguments {
     without: Option<String>,
 }
 
-/// What is simulated.
-enum Subject {
-    Cluster(Mutation),
-    Broadcast(Option<Guard>),
-    Shuffle(Option<shuffle::Guard>),
+/// A plane that is simulated.
+struct Plane {
+    /// The option that picks it.
+    option: &'static str,
+    guards: Vec<&'static str>,
+    /// How many steps a seed took, and what happened.
+    simulate: fn(u64, Trace) -> Result<(u64, String), String>,
+    /// Weak scaling.
+    report: Option<fn()>,
 }
 
-impl Subject {
-    fn new(arguments: &Arguments) -> Result<Self, String> {
-        let name = arguments.without.as_deref();
-        let unknown = || format!("{} is no guard", name.unwrap_or_default());
+impl Plane {
+    fn new(arguments: &Arguments) -> Self {
         if arguments.broadcast {
-            let guard = name.map(|name| {
-                let known = Guard::ALL.into_iter().find(|guard| guard.name() == name);
-                known.ok_or_else(unknown)
-            });
-            return Ok(Self::Broadcast(guard.transpose()?));
+            let guards = treadle_broadcast::Guard::ALL.iter();
+            return Self {
+                option: "--broadcast ",
+                guards: guards.map(|guard| guard.path()).collect(),
+                simulate: |seed, trace| {
+                    let summary = broadcast::simulate(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: Some(broadcast::figures::report),
+            };
         }
         if arguments.shuffle {
-            let guard = name.map(|name| {
-                let mut all = shuffle::Guard::ALL.into_iter();
-                all.find(|guard| guard.name() == name).ok_or_else(unknown)
-            });
-            return Ok(Self::Shuffle(guard.transpose()?));
+            let guards = treadle_shuffle::Guard::ALL.iter();
+            return Self {
+                option: "--shuffle ",
+                guards: guards.map(|guard| guard.path()).collect(),
+                simulate: |seed, trace| {
+                    let summary = shuffle::simulate(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: None,
+            };
         }
-        let mutation = name.map(|name| {
-            let known = Mutation::ALL.into_iter().find(|m| m.name() == name);
-            known.ok_or_else(unknown)
-        });
-        Ok(Self::Cluster(
-            mutation.transpose()?.unwrap_or(Mutation::None),
-        ))
+        let guards = treadle_scheduler::Guard::ALL.iter();
+        let guards = guards.map(|guard| guard.path());
+        let process = treadle_sim::Guard::ALL.iter().map(|guard| guard.path());
+        Self {
+            option: "",
+            guards: guards.chain(process).collect(),
+            simulate: |seed, trace| {
+                let summary = treadle_sim::simulate(seed, trace)?;
+                Ok((summary.steps, format!("{summary:?}")))
+            },
+            report: Some(treadle_sim::scaling::report),
+        }
     }
 
-    /// How many steps a simulation took, and what happened.
-    fn simulate(&self, seed: u64, trace: Trace) -> Result<(u64, String), String> {
-        match *self {
-            Self::Cluster(mutation) => {
-                let summary = simulate(seed, mutation, trace)?;
-                Ok((summary.steps, format!("{summary:?}")))
-            }
-            Self::Shuffle(guard) => {
-                let summary = shuffle::simulate(seed, guard, trace)?;
-                Ok((summary.steps, format!("{summary:?}")))
-            }
-            Self::Broadcast(guard) => {
-                let summary = broadcast::simulate(seed, guard, trace)?;
-                Ok((summary.steps, format!("{summary:?}")))
-            }
-        }
+    /// The guard of a name.
+    fn guard(&self, name: &str) -> Result<&'static str, String> {
+        let short = |path: &&&str| path.ends_with(&format!("::{name}"));
+        let found = self.guards.iter().find(short).copied();
+        found.ok_or_else(|| format!("{name} is no guard; these are: {:#?}", self.guards))
     }
 }
 
@@ -109,16 +110,22 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 
 fn main() -> ExitCode {
     let arguments = parse(std::env::args().skip(1));
-    let arguments = arguments.and_then(|arguments| Ok((Subject::new(&arguments)?, arguments)));
-    let (subject, arguments) = match arguments {
-        Ok(both) => both,
+    let arguments = arguments.and_then(|arguments| {
+        let plane = Plane::new(&arguments);
+        let without = arguments.without.as_deref();
+        let without = without.map(|name| plane.guard(name)).transpose()?;
+        Ok((plane, without, arguments))
+    });
+    let (plane, without, arguments) = match arguments {
+        Ok(all) => all,
         Err(error) => {
             eprintln!("{error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
+    let _missing = treadle_guards::without(without);
     if let Some(seed) = arguments.seed {
-        return match subject.simulate(seed, Trace::Print) {
+        return match (plane.simulate)(seed, Trace::Print) {
             Ok((_, summary)) => {
                 println!("{summary}");
                 ExitCode::SUCCESS
@@ -130,14 +137,11 @@ fn main() -> ExitCode {
         };
     }
     if arguments.scaling {
-        match subject {
-            Subject::Cluster(_) => treadle_sim::scaling::report(),
-            Subject::Broadcast(_) => broadcast::figures::report(),
-            Subject::Shuffle(_) => {
-                eprintln!("{USAGE}");
-                return ExitCode::from(2);
-            }
-        }
+        let Some(report) = plane.report else {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        };
+        report();
         return ExitCode::SUCCESS;
     }
     let time = arguments
@@ -156,20 +160,16 @@ fn main() -> ExitCode {
         && time.is_none_or(|time| begun.elapsed() < time)
         && arguments.seeds.is_none_or(|count| seeds < count)
     {
-        match subject.simulate(seed, Trace::Off) {
+        match (plane.simulate)(seed, Trace::Off) {
             Ok((count, _)) => steps += count,
             Err(error) => {
                 failures += 1;
                 println!("seed {seed}: {error}");
-                let plane = match subject {
-                    Subject::Cluster(_) => "",
-                    Subject::Broadcast(_) => "--broadcast ",
-                    Subject::Shuffle(_) => "--shuffle ",
-                };
                 let without = arguments.without.as_ref();
                 let without = without.map(|name| format!(" --without {name}"));
                 println!(
-                    "  replay: cargo run -p treadle-sim --release -- {plane}--seed {seed}{}",
+                    "  replay: cargo run -p treadle-sim --release -- {}--seed {seed}{}",
+                    plane.option,
                     without.unwrap_or_default()
                 );
             }

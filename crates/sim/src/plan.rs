@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use treadle_scheduler::{Config, Guards};
+use treadle_scheduler::Config;
 use treadle_types::{Constraint, Symbol};
 
 use crate::kernel::Random;
+use crate::process::Guard;
 use crate::universe::{Traits, Universe};
 use crate::world::Pid;
 
@@ -17,107 +18,6 @@ const LONGEST: u64 = 2_500_000;
 pub(crate) const HEALED: Duration = Duration::from_millis(6_000);
 /// The abstract resource that tasks may need.
 pub(crate) const RESOURCE: Symbol = Symbol(300);
-
-/// What is switched off, to prove that its absence is noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutation {
-    /// Nothing.
-    None,
-    /// The scheduler takes in reports of workers that were lost.
-    Incarnation,
-    /// The scheduler takes in reports about earlier attempts.
-    Attempt,
-    /// The scheduler assigns a task that it takes back before the worker has answered.
-    Retraction,
-    /// The scheduler counts a cancelled task as over before the worker has said so.
-    Cancellation,
-    /// The scheduler does not look at the bytes that a worker holds.
-    Budget,
-    /// The scheduler gives a full worker nothing that creates data, for however long.
-    Relief,
-    /// The scheduler does not take back tasks that need resources.
-    Scarcity,
-    /// The scheduler looks for tasks at one end of a queue alone.
-    Search,
-    /// The scheduler does not ask clients for values that they keep.
-    Keeping,
-    /// The scheduler takes what a task with effects did for there when its worker is lost.
-    Effects,
-    /// The scheduler takes it for there when it is told that it is gone, if the value is small.
-    Invalidation,
-    /// The scheduler lets those go on that rely on what is gone.
-    Recall,
-    /// A worker answers a request for a value with what any attempt of the task returned.
-    PeerAttempt,
-    /// A running task reads its inputs when it ends, not when it begins.
-    Pin,
-    /// A worker says that a cancelled task has stopped before it has.
-    EarlyStop,
-    /// Clients fetch nothing, which is no guard: seeds from before they did are what they were.
-    Fetches,
-}
-
-impl Mutation {
-    /// All that can be switched off.
-    pub const ALL: [Self; 16] = [
-        Self::Incarnation,
-        Self::Attempt,
-        Self::Retraction,
-        Self::Cancellation,
-        Self::Budget,
-        Self::Relief,
-        Self::Scarcity,
-        Self::Search,
-        Self::Keeping,
-        Self::Effects,
-        Self::Invalidation,
-        Self::Recall,
-        Self::PeerAttempt,
-        Self::Pin,
-        Self::EarlyStop,
-        Self::Fetches,
-    ];
-
-    /// What the command line calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "nothing",
-            Self::Incarnation => "incarnation",
-            Self::Attempt => "attempt",
-            Self::Retraction => "retraction",
-            Self::Cancellation => "cancellation",
-            Self::Budget => "budget",
-            Self::Relief => "relief",
-            Self::Scarcity => "scarcity",
-            Self::Search => "search",
-            Self::Keeping => "keeping",
-            Self::Effects => "effects",
-            Self::Invalidation => "invalidation",
-            Self::Recall => "recall",
-            Self::PeerAttempt => "peer-attempt",
-            Self::Pin => "pin",
-            Self::EarlyStop => "early-stop",
-            Self::Fetches => "fetches",
-        }
-    }
-
-    fn guards(self) -> Guards {
-        Guards {
-            incarnation: self != Self::Incarnation,
-            attempt: self != Self::Attempt,
-            retraction: self != Self::Retraction,
-            cancellation: self != Self::Cancellation,
-            budget: self != Self::Budget,
-            relief: self != Self::Relief,
-            scarcity: self != Self::Scarcity,
-            search: self != Self::Search,
-            keeping: self != Self::Keeping,
-            effects: self != Self::Effects,
-            invalidation: self != Self::Invalidation,
-            recall: self != Self::Recall,
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct MachinePlan {
@@ -221,7 +121,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn draw(random: &mut Random, mutation: Mutation) -> Self {
+    pub(crate) fn draw(random: &mut Random) -> Self {
         // Other streams, so that what is drawn from them leaves the rest of the plan alone.
         let mut other = Random::new(random.clone().next());
         let mut effects = Random::new(other.clone().next());
@@ -310,7 +210,6 @@ impl Plan {
                 relief: other.micros(50_000, 500_000),
                 patience: Duration::from_secs(2),
                 story: 64,
-                guards: mutation.guards(),
             },
             machines,
             clients,
@@ -325,8 +224,8 @@ impl Plan {
                 releases: random.pick(&[0, 10, 30]),
                 moves: random.pick(&[0, 0, 15]),
                 keeps: random.pick(&[0, 50, 100]),
-                fetches: match mutation {
-                    Mutation::Fetches => 0,
+                fetches: match Guard::Fetches.holds() {
+                    false => 0,
                     _ => fetches.pick(&[0, 20, 100]),
                 },
                 leaves: random.pick(&[0, 0, 30]),

@@ -7,9 +7,23 @@ use treadle_types::{ObjectId, Report, Returned, WorkerId};
 use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
-use crate::plan::{Mutation, Node, RESOURCE};
+use crate::plan::{Node, RESOURCE};
 use crate::universe::{Habit, Key, LONGEST_WAIT, Raises, decode, encode, evaluate, key_of, recipe};
 use crate::world::{Copied, Item, Party, Pid, World};
+
+treadle_guards::guards! {
+    /// What the process around a worker's core sees to.
+    pub enum Guard {
+        /// It answers a request for a value with what that attempt of the task returned.
+        PeerAttempt,
+        /// A running task reads its inputs when it begins, not when it ends.
+        Pin,
+        /// A cancelled task counts as stopped when it has.
+        EarlyStop,
+        /// Clients fetch, which is no guard: without it, seeds from before they did are what they were.
+        Fetches,
+    }
+}
 
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(150);
@@ -181,7 +195,7 @@ impl World {
             }
             Effect::Interrupt(object) => {
                 self.summary.interrupted += 1;
-                if self.mutation == Mutation::EarlyStop {
+                if !Guard::EarlyStop.holds() {
                     process.hushed.push(object);
                     let stopped = Message::Report(Report::Stopped(object));
                     let connection = process.connection;
@@ -257,7 +271,7 @@ impl World {
         worker: WorkerId,
         object: ObjectId,
     ) -> Result<(), String> {
-        let any_attempt = self.mutation == Mutation::PeerAttempt;
+        let any_attempt = !Guard::PeerAttempt.holds();
         let mut copied = None;
         if let Some(pid) = self.current[machine]
             && let Some(process) = self.processes.get_mut(&pid)
@@ -526,7 +540,7 @@ impl World {
         } else if raises {
             Outcome::Raised(recipe(job.key))
         } else {
-            if self.mutation == Mutation::Pin {
+            if !Guard::Pin.holds() {
                 for (source, _) in &job.inputs {
                     if !process.store.contains_key(source) {
                         return Err(format!("{object:?} ends without its input {source:?}"));

@@ -14,5 +14,5 @@ mod running;
 mod tasks;
 mod world;
 
-pub use plan::{Guard, Plan};
+pub use plan::Plan;
 pub use world::{Summary, simulate, simulate_plan};

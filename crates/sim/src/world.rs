@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::kernel::{self, Kernel, Random, Trace, World as _};
 use crate::network::{Connection, Direction, Message};
 use crate::oracle::Oracle;
-use crate::plan::{Fault, HEALED, Mutation, Node, Plan};
+use crate::plan::{Fault, HEALED, Node, Plan};
 use crate::process::Process;
 use crate::server::Server;
 use crate::universe::Key;
@@ -130,7 +130,6 @@ pub struct Summary {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) kernel: Kernel<Item, Node>,
-    pub(crate) mutation: Mutation,
     pub(crate) connections: Vec<Connection>,
     pub(crate) server: Server,
     pub(crate) oracle: Oracle,
@@ -151,24 +150,23 @@ pub(crate) struct World {
 ///
 /// # Errors
 /// The first invariant that did not hold.
-pub fn simulate(seed: u64, mutation: Mutation, mut trace: Trace) -> Result<Summary, String> {
-    let plan = Plan::draw(&mut Random::new(seed), mutation);
+pub fn simulate(seed: u64, mut trace: Trace) -> Result<Summary, String> {
+    let plan = Plan::draw(&mut Random::new(seed));
     trace.add(|| format!("{plan:#?}"));
     // Another stream than the plan's, so that a change here leaves the plans alone.
     let kernel = Kernel::new(Random::new(!seed), trace);
-    let mut world = World::new(plan, kernel, mutation);
+    let mut world = World::new(plan, kernel);
     world.simulate(World::live)?;
     Ok(world.summary)
 }
 
 impl World {
-    fn new(plan: Plan, kernel: Kernel<Item, Node>, mutation: Mutation) -> Self {
+    fn new(plan: Plan, kernel: Kernel<Item, Node>) -> Self {
         let mut world = Self {
             other: Random::new(kernel.random.clone().next()),
             server: Server::new(&plan),
             oracle: Oracle::new(&plan),
             kernel,
-            mutation,
             connections: Vec::new(),
             processes: BTreeMap::new(),
             next_pid: 0,

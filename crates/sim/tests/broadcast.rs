@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use treadle_broadcast::Guard;
 use treadle_sim::broadcast::figures::{cost_of_call, paused, push};
-use treadle_sim::broadcast::{Guard, Plan, simulate, simulate_plan};
+use treadle_sim::broadcast::{Plan, simulate, simulate_plan};
 use treadle_sim::kernel::{Trace, assert_happened, assert_noticed, run_seeds};
 
-const REPLAY: &str = "cargo run -p treadle-sim --release -- --broadcast --seed";
+const REPLAY: &str = "cargo run -p treadle-sim --release -- --broadcast --seed $N";
 
 fn run(seeds: std::ops::Range<u64>) {
-    let sum = run_seeds(seeds, REPLAY, |seed, trace| simulate(seed, None, trace));
+    let sum = run_seeds(seeds, REPLAY, simulate);
     let happened = [
         (sum.finished, 20_000),
         (sum.aborted, 300),
@@ -68,7 +69,7 @@ fn who_is_paused_holds_up_nobody_else() {
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [3, 8, 12] {
-        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, None, Trace::Off)));
+        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, Trace::Off)));
         assert_eq!(one, other);
     }
 }
@@ -87,11 +88,11 @@ fn without_a_guard_a_promise_is_broken() {
             100,
             &["which is gone", "is dead and connected"][..],
         ),
+        (Guard::Version, 200, &["goes round in circles"][..]),
     ];
+    assert_eq!(guards.len(), Guard::ALL.len(), "each of them is proved");
     for (guard, seeds, symptoms) in guards {
-        assert_noticed(&guard, 0..seeds, symptoms, |seed| {
-            simulate(seed, Some(guard), Trace::Off)
-        });
+        assert_noticed(guard.path(), seeds, symptoms, simulate);
     }
 }
 

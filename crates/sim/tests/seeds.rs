@@ -1,20 +1,16 @@
 //! A cluster survives what its seed does to it.
 
 use treadle_sim::kernel::{Trace, assert_happened, run_seeds};
-use treadle_sim::{Mutation, Summary, simulate};
+use treadle_sim::simulate;
 
 /// Simulations of an ordinary test run.
 const SEEDS: u64 = 2_000;
 
-const REPLAY: &str = "cargo run -p treadle-sim --release -- --seed";
-
-fn run(seed: u64, trace: Trace) -> Result<Summary, String> {
-    simulate(seed, Mutation::None, trace)
-}
+const REPLAY: &str = "cargo run -p treadle-sim --release -- --seed $N";
 
 #[test]
 fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
-    let sum = run_seeds(0..SEEDS, REPLAY, run);
+    let sum = run_seeds(0..SEEDS, REPLAY, simulate);
     let happened = [
         (sum.finished, 10_000),
         (sum.failed, 500),
@@ -46,16 +42,15 @@ fn seeds_that_failed_pass() {
     let seeds = [
         297_686, 442_894, 311_289, 206_189, 596_317, 684_106, 56_043, 1_014_663, 1_028_858,
     ];
-    let replay = "cargo run -p treadle-sim --release -- --without fetches --seed";
-    run_seeds(seeds, replay, |seed, trace| {
-        simulate(seed, Mutation::Fetches, trace)
-    });
+    let _missing = treadle_guards::without(Some(treadle_sim::Guard::Fetches.path()));
+    let replay = "cargo run -p treadle-sim --release -- --without Fetches --seed $N";
+    run_seeds(seeds, replay, simulate);
 }
 
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [1, 7, 42] {
-        let [one, other] = [(), ()].map(|()| format!("{:?}", run(seed, Trace::Off)));
+        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, Trace::Off)));
         assert_eq!(one, other);
     }
 }

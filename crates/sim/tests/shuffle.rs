@@ -1,12 +1,13 @@
 //! Shuffles survive what their seed does to them, and each guard is needed.
 
+use treadle_shuffle::Guard;
 use treadle_sim::kernel::{Trace, assert_happened, assert_noticed, run_seeds};
-use treadle_sim::shuffle::{Guard, Summary, simulate};
+use treadle_sim::shuffle::{Summary, simulate};
 
-const REPLAY: &str = "cargo run -p treadle-sim --release -- --shuffle --seed";
+const REPLAY: &str = "cargo run -p treadle-sim --release -- --shuffle --seed $N";
 
 fn run(seeds: std::ops::Range<u64>) -> Summary {
-    run_seeds(seeds, REPLAY, |seed, trace| simulate(seed, None, trace))
+    run_seeds(seeds, REPLAY, simulate)
 }
 
 fn assert_that_much_happened(sum: &Summary) {
@@ -44,7 +45,7 @@ fn every_row_comes_once_in_order_or_an_error_names_what_is_missing_again() {
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [3, 8, 12] {
-        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, None, Trace::Off)));
+        let [one, other] = [(), ()].map(|()| format!("{:?}", simulate(seed, Trace::Off)));
         assert_eq!(one, other);
     }
 }
@@ -63,8 +64,6 @@ const SYMPTOMS: [&str; 6] = [
 #[test]
 fn without_a_guard_a_promise_is_broken() {
     for guard in Guard::ALL {
-        assert_noticed(&guard, 0..300, &SYMPTOMS, |seed| {
-            simulate(seed, Some(guard), Trace::Off)
-        });
+        assert_noticed(guard.path(), 300, &SYMPTOMS, simulate);
     }
 }

@@ -6,14 +6,14 @@
 mod support;
 
 use support::plan::{Habits, Network, Plan, Planned, Promise, TIMEOUT};
-use support::random::Random;
-use support::world::{Mutation, Summary, run};
+use support::world::{Guard, Summary, run};
+use treadle_sim::kernel::{Random, Trace, assert_happened, assert_noticed, run_seeds};
 use treadle_transfer::Config;
 
 /// Simulations of an ordinary test run.
 const SEEDS: u64 = 2_000;
-/// After this many that fail it stops.
-const SHOWN: usize = 20;
+const REPLAY: &str =
+    "SEED=$N cargo test -p treadle-transfer --test simulation seeds -- --nocapture";
 
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -24,83 +24,73 @@ fn variable(name: &str) -> Option<u64> {
     )
 }
 
-fn simulate(seed: u64, mutation: Mutation, trace: bool) -> Result<Summary, String> {
-    run(Plan::draw(&mut Random::new(seed)), seed, mutation, trace)
+treadle_sim::counters! {
+    /// What a number of simulations amounted to.
+    pub struct Sum {
+        /// Things that happened.
+        pub steps: u64,
+        /// Objects.
+        pub received: u64,
+        /// Objects that failed, for a reason that there was.
+        pub failed: u64,
+        /// Stripes.
+        pub replaced: u64,
+        /// Extents that arrived damaged.
+        pub corrupt: u64,
+        /// Pairs that ended.
+        pub ended: u64,
+    }
+}
+
+fn simulate(seed: u64, trace: Trace) -> Result<Sum, String> {
+    let summary = run(Plan::draw(&mut Random::new(seed)), seed, trace)?;
+    Ok(Sum {
+        steps: summary.steps,
+        received: summary.received.iter().sum::<usize>() as u64,
+        failed: summary.failed.iter().sum::<usize>() as u64,
+        replaced: summary.replaced.iter().sum(),
+        corrupt: summary.corrupt.iter().sum(),
+        ended: u64::from(summary.ends[0].is_some()),
+    })
 }
 
 #[test]
 fn seeds() {
     if let Some(seed) = variable("SEED") {
-        println!("{:?}", simulate(seed, Mutation::None, true));
+        println!("{:?}", simulate(seed, Trace::Print));
         return;
     }
     let count = variable("SEEDS").unwrap_or(SEEDS);
-    let (mut received, mut failed, mut replaced, mut corrupt, mut ended) = (0, 0, 0, 0, 0);
-    let (mut steps, mut most) = (0, 0);
-    let mut wrong = Vec::new();
-    for seed in 0..count {
-        let summary = match simulate(seed, Mutation::None, false) {
-            Ok(summary) => summary,
-            Err(error) => {
-                wrong.push((seed, error));
-                if wrong.len() == SHOWN {
-                    break;
-                }
-                continue;
-            }
-        };
-        steps += summary.steps;
-        received += summary.received.iter().sum::<usize>();
-        failed += summary.failed.iter().sum::<usize>();
-        replaced += summary.replaced.iter().sum::<u64>();
-        corrupt += summary.corrupt.iter().sum::<u64>();
-        ended += u64::from(summary.ends[0].is_some());
-        most = most.max(summary.most[0]).max(summary.most[1]);
+    let sum = run_seeds(0..count, REPLAY, simulate);
+    let happened = [
+        (sum.received, 1_000),
+        (sum.failed, 100),
+        (sum.replaced, 100),
+        (sum.corrupt, 20),
+        (sum.ended, 20),
+    ];
+    if count >= SEEDS {
+        assert_happened(&sum, &happened);
     }
-    println!(
-        "{steps} steps; objects: {received} received, {failed} failed; stripes: {replaced} \
-         replaced, at most {most}; {corrupt} damaged extents; {ended} pairs ended"
-    );
-    for (seed, error) in &wrong {
-        println!("seed {seed}: {error}");
-    }
-    if let Some((seed, _)) = wrong.first() {
-        panic!(
-            "{} of at most {count} seeds fail; replay one: SEED={seed} cargo test -p treadle-transfer \
-             --test simulation seeds -- --nocapture",
-            wrong.len()
-        );
-    }
-    // Simulations in which nothing happens prove nothing.
-    let happened = received > 1_000 && failed > 100 && replaced > 100 && corrupt > 20 && ended > 20;
-    assert!(happened || count < SEEDS, "too little happened");
-}
-
-/// The first of `seeds` simulations in which a mutation is noticed.
-fn first_noticed(mutation: Mutation, seeds: u64) -> (u64, String) {
-    (0..seeds)
-        .find_map(|seed| Some((seed, simulate(seed, mutation, false).err()?)))
-        .unwrap_or_else(|| panic!("{mutation:?} is not noticed within {seeds} seeds"))
 }
 
 #[test]
 fn a_peer_with_a_guard_missing_is_noticed() {
     let hangs = "hangs";
-    let mutations = [
-        (Mutation::ReportAll, 50, hangs),
-        (Mutation::ReportLess, 50, "arrived twice"),
-        (Mutation::RequeueEarly, 50, "arrived twice"),
-        (Mutation::Duplicate, 5, "arrived twice"),
-        (Mutation::Reorder, 5, "was offered after"),
-        (Mutation::FreeCredit, 50, "exceed the credit"),
-        (Mutation::NoAnswer, 5, hangs),
-        (Mutation::BlindChecksum, 50, "complete, yet extent"),
-        (Mutation::PlacedEarly, 5, "a complete object"),
+    let guards = [
+        (Guard::ReportAll, 50, hangs),
+        (Guard::ReportLess, 50, "arrived twice"),
+        (Guard::RequeueEarly, 50, "arrived twice"),
+        (Guard::Duplicate, 5, "arrived twice"),
+        (Guard::Reorder, 5, "was offered after"),
+        (Guard::FreeCredit, 50, "exceed the credit"),
+        (Guard::NoAnswer, 5, hangs),
+        (Guard::BlindChecksum, 50, "complete, yet extent"),
+        (Guard::PlacedEarly, 5, "a complete object"),
     ];
-    for (mutation, seeds, symptom) in mutations {
-        let (seed, error) = first_noticed(mutation, seeds);
-        println!("{mutation:?}: seed {seed}, {error}");
-        assert!(error.contains(symptom), "{mutation:?} shows as {error}");
+    assert_eq!(guards.len(), Guard::ALL.len(), "each of them is proved");
+    for (guard, seeds, symptom) in guards {
+        assert_noticed(guard.path(), seeds, &[symptom], simulate);
     }
 }
 
@@ -134,7 +124,7 @@ fn transfer(senders: &[usize], rate: u64, bottleneck: u64) -> Summary {
             plan.objects[side].extend((0..6).map(|_| Planned::of(vec![OBJECT])));
         }
     }
-    run(plan, 1, Mutation::None, false).unwrap_or_else(|error| panic!("{error}"))
+    run(plan, 1, Trace::Off).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

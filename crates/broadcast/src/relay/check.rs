@@ -1,5 +1,6 @@
 //! What is always true of a node.
 
+use crate::Guard;
 use crate::relay::Relay;
 use crate::relay::cast::{Cast, Flow, Own};
 use crate::relay::timers::Timer;
@@ -19,7 +20,7 @@ impl Relay {
                     session: id,
                     number,
                 };
-                let is_settled = self.config.guards.once && session.settled.contains(number);
+                let is_settled = Guard::Once.holds() && session.settled.contains(number);
                 assert!(!is_settled, "{id:?} is kept, and settled");
                 self.check_cast(id, cast);
             }
@@ -68,7 +69,7 @@ impl Relay {
         for (engines, _) in &cast.log {
             all = all.union(engines);
         }
-        let keeps = self.config.guards.keeping && self.config.guards.once;
+        let keeps = Guard::Keeping.holds() && Guard::Once.holds();
         assert!(!keeps || all.len() == told, "{id:?} has a result twice");
         assert!(
             all.is_disjoint(&cast.waiting),
@@ -107,9 +108,8 @@ impl Relay {
             if let Flow::Chunks { sent, acked } = child.flow {
                 assert!(acked <= sent, "{who:?} has what was not sent");
                 let is_bounded = sent - acked <= self.config.window;
-                let guards = &self.config.guards;
                 assert!(
-                    !guards.window || is_bounded,
+                    !Guard::Window.holds() || is_bounded,
                     "too much is on the way to {who:?}"
                 );
             }
@@ -122,7 +122,7 @@ impl Relay {
 
     /// Each member that has no result is somebody's: this node's, one child's, or it waits.
     fn check_responsibility(&self, id: CastId, cast: &Cast) {
-        if !self.config.guards.responsibility {
+        if !Guard::Responsibility.holds() {
             return;
         }
         let mut someones = cast.parked.intersection(&cast.waiting);

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::Guard;
 use crate::relay::Relay;
 use crate::relay::cast::{Cast, Memory, Own};
 use crate::{CastId, Effect, Effects, Member, Message, Neighbour, Outcome, Runs};
@@ -22,7 +23,7 @@ impl Relay {
         if self.engine.is_none() {
             return;
         }
-        let (me, order) = (self.id(), self.config.guards.order);
+        let (me, order) = (self.id(), Guard::Order.holds());
         let mut next = Some(id);
         while let Some(id) = next.take() {
             let Some(session) = self.sessions.get_mut(&id.session) else {

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use treadle_types::{Cause, ClientId, WorkerId};
 
+use crate::Guard;
 use crate::relay::Relay;
 use crate::relay::cast::HOPELESS;
 use crate::relay::timers::Timer;
@@ -12,7 +13,7 @@ impl Relay {
     pub(super) fn connected(&mut self, who: Neighbour, out: &mut Effects) {
         if let Neighbour::Worker(worker) = who {
             self.avoided.remove(&u64::from(worker.0));
-            if self.config.guards.dead && self.gone.contains(u64::from(worker.0)) {
+            if Guard::Dead.holds() && self.gone.contains(u64::from(worker.0)) {
                 return;
             }
         }

@@ -1,5 +1,6 @@
 //! Offers that come.
 
+use crate::Guard;
 use crate::relay::cast::{Cast, Own, Parent, Placement};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
@@ -49,7 +50,7 @@ impl Relay {
         (session.heard, session.asks) = (self.now, 0);
         self.settle(id.session, &offer.settled.0, out);
         let session = self.sessions.get_mut(&id.session).expect("it is there");
-        if self.config.guards.once && session.settled.contains(id.number) {
+        if Guard::Once.holds() && session.settled.contains(id.number) {
             let settled = Settled(session.settled.clone());
             let session = id.session;
             out.send(from, Message::Settled { session, settled });
@@ -95,7 +96,7 @@ impl Relay {
         let previous = &offer.previous;
         cast.previous.set_some(&offer.members, previous, &added);
         let mut taken = Runs::new();
-        if self.config.guards.version {
+        if Guard::Version.holds() {
             let wanted = members.intersection(&cast.waiting);
             for child in &mut cast.children {
                 taken = taken.union(&child.take(&wanted, Some(offer.version)));
@@ -107,7 +108,7 @@ impl Relay {
             }
         }
 
-        let again = !self.config.guards.once && cast.own == Some(Own::Done);
+        let again = !Guard::Once.holds() && cast.own == Some(Own::Done);
         if added.contains(me) || again && members.contains(me) {
             cast.own = Some(Own::Waiting);
             if !cast.beside {

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use treadle_types::WorkerId;
 
+use crate::Guard;
 use crate::relay::cast::{Flow, Memory, Parent};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
@@ -270,7 +271,7 @@ impl Relay {
 
     /// Sends children what is here and they are ready for, in turns.
     pub(super) fn pump(&mut self, id: CastId, out: &mut Effects) {
-        let window = match self.config.guards.window {
+        let window = match Guard::Window.holds() {
             true => self.config.window,
             false => u64::MAX,
         };

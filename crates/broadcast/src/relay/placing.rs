@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use treadle_types::WorkerId;
 
+use crate::Guard;
 use crate::plan::children;
 use crate::relay::cast::{Child, Flow, Given, HOPELESS, Memory, Placement};
 use crate::relay::timers::Timer;
@@ -306,7 +307,7 @@ impl Relay {
         }
         cast.repairs += 1;
         let version = cast.next_version(by);
-        if self.config.guards.responsibility {
+        if Guard::Responsibility.holds() {
             self.place(id, &members, version, false, out);
         }
     }

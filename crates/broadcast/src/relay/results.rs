@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use treadle_types::ClientId;
 
+use crate::Guard;
 use crate::relay::cast::Session;
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
@@ -141,7 +142,7 @@ impl Relay {
                 merge(number, new, &parent.asked, results);
                 parent.told = cast.log.len();
             }
-            if !self.config.guards.keeping && !is_dirty && !cast.parents.is_empty() {
+            if !Guard::Keeping.holds() && !is_dirty && !cast.parents.is_empty() {
                 cast.log.clear();
                 cast.parents.iter_mut().for_each(|parent| parent.told = 0);
             }

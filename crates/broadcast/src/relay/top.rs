@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use treadle_types::{Cause, ClientId, WorkerId};
 
+use crate::Guard;
 use crate::relay::cast::{Cast, Session, Trouble};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
@@ -175,7 +176,7 @@ impl Relay {
     /// Members have aborted a cast. To be settled means that its turn has come, and what came before
     /// is over: so it is not, where that is not yet so.
     pub(super) fn skip(&mut self, id: CastId, members: &Runs) {
-        if !self.config.guards.turn {
+        if !Guard::Turn.holds() {
             return;
         }
         let (Some(session), Some(top)) = (self.sessions.get_mut(&id.session), &mut self.top) else {

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use treadle_types::Runs;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::master::{Master, Phase, Shuffle};
 use crate::{Broken, ShuffleId};
 
@@ -86,7 +86,7 @@ impl Master {
             .followers
             .iter()
             .all(|f| self.servers.contains_key(f));
-        if guard!(self.config, incarnation) && !live {
+        if Guard::Incarnation.holds() && !live {
             return broken("who was told is gone");
         }
         if let Phase::Sealing(sealing) = &shuffle.phase {

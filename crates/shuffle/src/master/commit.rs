@@ -5,7 +5,7 @@ use core::mem;
 
 use treadle_types::Runs;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::master::{Effects, Master, Phase};
 use crate::{
     Commit, CommitError, Generation, GroupId, MasterEffect, Seal, ServerId, ShuffleId, Tally,
@@ -62,7 +62,7 @@ impl Master {
         };
         let gone = |group: &&GroupId| !shuffle.groups.contains_key(group);
         let gone: BTreeSet<GroupId> = commit.groups.keys().filter(gone).copied().collect();
-        if guard!(self.config, generation) && (shuffle.plan.is_none() || !gone.is_empty()) {
+        if Guard::Generation.holds() && (shuffle.plan.is_none() || !gone.is_empty()) {
             let gone = gone.iter().flat_map(|group| &commit.groups[group].winners);
             let maps: Runs = gone.map(|&(map, _)| u64::from(map)).collect();
             effects.push(MasterEffect::Invalidate {

@@ -5,7 +5,7 @@ use core::mem;
 
 use treadle_types::Runs;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::master::{Effects, Master, Phase, Shuffle};
 use crate::{CommitError, GroupId, MasterEffect, ServerId, ShuffleError, ShuffleId};
 
@@ -22,7 +22,7 @@ impl Master {
         let mut others = self.servers.keys().copied();
         let other = others.find(|other| other.node == server.node);
         match other {
-            Some(other) if guard!(self.config, incarnation) => self.lost(other, effects),
+            Some(other) if Guard::Incarnation.holds() => self.lost(other, effects),
             Some(_) => return Ok(()),
             None => {}
         }

@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::server::group::GroupState;
 use crate::server::{Held, Server};
 use crate::{Broken, GroupId, Place, ShuffleId, Tally};
@@ -23,7 +23,7 @@ impl Server {
                     what,
                 };
                 self.check_group(shuffle, group, state)?;
-                state.check(guard!(self.config, receipts)).map_err(broken)?;
+                state.check(Guard::Receipts.holds()).map_err(broken)?;
                 resident += state.resident().map(|(_, length)| length).sum::<u64>();
             }
         }

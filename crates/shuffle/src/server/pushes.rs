@@ -4,7 +4,7 @@ use alloc::collections::btree_map::Entry;
 use core::time::Duration;
 
 use crate::block::Table;
-use crate::config::guard;
+use crate::config::Guard;
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
     Answer, Ask, FromServer, GroupId, Push, Refusal, ShuffleError, ShuffleId, ToMaster, Transfer,
@@ -85,10 +85,10 @@ impl Server {
             Err(reason) => return Decision::Refuse(reason),
         };
         let state = &self.shuffles[&push.shuffle].groups[&group];
-        if guard!(self.config, duplicates) && state.batch(push.batch).is_some() {
+        if Guard::Duplicates.holds() && state.batch(push.batch).is_some() {
             return Decision::Have;
         }
-        if state.sealed.is_some() && guard!(self.config, attempt) {
+        if state.sealed.is_some() && Guard::Attempt.holds() {
             return Decision::Refuse(Refusal::Sealed);
         }
         if !self.memory.has_room(push.length) {
@@ -194,7 +194,7 @@ impl Server {
         let Some(state) = state.groups.get_mut(&group) else {
             return;
         };
-        if guard!(self.config, generation) && !state.covers(&table) {
+        if Guard::Generation.holds() && !state.covers(&table) {
             return self.refuse(from, push, Refusal::Malformed, effects);
         }
         let announced = *push;

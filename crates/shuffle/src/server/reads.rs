@@ -4,7 +4,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::server::{ConnectionId, Effects, Place, Server, ServerEffect};
 use crate::{BatchId, Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
 
@@ -44,7 +44,7 @@ impl Server {
         let state = &held.groups[&group];
         let is_there = state.partitions.contains(u64::from(fetch.partition));
         let is_now = held.plan.generation == fetch.generation;
-        if guard!(self.config, generation) && !(is_there && is_now) {
+        if Guard::Generation.holds() && !(is_there && is_now) {
             return Err(Refusal::Stale(held.plan.generation));
         }
         if state.sealed.is_none() {
@@ -121,14 +121,14 @@ impl Server {
         // Everything that is here, whether it won or not, is everything that came.
         let all: Tally = pieces.iter().map(|(piece, _)| piece.tally()).sum();
         let count = state.counts.get(&partition).copied().unwrap_or_default();
-        if guard!(self.config, receipts) && all.narrow() != count.narrow() {
+        if Guard::Receipts.holds() && all.narrow() != count.narrow() {
             return self.damage(load, effects);
         }
-        if guard!(self.config, attempt) {
+        if Guard::Attempt.holds() {
             let won = |id: BatchId| state.winner(id.map) == Some(id.attempt);
             pieces.retain(|(piece, _)| won(piece.batch));
         }
-        if guard!(self.config, order) {
+        if Guard::Order.holds() {
             pieces.sort_unstable_by_key(|(piece, _)| piece.batch);
         } else {
             pieces.sort_unstable_by_key(|(piece, _)| {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::config::guard;
+use crate::config::Guard;
 use crate::server::group::GroupState;
 use crate::server::{Effects, Server, ServerEffect};
 use crate::{AttemptId, Expected, Seal, Tally, ToMaster, Verdict};
@@ -23,7 +23,7 @@ impl Server {
         let Some(state) = held.groups.get_mut(&group) else {
             return;
         };
-        let verdict = state.compare(&seal.expected, guard!(self.config, receipts));
+        let verdict = state.compare(&seal.expected, Guard::Receipts.holds());
         effects.push(ServerEffect::Report(ToMaster::Sealed {
             shuffle: seal.shuffle,
             group: seal.group,
@@ -34,7 +34,7 @@ impl Server {
             return;
         }
         state.sealed = Some(seal.expected);
-        if !guard!(self.config, attempt) {
+        if !Guard::Attempt.holds() {
             return;
         }
         let losers: Vec<(u32, AttemptId)> = state.attempts.keys().copied().collect();

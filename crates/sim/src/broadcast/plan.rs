@@ -2,72 +2,9 @@
 
 use std::time::Duration;
 
-use treadle_broadcast::{Config, Guards, Network};
+use treadle_broadcast::{Config, Network};
 
 use crate::kernel::{Random, mix};
-
-/// A guard of the core that is switched off, to prove that its absence is noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guard {
-    /// An engine runs a cast when it has finished the one before.
-    Order,
-    /// What was aborted is not settled before what it stands behind.
-    Turn,
-    /// An engine never runs a number again.
-    Once,
-    /// Results are kept until they are settled.
-    Keeping,
-    /// Who gave members to a child is responsible for them again when the child is lost.
-    Responsibility,
-    /// No more than a window is on the way to a child.
-    Window,
-    /// What comes from the dead is refused.
-    Dead,
-    /// An offer of a later version takes members out of an earlier tree.
-    Version,
-}
-
-impl Guard {
-    /// Every guard.
-    pub const ALL: [Self; 8] = [
-        Self::Order,
-        Self::Turn,
-        Self::Once,
-        Self::Keeping,
-        Self::Responsibility,
-        Self::Window,
-        Self::Dead,
-        Self::Version,
-    ];
-
-    /// What the command line calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Order => "order",
-            Self::Turn => "turn",
-            Self::Once => "once",
-            Self::Keeping => "keeping",
-            Self::Responsibility => "responsibility",
-            Self::Window => "window",
-            Self::Dead => "dead",
-            Self::Version => "version",
-        }
-    }
-
-    fn guards(without: Option<Self>) -> Guards {
-        let has = |guard| without != Some(guard);
-        Guards {
-            order: has(Self::Order),
-            turn: has(Self::Turn),
-            once: has(Self::Once),
-            keeping: has(Self::Keeping),
-            responsibility: has(Self::Responsibility),
-            window: has(Self::Window),
-            dead: has(Self::Dead),
-            version: has(Self::Version),
-        }
-    }
-}
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +82,7 @@ pub struct Plan {
 
 impl Plan {
     /// What the seed decides.
-    pub fn new(seed: u64, without: Option<Guard>) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6272_6f61_6463_6173);
         let random = &mut random;
         let hosts = random.between(1, 12);
@@ -185,12 +122,11 @@ impl Plan {
             },
             local: Network::within_host(),
             processors: seed % 3,
-            guards: Guard::guards(without),
         };
         let span = random.pick(&[5_000, 50_000, 500_000]);
         let largest = chunk * random.pick(&[1, 4, 40]);
         let actions = actions(random, clients.len(), span, largest);
-        let faults = match faultless {
+        let mut faults = match faultless {
             true => Vec::new(),
             false => faults(random, count, clients.len(), span),
         };
@@ -200,6 +136,20 @@ impl Plan {
         let has_joins = !joins.is_empty();
         let slow_memory = random.pick(&[0, 30]);
         let latency = random.pick(&[50, 500, 5_000]);
+        let latency = (latency, latency * random.pick(&[1, 4]));
+        let bandwidth = random.pick(&[5e6, 1e8, 1e9]);
+        let overhead = Duration::from_micros(random.pick(&[0, 10]));
+        let mut late = (
+            random.pick(&[0, 0, 5]),
+            Duration::from_micros(random.pick(&[1_000, 50_000])),
+        );
+        // Another stream, so that what is drawn from it leaves the rest of the plan alone.
+        let races = &mut Random::new(mix(seed ^ 0x0072_6163_6573));
+        if !faultless && races.chance(25) {
+            late = (races.pick(&[10, 30]), Duration::from_millis(50));
+            faults.extend(overtaken(races, &actions, count, latency.1));
+            faults.sort_by_key(|(at, _)| *at);
+        }
         Self {
             seed,
             config,
@@ -208,14 +158,11 @@ impl Plan {
             actions,
             faults,
             joins,
-            latency: (latency, latency * random.pick(&[1, 4])),
+            latency,
             local: (10, 60),
-            bandwidth: random.pick(&[5e6, 1e8, 1e9]),
-            overhead: Duration::from_micros(random.pick(&[0, 10])),
-            late: (
-                random.pick(&[0, 0, 5]),
-                Duration::from_micros(random.pick(&[1_000, 50_000])),
-            ),
+            bandwidth,
+            overhead,
+            late,
             beside: mix(seed) % 3 * 15,
             refusals: match faultless {
                 true => 0,
@@ -390,5 +337,25 @@ fn faults(
         })
         .collect();
     faults.sort_by_key(|(at, _)| *at);
+    faults
+}
+
+/// Connections of a client break while the offers of a cast are on their way: its members come under
+/// others, and messages of the new tree overtake those of the old one.
+fn overtaken(
+    random: &mut Random,
+    actions: &[(Duration, usize, Action)],
+    engines: usize,
+    latency: u64,
+) -> Vec<(Duration, Fault)> {
+    let mut faults = Vec::new();
+    for &(at, client, _) in actions {
+        for _ in 0..random.pick(&[0, 1, 3]) {
+            let engine = Node::Engine(random.index(engines));
+            let length = random.micros(100, 20_000);
+            let cut = Fault::Cut(Node::Client(client), engine, length);
+            faults.push((at + random.micros(0, 6 * latency), cut));
+        }
+    }
     faults
 }

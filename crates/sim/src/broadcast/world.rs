@@ -10,7 +10,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 use crate::broadcast::host::Stored;
 use crate::broadcast::network::{Body, Connection};
 use crate::broadcast::oracle::Oracle;
-use crate::broadcast::plan::{Action, Fault, Guard, Node, Plan};
+use crate::broadcast::plan::{Action, Fault, Node, Plan};
 use crate::kernel::{self, Kernel, Line, Random, Trace, World as _, mix};
 
 /// A process, by position.
@@ -115,8 +115,8 @@ pub(crate) struct World {
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn simulate(seed: u64, without: Option<Guard>, trace: Trace) -> Result<Summary, String> {
-    simulate_plan(Plan::new(seed, without), trace)
+pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::new(seed), trace)
 }
 
 /// Simulates a plan.

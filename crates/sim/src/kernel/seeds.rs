@@ -1,7 +1,7 @@
 //! Seeds, one after the other: what fails says how to replay it.
 
 use std::fmt::Debug;
-use std::ops::{AddAssign, Range};
+use std::ops::AddAssign;
 
 use super::Trace;
 
@@ -13,7 +13,7 @@ const EVENTS: usize = 20;
 /// Simulates seeds, and adds up what happened in them.
 ///
 /// # Panics
-/// If some fail, with how to replay them, which is `replay` followed by the seed.
+/// If some fail, with how to replay them, which is `replay` with the seed in place of `$N`.
 pub fn run_seeds<S: Default + AddAssign + Debug>(
     seeds: impl IntoIterator<Item = u64>,
     replay: &str,
@@ -38,7 +38,10 @@ pub fn run_seeds<S: Default + AddAssign + Debug>(
     println!("{sum:?}");
     let failures = failures.iter();
     let failures: Vec<_> = failures
-        .map(|(seed, error)| format!("seed {seed}: {error}\n  replay: {replay} {seed}"))
+        .map(|(seed, error)| {
+            let replay = replay.replace("$N", &seed.to_string());
+            format!("seed {seed}: {error}\n  replay: {replay}")
+        })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     sum
@@ -54,25 +57,25 @@ pub fn assert_happened(sum: &impl Debug, counts: &[(u64, u64)]) {
     }
 }
 
-/// Something is missing that keeps the plane correct: one of the seeds must notice, and for one of
+/// Each guard is proved by its absence: without it, one of so many seeds must notice, and for one of
 /// the right reasons.
 ///
 /// # Panics
 /// If none does, or for another reason.
 pub fn assert_noticed<S>(
-    missing: &impl Debug,
-    seeds: Range<u64>,
+    guard: &'static str,
+    seeds: u64,
     symptoms: &[&str],
-    simulate: impl Fn(u64) -> Result<S, String>,
+    simulate: impl Fn(u64, Trace) -> Result<S, String>,
 ) {
-    let count = seeds.end - seeds.start;
-    let mut results = seeds.map(|seed| (seed, simulate(seed)));
+    let _missing = treadle_guards::without(Some(guard));
+    let mut results = (0..seeds).map(|seed| (seed, simulate(seed, Trace::Off)));
     let noticed = results.find_map(|(seed, result)| Some((seed, result.err()?)));
     let (seed, error) =
-        noticed.unwrap_or_else(|| panic!("{missing:?} is not noticed within {count} seeds"));
-    println!("{missing:?}: seed {seed}, {error}");
+        noticed.unwrap_or_else(|| panic!("{guard} is not noticed within {seeds} seeds"));
+    println!("{guard}: seed {seed}, {error}");
     let is_right = symptoms.iter().any(|symptom| error.contains(symptom));
-    assert!(is_right, "{missing:?} shows as {error}");
+    assert!(is_right, "{guard} shows as {error}");
 }
 
 /// A struct of counters that can be added up.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ConnectionId, FromServer, Push, ReaderEvent, ServerEvent, ServerId, ToServer, WriterEvent,
+    ConnectionId, FromServer, Guard, Push, ReaderEvent, ServerEvent, ServerId, ToServer,
+    WriterEvent,
 };
 
 use crate::kernel::Link;
@@ -42,7 +43,7 @@ impl World {
     pub(super) fn down(&mut self, to: ServerId, down: Down) {
         let pid = match self.by_id.get(&to).copied() {
             Some(pid) if self.procs[pid].is_alive => pid,
-            _ if self.plan.config.guards.incarnation => return,
+            _ if Guard::Incarnation.holds() => return,
             _ => match self.places.get(&to.node) {
                 Some(&pid) => pid,
                 None => return,

@@ -7,64 +7,6 @@ use treadle_types::Runs;
 
 use crate::kernel::Random;
 
-/// What can be switched off.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Guard {
-    /// Only rows of the attempts that won are returned.
-    Attempt,
-    /// What was meant for another assignment is refused.
-    Generation,
-    /// What servers have is compared with the receipts.
-    Receipts,
-    /// Rows come in the order of their inputs.
-    Order,
-    /// Rows are compared with their digests.
-    Digest,
-    /// A process that comes back is another server.
-    Incarnation,
-    /// A batch that comes again changes nothing.
-    Duplicates,
-}
-
-impl Guard {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Attempt,
-        Self::Generation,
-        Self::Receipts,
-        Self::Order,
-        Self::Digest,
-        Self::Incarnation,
-        Self::Duplicates,
-    ];
-
-    /// As the command line says it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attempt => "attempt",
-            Self::Generation => "generation",
-            Self::Receipts => "receipts",
-            Self::Order => "order",
-            Self::Digest => "digest",
-            Self::Incarnation => "incarnation",
-            Self::Duplicates => "duplicates",
-        }
-    }
-
-    fn remove(self, config: &mut Config) {
-        let guards = &mut config.guards;
-        *match self {
-            Self::Attempt => &mut guards.attempt,
-            Self::Generation => &mut guards.generation,
-            Self::Receipts => &mut guards.receipts,
-            Self::Order => &mut guards.order,
-            Self::Digest => &mut guards.digest,
-            Self::Incarnation => &mut guards.incarnation,
-            Self::Duplicates => &mut guards.duplicates,
-        } = false;
-    }
-}
-
 /// A shuffle, or two whose outputs are read together.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
@@ -134,10 +76,10 @@ pub struct Plan {
 
 impl Plan {
     /// What a seed decides.
-    pub fn new(seed: u64, without: Option<Guard>) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5f1e);
         let places = random.between(1, 6) as u32;
-        let mut config = Config {
+        let config = Config {
             window: random.between(200, 4_000),
             server_window: random.between(100, 2_000),
             run: random.between(100, 2_000),
@@ -146,9 +88,6 @@ impl Plan {
             pause: Duration::from_millis(1),
             ..Config::default()
         };
-        if let Some(guard) = without {
-            guard.remove(&mut config);
-        }
         let is_damaged = random.chance(25);
         let mut plan = Self {
             seed,

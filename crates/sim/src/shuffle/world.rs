@@ -13,7 +13,7 @@ use crate::kernel::{self, Kernel, Random, Trace, World as _};
 use crate::shuffle::data::Batch;
 use crate::shuffle::engine::{Down, Head, Up};
 use crate::shuffle::network::Connection;
-use crate::shuffle::plan::{Fault, Guard, Plan};
+use crate::shuffle::plan::{Fault, Plan};
 use crate::shuffle::process::Process;
 use crate::shuffle::tasks::{Job, Rows, Task};
 
@@ -112,8 +112,8 @@ pub(super) struct World {
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn simulate(seed: u64, without: Option<Guard>, trace: Trace) -> Result<Summary, String> {
-    simulate_plan(Plan::new(seed, without), trace)
+pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::new(seed), trace)
 }
 
 /// Simulates a plan.

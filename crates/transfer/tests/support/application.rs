@@ -24,7 +24,7 @@ impl World {
     /// Asks for the next object.
     pub(crate) fn receive(&mut self, side: usize) -> Result<(), String> {
         let habits = &self.plan.habits[side];
-        let pause = self.random.micros(0, habits.receive);
+        let pause = self.kernel.random.micros(0, habits.receive);
         let Some(&object) = self.sides[side].order.front() else {
             self.sides[side].waits = true;
             return Ok(());
@@ -53,7 +53,7 @@ impl World {
                 }
                 self.sides[side].received.push(object);
                 self.summary.received[side] += 1;
-                self.summary.finished = self.now;
+                self.summary.finished = self.kernel.now();
                 self.sides[side].order.pop_front();
                 self.event(side, Event::Take(object))?;
             }
@@ -69,7 +69,10 @@ impl World {
 
     pub(crate) fn allocate(&mut self, side: usize, object: ObjectId) -> Result<(), String> {
         self.sides[side].inbound(object)?.stage = Stage::Allocating;
-        let delay = self.random.micros(0, self.plan.habits[side].allocate);
+        let delay = self
+            .kernel
+            .random
+            .micros(0, self.plan.habits[side].allocate);
         self.schedule(side, delay, Item::Allocated(object));
         Ok(())
     }
@@ -77,8 +80,8 @@ impl World {
     /// There is memory for an object, or a mapping, or neither.
     pub(crate) fn allocated(&mut self, side: usize, object: ObjectId) -> Result<(), String> {
         let habits = &self.plan.habits[side];
-        let refuses = self.random.chance(habits.refuses);
-        let maps = self.random.chance(habits.maps);
+        let refuses = self.kernel.random.chance(habits.refuses);
+        let maps = self.kernel.random.chance(habits.maps);
         let inbound = self.sides[side].inbound(object)?;
         if inbound.stage != Stage::Allocating {
             // It was cancelled meanwhile. The driver need not know.
@@ -108,7 +111,7 @@ impl World {
                 && *owner != side
                 && extent.object == object
                 && stripe.reader == Reader::Reading
-                && self.now < stripe.last_arrival
+                && self.kernel.now() < stripe.link.last()
                 && !stripe.stalled
             {
                 return Err(format!(

@@ -5,13 +5,13 @@ use std::time::Duration;
 use treadle_transfer::{Event, Message};
 
 use super::side::Inbound;
-use super::world::{Item, Mutation, Packet, World};
+use super::world::{Guard, Item, Packet, World};
 
 impl World {
     pub(crate) fn tell(&mut self, from: usize, message: Message) {
-        match (self.mutation, &message) {
-            (Mutation::NoAnswer, Message::Accept { .. } | Message::Refuse { .. }) => return,
-            (Mutation::Reorder, Message::Offer { .. }) => {
+        match &message {
+            Message::Accept { .. } | Message::Refuse { .. } if !Guard::NoAnswer.holds() => return,
+            Message::Offer { .. } if !Guard::Reorder.holds() => {
                 match self.held_offer[from].take() {
                     None => self.held_offer[from] = Some(message),
                     Some(held) => {
@@ -21,17 +21,17 @@ impl World {
                 }
                 return;
             }
-            (Mutation::PlacedEarly, Message::Accept { object }) => {
+            Message::Accept { object } if !Guard::PlacedEarly.holds() => {
                 let object = *object;
                 self.packet(from, Packet::Message(message));
                 self.packet(from, Packet::Message(Message::Placed { object }));
                 return;
             }
-            (Mutation::FreeCredit, Message::Credit { .. }) => {
+            Message::Credit { .. } if !Guard::FreeCredit.holds() => {
                 self.packet(from, Packet::Message(Message::Credit { bytes: 1 << 40 }));
                 return;
             }
-            (Mutation::RequeueEarly, Message::Broken { stripe }) => {
+            Message::Broken { stripe } if !Guard::RequeueEarly.holds() => {
                 let (stripe, extents, corrupt) = (*stripe, 0, false);
                 let report = Message::Report {
                     stripe,
@@ -52,11 +52,10 @@ impl World {
                     .stripes
                     .get(&(1 - from, stripe))
                     .map_or(0, |s| s.handed);
-                match self.mutation {
-                    Mutation::ReportAll => extents = handed,
-                    Mutation::ReportLess => extents = extents.saturating_sub(1),
-                    _ => {}
+                if !Guard::ReportAll.holds() {
+                    extents = handed;
                 }
+                extents = extents.saturating_sub(u64::from(!Guard::ReportLess.holds()));
                 Message::Report {
                     stripe,
                     extents,
@@ -73,9 +72,8 @@ impl World {
             return;
         }
         let (low, high) = self.plan.network.control;
-        let delay = self.random.micros(low, high);
-        let at = (self.now + delay).max(self.sides[from].control_arrival);
-        self.sides[from].control_arrival = at;
+        let delay = self.kernel.random.micros(low, high);
+        let at = self.sides[from].control.arrival(self.kernel.now() + delay);
         self.schedule_at(1 - from, at, Item::Control(packet));
     }
 

@@ -4,7 +4,6 @@ mod application;
 mod control;
 mod network;
 pub(crate) mod plan;
-pub(crate) mod random;
 mod side;
 mod stripe;
 mod verify;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use treadle_sim::kernel::Link;
 use treadle_transfer::{Event, Extent, Message, PairEnd};
 
 use super::plan::{End, Fault, TIMEOUT};
 use super::stripe::{Reader, Stripe, Writer};
-use super::world::{Item, Key, Mutation, Packet, World};
+use super::world::{At, Guard, Item, Key, Packet, World};
 
 impl World {
     /// Starts to connect a stripe; `own` when its sender dials.
@@ -15,9 +16,9 @@ impl World {
         let network = &self.plan.network;
         let (rate, latency, buffer) = (network.rate, network.latency, network.buffer);
         let stripe = Stripe {
-            rate: self.random.between(rate.0, rate.1),
-            latency: self.random.micros(latency.0, latency.1),
-            buffer: self.random.between(buffer.0, buffer.1),
+            rate: self.kernel.random.between(rate.0, rate.1),
+            latency: self.kernel.random.micros(latency.0, latency.1),
+            buffer: self.kernel.random.between(buffer.0, buffer.1),
             writer: Writer::Opening,
             reader: Reader::Pending,
             stalled: false,
@@ -27,13 +28,13 @@ impl World {
             writing: None,
             buffered: 0,
             free_at: Duration::ZERO,
-            last_arrival: Duration::ZERO,
+            link: Link::default(),
             lost_after: None,
             arriving: None,
         };
         let latency = stripe.latency;
-        let joined = self.now + latency + self.random.micros(0, 2_000);
-        let opened = self.now + latency * 2 + self.random.micros(0, 2_000);
+        let joined = self.kernel.now() + latency + self.kernel.random.micros(0, 2_000);
+        let opened = self.kernel.now() + latency * 2 + self.kernel.random.micros(0, 2_000);
         let (joined, opened) = if own {
             (joined, opened)
         } else {
@@ -41,10 +42,14 @@ impl World {
         };
         self.stripes.insert(key, stripe);
         let bad = &mut self.plan.network.bad_opens[owner];
-        let goes_wrong = *bad > 0 && self.random.chance(50);
+        let goes_wrong = *bad > 0 && self.kernel.random.chance(50);
         *bad -= u64::from(goes_wrong);
-        let how = if goes_wrong { self.random.below(4) } else { 9 };
-        let later = self.random.micros(0, 100_000);
+        let how = if goes_wrong {
+            self.kernel.random.below(4)
+        } else {
+            9
+        };
+        let later = self.kernel.random.micros(0, 100_000);
         let failed = if own {
             Item::OpenFailed(key)
         } else {
@@ -62,7 +67,7 @@ impl World {
             1 => {
                 self.schedule_at(owner, opened, Item::Opened(key));
                 self.schedule_at(1 - owner, joined + later, failed);
-                if self.random.chance(50) {
+                if self.kernel.random.chance(50) {
                     self.schedule_at(owner, joined + later * 2, Item::Lost(key));
                 }
             }
@@ -71,7 +76,7 @@ impl World {
                 self.schedule_at(owner, opened, Item::Opened(key));
                 let stripe = self.stripes.get_mut(&key).expect("inserted above");
                 stripe.stalled = true;
-                if self.random.chance(50) {
+                if self.kernel.random.chance(50) {
                     self.schedule_at(owner, opened + later, Item::Lost(key));
                 }
             }
@@ -93,7 +98,7 @@ impl World {
             }
         }
         let stripe = self.stripes.get_mut(&key).expect("inserted above");
-        stripe.last_arrival = joined;
+        stripe.link.arrival(joined);
     }
 
     pub(crate) fn joined(&mut self, key: Key) -> Result<(), String> {
@@ -117,7 +122,7 @@ impl World {
     pub(crate) fn opened(&mut self, key: Key) -> Result<(), String> {
         let stripe = self.stripes.get_mut(&key).expect("it was dialled");
         // A driver may notice only now that a stripe was dropped meanwhile.
-        let late = stripe.writer == Writer::Closed && self.random.chance(50);
+        let late = stripe.writer == Writer::Closed && self.kernel.random.chance(50);
         if stripe.writer == Writer::Opening && !stripe.broken {
             stripe.writer = Writer::Open;
             self.event(key.0, Event::Opened(key.1))
@@ -135,7 +140,7 @@ impl World {
         }
         stripe.writer = Writer::Closed;
         stripe.broken = true;
-        let delay = self.random.micros(0, 20_000);
+        let delay = self.kernel.random.micros(0, 20_000);
         self.schedule(1 - key.0, delay, Item::Ended { key, local: false });
         let reason = "the network says so".to_owned();
         self.event(key.0, Event::OpenFailed(key.1, reason))
@@ -155,7 +160,7 @@ impl World {
                 _ => return Ok(()),
             };
             if stripe.writing.is_none() {
-                stripe.writing = self.sides[owner].pair.next_extent(id, self.now);
+                stripe.writing = self.sides[owner].pair.next_extent(id, self.kernel.now());
                 if stripe.writing.is_some() {
                     stripe.handed += 1;
                     let used = self.sides[owner].pair.stats().stripes;
@@ -165,7 +170,7 @@ impl World {
             }
             let Some(extent) = stripe.writing else {
                 if stripe.retiring {
-                    let end = stripe.last_arrival;
+                    let end = stripe.link.last();
                     stripe.writer = Writer::Closed;
                     self.schedule_at(1 - owner, end, Item::Ended { key, local: false });
                 }
@@ -188,23 +193,18 @@ impl World {
         let stripe = self.stripes.get_mut(&key).expect("it is pumped");
         stripe.buffered += extent.length;
         let per_second = 1_000_000_000 * extent.length;
-        let mut start = self.now.max(stripe.free_at);
+        let mut start = self.kernel.now().max(stripe.free_at);
         let mut end = start + Duration::from_nanos(per_second / stripe.rate);
         if let Some(rate) = self.plan.network.bottleneck {
-            start = start.max(self.bottleneck_free[owner]);
-            end = end.max(start + Duration::from_nanos(per_second / rate));
-            self.bottleneck_free[owner] = start + Duration::from_nanos(per_second / rate);
+            let time = Duration::from_nanos(per_second / rate);
+            let (begins, ends) = self.bottleneck[owner].send(start, time);
+            (start, end) = (begins, end.max(ends));
         }
         stripe.free_at = end;
-        let begins = (start + stripe.latency).max(stripe.last_arrival);
-        let arrives = (end + stripe.latency).max(begins);
-        stripe.last_arrival = arrives;
+        let begins = stripe.link.arrival(start + stripe.latency);
+        let arrives = stripe.link.arrival(end + stripe.latency);
         self.schedule_at(owner, end, Item::Transmitted(key, extent.length));
-        for _ in 0..if self.mutation == Mutation::Duplicate {
-            2
-        } else {
-            1
-        } {
+        for _ in 0..1 + u8::from(!Guard::Duplicate.holds()) {
             self.schedule_at(1 - owner, begins, Item::Begin(key, extent));
             self.schedule_at(1 - owner, arrives, Item::Arrive(key, intact));
         }
@@ -213,7 +213,7 @@ impl World {
     pub(crate) fn begin(&mut self, key: Key, extent: Extent) -> Result<(), String> {
         let (owner, id) = key;
         let stripe = self.stripes.get_mut(&key).expect("it carries something");
-        if !stripe.carries(self.now) {
+        if !stripe.carries(self.kernel.now()) {
             return Ok(());
         }
         let receiver = &mut self.sides[1 - owner];
@@ -230,7 +230,7 @@ impl World {
     pub(crate) fn arrive(&mut self, key: Key, intact: bool) -> Result<(), String> {
         let (owner, id) = key;
         let stripe = self.stripes.get_mut(&key).expect("it carries something");
-        if !stripe.carries(self.now) {
+        if !stripe.carries(self.kernel.now()) {
             return Ok(());
         }
         let Some((extent, wanted)) = stripe.arriving.take() else {
@@ -240,7 +240,7 @@ impl World {
             let inbound = self.sides[1 - owner].inbound(extent.object)?;
             inbound.written(&extent, intact)?;
         }
-        let intact = intact || self.mutation == Mutation::BlindChecksum;
+        let intact = intact || !Guard::BlindChecksum.holds();
         self.event(1 - owner, Event::Arrived { stripe: id, intact })
     }
 
@@ -258,8 +258,8 @@ impl World {
         stripe.reader = Reader::Closed;
         let writer = stripe.writer;
         // The sender notices when it writes, if nobody tells it before.
-        if writer != Writer::Closed && !stripe.stalled && self.random.chance(50) {
-            let delay = self.random.micros(0, 20_000);
+        if writer != Writer::Closed && !stripe.stalled && self.kernel.random.chance(50) {
+            let delay = self.kernel.random.micros(0, 20_000);
             self.schedule(owner, delay, Item::Lost(key));
         }
         self.event(1 - owner, Event::Ended(id))
@@ -270,7 +270,7 @@ impl World {
         let stripe = self.stripes.get_mut(&key).expect("it was dialled");
         match stripe.writer {
             Writer::Closed => Ok(()),
-            Writer::Opening if self.random.chance(50) => self.open_failed(key),
+            Writer::Opening if self.kernel.random.chance(50) => self.open_failed(key),
             _ => self.event(owner, Event::Lost(id)),
         }
     }
@@ -285,19 +285,17 @@ impl World {
             return;
         }
         stripe.writer = Writer::Closed;
-        let more = self.random.micros(0, 5_000);
-        stripe.lose_after(self.now + more);
+        let more = self.kernel.random.micros(0, 5_000);
+        stripe.lose_after(self.kernel.now() + more);
         let stalled = stripe.stalled;
         if !stalled {
-            let delay = more + self.random.micros(0, 5_000);
+            let delay = more + self.kernel.random.micros(0, 5_000);
             self.schedule(1 - owner, delay, Item::Ended { key, local: false });
         }
     }
 
     pub(crate) fn fault(&mut self, fault: Fault) -> Result<(), String> {
-        if self.trace {
-            println!("{:>12} * {fault:?}", "");
-        }
+        self.kernel.tell(|| format!("{fault:?}"));
         match fault {
             Fault::Cut { owner, which, end } => {
                 if let Some(key) = self.find(owner, which) {
@@ -311,13 +309,12 @@ impl World {
             }
             Fault::Flip { owner } => self.flips[owner] += 1,
             Fault::Pause { side, length } => {
-                let paused_until = &mut self.sides[side].paused_until;
-                *paused_until = (*paused_until).max(self.now + length);
+                self.kernel.pause(side, length);
             }
             Fault::ControlCut => {
                 self.control_cut = true;
-                self.agenda
-                    .retain(|_, (_, item)| !matches!(item, Item::Control(_)));
+                self.kernel
+                    .retain(|At(_, item)| !matches!(item, Item::Control(_)));
             }
             Fault::Goodbye { side } => {
                 self.packet(side, Packet::Message(Message::Goodbye));
@@ -340,15 +337,15 @@ impl World {
 
     pub(crate) fn cut(&mut self, key: Key, end: End) {
         let (owner, _) = key;
-        let soon = self.random.micros(0, 3_000);
-        let later = self.random.micros(0, 100_000);
+        let soon = self.kernel.random.micros(0, 3_000);
+        let later = self.kernel.random.micros(0, 100_000);
         let (writer, reader) = match end {
             End::Writer => (soon, later),
             End::Reader => (later, soon),
             End::Both => (soon, soon),
         };
         let stripe = self.stripes.get_mut(&key).expect("found");
-        stripe.lose_after(self.now + reader);
+        stripe.lose_after(self.kernel.now() + reader);
         self.schedule(owner, writer, Item::Lost(key));
         self.schedule(1 - owner, reader, Item::Ended { key, local: false });
     }

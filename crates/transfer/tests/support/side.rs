@@ -1,8 +1,8 @@
 //! One side's application and its memory, which know what must come and check it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
+use treadle_sim::kernel::Link;
 use treadle_transfer::layout::Grid;
 use treadle_transfer::{Extent, Failure, ObjectId, Pair, PairEnd};
 
@@ -114,9 +114,8 @@ impl Inbound {
 
 pub(crate) struct Side {
     pub(crate) pair: Pair,
-    pub(crate) paused_until: Duration,
-    /// When the last control message from here arrives.
-    pub(crate) control_arrival: Duration,
+    /// The control connection from here.
+    pub(crate) control: Link,
     /// Objects that this side sends; index is the plan's.
     pub(crate) fates: Vec<Fate>,
     /// When the application asked to send them.
@@ -136,8 +135,7 @@ impl Side {
     pub(crate) fn new(pair: Pair, objects: usize) -> Self {
         Self {
             pair,
-            paused_until: Duration::ZERO,
-            control_arrival: Duration::ZERO,
+            control: Link::default(),
             fates: vec![Fate::Pending; objects],
             asked: vec![false; objects],
             inbox: BTreeMap::new(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use treadle_sim::kernel::Link;
 use treadle_transfer::Extent;
 
 /// What the sending driver has.
@@ -41,8 +42,7 @@ pub(crate) struct Stripe {
     pub(crate) buffered: u64,
     /// When the network is done with what was buffered.
     pub(crate) free_at: Duration,
-    /// When the last of what was sent arrives.
-    pub(crate) last_arrival: Duration,
+    pub(crate) link: Link,
     /// What arrives later is lost.
     pub(crate) lost_after: Option<Duration>,
     /// The extent whose bytes are arriving, and whether they go into memory.

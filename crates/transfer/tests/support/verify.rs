@@ -8,7 +8,7 @@ use super::stripe::{Stripe, Writer};
 use super::world::{Key, World};
 
 impl World {
-    pub(crate) fn check(&mut self, side: usize) -> Result<(), String> {
+    pub(crate) fn check_side(&mut self, side: usize) -> Result<(), String> {
         let config = &self.plan.configs[side];
         self.sides[side].pair.check();
         self.sides[side].check_memory(config.credit, config.prefetch)?;
@@ -26,7 +26,7 @@ impl World {
     /// At the end: what was promised.
     pub(crate) fn verify(&mut self) -> Result<(), String> {
         for side in 0..2 {
-            self.check(side)?;
+            self.check_side(side)?;
             let stats = self.sides[side].pair.stats();
             self.summary.replaced[side] = stats.replaced;
             self.summary.corrupt[side] = stats.corrupt;

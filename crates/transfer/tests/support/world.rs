@@ -1,43 +1,39 @@
 //! The virtual network and clock.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use treadle_sim::kernel::{self, Kernel, Line, Random, Trace, World as _};
 use treadle_transfer::{Effect, Event, Extent, Message, ObjectId, Pair, PairEnd, StripeId};
 
 use super::plan::{Fault, Plan, Promise, TIMEOUT};
-use super::random::Random;
 use super::side::{Fate, Side, Stage};
 use super::stripe::{Reader, Stripe};
 
 const TICK: Duration = Duration::from_millis(50);
-/// Every simulation must be over by then: faults end early, and each delays what it hits by no more
-/// than the timeout.
-const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What the network does to the messages, in place of a peer with a guard missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mutation {
-    None,
-    /// A report claims every extent that was handed to the stripe.
-    ReportAll,
-    /// A report claims one extent less than there were.
-    ReportLess,
-    /// What a broken stripe carried is sent again before its end was reported.
-    RequeueEarly,
-    /// Each extent on the wire comes twice.
-    Duplicate,
-    /// Two offers change places.
-    Reorder,
-    /// Credit that nobody gave.
-    FreeCredit,
-    /// `Accept` and `Refuse` get lost.
-    NoAnswer,
-    /// A damaged extent passes for an intact one.
-    BlindChecksum,
-    /// `Placed` is said when the object is accepted.
-    PlacedEarly,
+treadle_guards::guards! {
+    /// What a peer does; the network acts in place of one that does not.
+    pub enum Guard {
+        /// A report claims no more than what arrived.
+        ReportAll,
+        /// A report claims all of what arrived.
+        ReportLess,
+        /// What a broken stripe carried is sent again when its end was reported.
+        RequeueEarly,
+        /// Each extent on the wire comes once.
+        Duplicate,
+        /// Offers keep their order.
+        Reorder,
+        /// Credit is given by somebody.
+        FreeCredit,
+        /// `Accept` and `Refuse` are said.
+        NoAnswer,
+        /// A damaged extent does not pass for an intact one.
+        BlindChecksum,
+        /// `Placed` is said when the object is complete.
+        PlacedEarly,
+    }
 }
 
 /// A stripe: the side that sends on it, and its number there.
@@ -48,6 +44,10 @@ pub(crate) enum Packet {
     Message(Message),
     Closed,
 }
+
+/// What happens at a side.
+#[derive(Debug)]
+pub(crate) struct At(pub(crate) usize, pub(crate) Item);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
@@ -93,17 +93,14 @@ pub(crate) struct Summary {
 
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    pub(crate) random: Random,
-    pub(crate) mutation: Mutation,
-    pub(crate) trace: bool,
-    pub(crate) now: Duration,
-    pub(crate) number: u64,
-    /// What happens when, in order, and at which side.
-    pub(crate) agenda: BTreeMap<(Duration, u64), (usize, Item)>,
+    pub(crate) kernel: Kernel<At, usize>,
+    /// It is watched for some time after it has settled, and since when.
+    is_watched: bool,
+    settled_at: Option<Duration>,
     pub(crate) sides: [Side; 2],
     pub(crate) stripes: BTreeMap<Key, Stripe>,
-    /// When a shared bottleneck is free again, for each direction.
-    pub(crate) bottleneck_free: [Duration; 2],
+    /// What all stripes of a direction share.
+    pub(crate) bottleneck: [Line; 2],
     pub(crate) flips: [u64; 2],
     pub(crate) control_cut: bool,
     pub(crate) held_offer: [Option<Message>; 2],
@@ -111,26 +108,16 @@ pub(crate) struct World {
 }
 
 /// Runs a plan. An error says what went wrong.
-pub(crate) fn run(
-    plan: Plan,
-    seed: u64,
-    mutation: Mutation,
-    trace: bool,
-) -> Result<Summary, String> {
-    let mut world = World::new(plan, seed, mutation, trace);
-    match catch_unwind(AssertUnwindSafe(|| world.run())) {
-        Ok(result) => result.map(|()| world.summary.clone()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(format!("panic: {}", text.unwrap_or("?")))
-        }
-    }
-    .map_err(|error| format!("at {:?}: {error}", world.now))
+pub(crate) fn run(plan: Plan, seed: u64, trace: Trace) -> Result<Summary, String> {
+    // Another stream than the plan's, so that a change here leaves the plans alone.
+    let kernel = Kernel::new(Random::new(!seed), trace);
+    let mut world = World::new(plan, kernel);
+    world.simulate(World::live)?;
+    Ok(world.summary)
 }
 
 impl World {
-    fn new(plan: Plan, seed: u64, mutation: Mutation, trace: bool) -> Self {
+    fn new(plan: Plan, kernel: Kernel<At, usize>) -> Self {
         let sides = [0, 1].map(|side| {
             let peer_credit = plan.configs[1 - side].credit;
             let pair = Pair::new(&plan.configs[side], peer_credit, Duration::ZERO);
@@ -138,16 +125,12 @@ impl World {
         });
         let mut world = Self {
             plan,
-            // Another stream than the plan's, so that a change here leaves the plans alone.
-            random: Random::new(!seed),
-            mutation,
-            trace,
-            now: Duration::ZERO,
-            number: 0,
-            agenda: BTreeMap::new(),
+            kernel,
+            is_watched: false,
+            settled_at: None,
             sides,
             stripes: BTreeMap::new(),
-            bottleneck_free: [Duration::ZERO; 2],
+            bottleneck: Default::default(),
             flips: [0; 2],
             control_cut: false,
             held_offer: [None, None],
@@ -177,57 +160,23 @@ impl World {
         world
     }
 
-    /// Schedules something `delay` from now.
+    /// Schedules something at a side, `delay` from now.
     pub(crate) fn schedule(&mut self, side: usize, delay: Duration, item: Item) {
-        self.schedule_at(side, self.now + delay, item);
+        self.kernel.schedule(delay, At(side, item));
     }
 
     pub(crate) fn schedule_at(&mut self, side: usize, at: Duration, item: Item) {
-        self.number += 1;
-        self.agenda
-            .insert((at.max(self.now), self.number), (side, item));
+        self.kernel.schedule_at(at, At(side, item));
     }
 
-    fn run(&mut self) -> Result<(), String> {
-        let quiet = self.random.chance(10);
-        let mut settled_at = None;
-        while let Some(((at, number), (side, item))) = self.agenda.pop_first() {
-            self.now = at;
-            let network = matches!(item, Item::Fault(_) | Item::Transmitted(..));
-            let paused_until = self.sides[side].paused_until;
-            if !network && paused_until > self.now {
-                // The number keeps the order of what waits.
-                self.agenda.insert((paused_until, number), (side, item));
-                continue;
-            }
-            if self.trace {
-                println!("{at:>12?} {side} {item:?}");
-            }
-            self.summary.steps += 1;
-            self.step(side, item)?;
-            if self.summary.steps.is_multiple_of(self.plan.check_every) {
-                self.check(side)?;
-            }
-            let over = self.sides.iter().all(|side| side.end.is_some());
-            let faults_over = self
-                .plan
-                .faults
-                .last()
-                .is_none_or(|(last, _)| *last < self.now);
-            let settled = self.sides.iter().all(Side::is_settled) && self.is_all_known();
-            let must_end = self.plan.promise == Promise::End;
-            if settled && faults_over && (over || !must_end) {
-                let since = *settled_at.get_or_insert(self.now);
-                // What is idle must stay as it is.
-                if !quiet || self.now > since + TIMEOUT * 3 {
-                    return self.verify();
-                }
-            }
-            if self.now > DEADLINE {
-                return Err(self.stuck());
-            }
+    fn live(&mut self) -> Result<(), String> {
+        self.is_watched = self.kernel.random.chance(10);
+        let is_over = self.run()?;
+        self.summary.steps = self.kernel.steps();
+        match is_over {
+            true => self.verify(),
+            false => Err("nothing more happens".into()),
         }
-        Err("nothing more happens".into())
     }
 
     /// Whether nothing that concerns an object is under way.
@@ -245,14 +194,7 @@ impl World {
             })
     }
 
-    fn stuck(&self) -> String {
-        let fates = [0, 1].map(|side| &self.sides[side].fates);
-        let order = [0, 1].map(|side| &self.sides[side].order);
-        let ends = [0, 1].map(|side| &self.sides[side].end);
-        format!("hangs: fates {fates:?}, to be received {order:?}, ends {ends:?}")
-    }
-
-    fn step(&mut self, side: usize, item: Item) -> Result<(), String> {
+    fn happen(&mut self, side: usize, item: Item) -> Result<(), String> {
         match item {
             Item::Control(Packet::Message(message)) => self.told(side, message)?,
             Item::Control(Packet::Closed) => {
@@ -263,7 +205,7 @@ impl World {
             }
             Item::Tick => {
                 // As the driver of real sockets does.
-                if self.sides[side].pair.due() <= self.now {
+                if self.sides[side].pair.due() <= self.kernel.now() {
                     self.event(side, Event::Tick)?;
                 }
                 self.schedule(side, TICK, Item::Tick);
@@ -304,16 +246,16 @@ impl World {
 
     pub(crate) fn event(&mut self, side: usize, event: Event) -> Result<(), String> {
         let mut effects = Vec::new();
-        let result = self.sides[side].pair.handle(event, self.now, &mut effects);
+        let result = self.sides[side]
+            .pair
+            .handle(event, self.kernel.now(), &mut effects);
         result.map_err(|violation| format!("side {side} reports: {violation}"))?;
         self.perform(side, effects)
     }
 
     pub(crate) fn perform(&mut self, side: usize, effects: Vec<Effect>) -> Result<(), String> {
         for effect in effects {
-            if self.trace {
-                println!("{:>12} {side}   {effect:?}", "");
-            }
+            self.kernel.tell(|| format!("{side} {effect:?}"));
             match effect {
                 Effect::Tell(message) => self.tell(side, message),
                 Effect::Dial(stripe) => self.connect((side, stripe), true),
@@ -329,7 +271,7 @@ impl World {
                 }
                 Effect::Drop(stripe) => self.close((side, stripe)),
                 Effect::DropIncoming(stripe) => {
-                    let delay = self.random.micros(0, 3_000);
+                    let delay = self.kernel.random.micros(0, 3_000);
                     let key = (1 - side, stripe);
                     self.schedule(side, delay, Item::Ended { key, local: true });
                 }
@@ -340,7 +282,7 @@ impl World {
                 Effect::Offered(object) => {
                     self.sides[side].order.push_back(object);
                     if std::mem::take(&mut self.sides[side].waits) {
-                        let pause = self.random.micros(0, self.plan.habits[side].receive);
+                        let pause = self.kernel.random.micros(0, self.plan.habits[side].receive);
                         self.schedule(side, pause, Item::Receive);
                     }
                 }
@@ -378,3 +320,54 @@ impl World {
         Ok(())
     }
 }
+
+impl kernel::World for World {
+    type Item = At;
+    type Node = usize;
+    // Faults end early, and each delays what it hits by no more than the timeout.
+    const LIMIT: (Duration, u64) = (Duration::from_secs(120), u64::MAX);
+
+    fn kernel(&self) -> &Kernel<At, usize> {
+        &self.kernel
+    }
+
+    fn kernel_mut(&mut self) -> &mut Kernel<At, usize> {
+        &mut self.kernel
+    }
+
+    fn process(&self, At(side, item): &At) -> Option<usize> {
+        let network = matches!(item, Item::Fault(_) | Item::Transmitted(..));
+        (!network).then_some(*side)
+    }
+
+    fn step(&mut self, At(side, item): At) -> Result<(), String> {
+        self.happen(side, item)?;
+        match self.kernel.steps().is_multiple_of(self.plan.check_every) {
+            true => self.check_side(side),
+            false => Ok(()),
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let now = self.kernel.now();
+        let over = self.sides.iter().all(|side| side.end.is_some());
+        let last = self.plan.faults.last();
+        let settled = self.sides.iter().all(Side::is_settled) && self.is_all_known();
+        let must_end = self.plan.promise == Promise::End;
+        if !settled || last.is_some_and(|(last, _)| *last >= now) || (must_end && !over) {
+            return false;
+        }
+        // What is idle must stay as it is.
+        let since = *self.settled_at.get_or_insert(now);
+        !self.is_watched || now > since + TIMEOUT * 3
+    }
+
+    fn unresolved(&self) -> String {
+        let fates = [0, 1].map(|side| &self.sides[side].fates);
+        let order = [0, 1].map(|side| &self.sides[side].order);
+        let ends = [0, 1].map(|side| &self.sides[side].end);
+        format!("hangs: fates {fates:?}, to be received {order:?}, ends {ends:?}")
+    }
+}
+
+impl kernel::Item for At {}

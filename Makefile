@@ -24,7 +24,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-builds \
-	mutants fuzz soak \
+	fuzz soak \
 	build lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -42,9 +42,6 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --ignore=tests/cluster $(ARGS)
 	$(VENV_PY) -m pytest -n 3 tests/cluster $(ARGS)
-
-mutants: $(INSTALLED) ## remove each guard of the transfer crate in turn; a test must notice
-	$(VENV_PY) crates/transfer/tests/mutants.py
 
 fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
 	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120

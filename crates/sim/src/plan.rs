@@ -226,7 +226,7 @@ impl Plan {
                 keeps: random.pick(&[0, 50, 100]),
                 fetches: match Guard::Fetches.holds() {
                     false => 0,
-                    _ => fetches.pick(&[0, 20, 100]),
+                    true => fetches.pick(&[0, 20, 100]),
                 },
                 leaves: random.pick(&[0, 0, 30]),
             },

@@ -3,8 +3,6 @@
 //! The network has a latency, and each event costs the scheduler the CPU time that its core takes on
 //! this machine: while it works on one, others wait. Workers cost nothing.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use treadle_scheduler::{Config, Effect, Effects, Event, Scheduler, Submission, WorkerProfile};
 use treadle_types::{ClientId, ObjectId, Options, Report, Returned, Symbol, TaskId, WorkerId};
 use treadle_worker::{Outcome, Worker};
+
+use crate::kernel::{self, Kernel, Random, Trace, World as _};
 
 /// One way.
 const LATENCY: Duration = Duration::from_micros(100);
@@ -40,7 +40,7 @@ pub struct Scaling {
 }
 
 /// What arrives somewhere.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Debug)]
 enum Arrival {
     Server(Event),
     Worker(usize, treadle_types::Command),
@@ -57,11 +57,7 @@ struct Cluster {
     free: Duration,
     cpu: Duration,
     workers: Vec<Worker>,
-    now: Duration,
-    agenda: BinaryHeap<Reverse<(Duration, u64, usize)>>,
-    arrivals: Vec<Option<Arrival>>,
-    vacant: Vec<usize>,
-    number: u64,
+    kernel: Kernel<Arrival, ()>,
     task: Duration,
     tasks: u32,
     sent: u32,
@@ -76,11 +72,7 @@ pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling
         free: Duration::ZERO,
         cpu: Duration::ZERO,
         workers: Vec::new(),
-        now: Duration::ZERO,
-        agenda: BinaryHeap::new(),
-        arrivals: Vec::new(),
-        vacant: Vec::new(),
-        number: 0,
+        kernel: Kernel::new(Random::new(0), Trace::Off),
         task,
         tasks: workers as u32 * THREADS * per_slot,
         sent: 0,
@@ -107,13 +99,17 @@ pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling
     }
     // The cluster stands before the clock starts.
     (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
-    cluster.after(Duration::ZERO, Arrival::Batch(0));
-    cluster.after(treadle_scheduler::TICK, Arrival::Tick);
+    cluster.kernel.schedule(Duration::ZERO, Arrival::Batch(0));
+    cluster
+        .kernel
+        .schedule(treadle_scheduler::TICK, Arrival::Tick);
     for worker in 0..workers {
         let offset = HEARTBEAT * worker as u32 / workers as u32;
-        cluster.after(offset, Arrival::Heartbeat(worker));
+        cluster.kernel.schedule(offset, Arrival::Heartbeat(worker));
     }
-    let took = cluster.run();
+    let is_over = cluster.run().expect("it comes to its end");
+    assert!(is_over, "nothing moves: {}", cluster.unresolved());
+    let took = cluster.free.max(cluster.kernel.now());
     let ideal = task * per_slot;
     Scaling {
         share: ideal.as_secs_f64() / took.as_secs_f64(),
@@ -139,24 +135,6 @@ pub fn report() {
 }
 
 impl Cluster {
-    /// Until the last task is reported.
-    fn run(&mut self) -> Duration {
-        while let Some(Reverse((at, _, index))) = self.agenda.pop() {
-            self.now = at;
-            self.vacant.push(index);
-            if let Some(arrival) = self.arrivals[index].take() {
-                self.arrive(arrival);
-            }
-            if self.finished == self.tasks {
-                return self.free.max(self.now);
-            }
-        }
-        panic!(
-            "nothing moves, and {} of {} tasks ran",
-            self.finished, self.tasks
-        );
-    }
-
     fn arrive(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Server(event) => {
@@ -194,7 +172,7 @@ impl Cluster {
                     paused: false,
                 };
                 self.report(worker, health);
-                self.after(HEARTBEAT, Arrival::Heartbeat(worker));
+                self.kernel.schedule(HEARTBEAT, Arrival::Heartbeat(worker));
             }
             Arrival::Batch(first) => {
                 let count = BATCH.min(self.tasks - first);
@@ -206,32 +184,15 @@ impl Cluster {
                 self.hear(Event::Submit(submission(tasks, first, last)));
                 if !last {
                     // The client is no faster than the scheduler takes its tasks.
-                    let pause = self.free.saturating_sub(self.now);
-                    self.after(pause, Arrival::Batch(first + count));
+                    let pause = self.free.saturating_sub(self.kernel.now());
+                    self.kernel.schedule(pause, Arrival::Batch(first + count));
                 }
             }
             Arrival::Tick => {
                 self.hear(Event::Tick);
-                self.after(treadle_scheduler::TICK, Arrival::Tick);
+                self.kernel.schedule(treadle_scheduler::TICK, Arrival::Tick);
             }
         }
-    }
-
-    fn after(&mut self, delay: Duration, arrival: Arrival) {
-        self.at(self.now + delay, arrival);
-    }
-
-    fn at(&mut self, at: Duration, arrival: Arrival) {
-        let index = match self.vacant.pop() {
-            Some(index) => index,
-            None => {
-                self.arrivals.push(None);
-                self.arrivals.len() - 1
-            }
-        };
-        self.arrivals[index] = Some(arrival);
-        self.number += 1;
-        self.agenda.push(Reverse((at, self.number, index)));
     }
 
     /// The scheduler was busy with one thing for so long.
@@ -240,13 +201,13 @@ impl Cluster {
             Cost::Measured => time,
             Cost::Fixed(time) => time,
         };
-        self.free = self.free.max(self.now) + time;
+        self.free = self.free.max(self.kernel.now()) + time;
         self.cpu += time;
     }
 
     fn hear(&mut self, event: Event) {
         let mut effects = Effects::default();
-        let now = self.free.max(self.now);
+        let now = self.free.max(self.kernel.now());
         let begun = cpu_time();
         let handled = self.scheduler.handle(event, now, &mut effects);
         self.charge(cpu_time() - begun);
@@ -254,7 +215,7 @@ impl Cluster {
         for effect in effects.0 {
             if let Effect::Command { worker, command } = effect {
                 let arrival = Arrival::Worker(worker.0 as usize, command);
-                self.at(self.free + LATENCY, arrival);
+                self.kernel.schedule_at(self.free + LATENCY, arrival);
             }
         }
     }
@@ -266,7 +227,8 @@ impl Cluster {
         for effect in effects.0 {
             match effect {
                 treadle_worker::Effect::Run(run) => {
-                    self.after(self.task, Arrival::Done(worker, run.object));
+                    self.kernel
+                        .schedule(self.task, Arrival::Done(worker, run.object));
                 }
                 treadle_worker::Effect::Report(report) => self.report(worker, report),
                 _ => {}
@@ -277,9 +239,38 @@ impl Cluster {
     fn report(&mut self, worker: usize, report: Report) {
         let worker = WorkerId(worker as u32);
         let event = Event::Report { worker, report };
-        self.after(LATENCY, Arrival::Server(event));
+        self.kernel.schedule(LATENCY, Arrival::Server(event));
     }
 }
+
+impl kernel::World for Cluster {
+    type Item = Arrival;
+    type Node = ();
+    const LIMIT: (Duration, u64) = (Duration::MAX, u64::MAX);
+
+    fn kernel(&self) -> &Kernel<Arrival, ()> {
+        &self.kernel
+    }
+
+    fn kernel_mut(&mut self) -> &mut Kernel<Arrival, ()> {
+        &mut self.kernel
+    }
+
+    fn step(&mut self, arrival: Arrival) -> Result<(), String> {
+        self.arrive(arrival);
+        Ok(())
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.finished == self.tasks
+    }
+
+    fn unresolved(&self) -> String {
+        format!("{} of {} tasks ran", self.finished, self.tasks)
+    }
+}
+
+impl kernel::Item for Arrival {}
 
 /// What this thread has used of a CPU: who else runs on the machine does not matter.
 fn cpu_time() -> Duration {

@@ -30,6 +30,7 @@
 extern crate alloc;
 
 mod event;
+mod guards;
 pub mod layout;
 mod pair;
 pub mod ramp;
@@ -39,4 +40,5 @@ mod sender;
 pub use event::{
     Config, Effect, Event, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
 };
+pub use guards::Guard;
 pub use pair::{Pair, Stats};

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::Guard;
 use crate::event::{
     Config, Effect, Event, Extent, Message, ObjectId, PairEnd, StripeId, Violation,
 };
@@ -105,7 +106,9 @@ impl Pair {
                 self.receiver.dial_failed(stripe, reason, effects);
             }
             Event::Arrived { stripe, intact } => {
-                self.heard = now;
+                if Guard::ArrivalHeard.holds() {
+                    self.heard = now;
+                }
                 self.receiver.arrived(stripe, intact, effects);
             }
             Event::Ended(stripe) => self.receiver.ended(stripe, effects),
@@ -164,14 +167,16 @@ impl Pair {
     }
 
     fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if now.saturating_sub(self.heard) > self.timeout {
+        if now.saturating_sub(self.heard) > self.timeout && Guard::Silence.holds() {
             effects.push(Effect::End(PairEnd::Silent(self.timeout)));
             return;
         }
         if now >= self.next_ping() {
             self.pinged = now;
             let token = now.as_nanos() as u64;
-            effects.push(Effect::Tell(Message::Ping { token }));
+            if Guard::Ping.holds() {
+                effects.push(Effect::Tell(Message::Ping { token }));
+            }
         }
         self.sender.tick(now, effects);
     }

@@ -7,6 +7,8 @@
 
 use core::time::Duration;
 
+use crate::Guard;
+
 /// How long a rate is measured, in time with something to send.
 const WINDOW: Duration = Duration::from_millis(80);
 /// How long new stripes run before that.
@@ -98,7 +100,7 @@ impl Ramp {
                 false
             }
             Phase::Base => self.try_more(now),
-            Phase::Trial { base, .. } if self.rate() >= base * GAIN => {
+            Phase::Trial { base, .. } if self.rate() >= base * GAIN || !Guard::Gain.holds() => {
                 self.hold = HOLD;
                 self.try_more(now)
             }
@@ -123,7 +125,10 @@ impl Ramp {
     /// The window before `now` is a base: try the double, unless a trial has just failed.
     fn try_more(&mut self, now: Duration) -> bool {
         let base = self.rate();
-        let more = (self.wanted * 2).min(self.limit);
+        let more = match Guard::StripeLimit.holds() {
+            true => (self.wanted * 2).min(self.limit),
+            false => self.wanted * 2,
+        };
         if more == self.wanted || now < self.held_until {
             self.restart(Phase::Base);
             return false;

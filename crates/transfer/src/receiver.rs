@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::Guard;
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
 };
@@ -105,21 +106,22 @@ impl Receiver {
     ) -> Result<(), Violation> {
         if let Some(last) = self.last
             && object <= last
+            && Guard::OfferOrder.holds()
         {
             return Err(Violation::Order(object.0, last.0));
         }
-        if regions.len() > MAX_FRAMES {
+        if regions.len() > MAX_FRAMES && Guard::Regions.holds() {
             return Err(Violation::Regions(regions.len()));
         }
         let total: u128 = regions.iter().map(|length| u128::from(*length)).sum();
         let bytes = u64::try_from(total).unwrap_or(u64::MAX);
-        if bytes > self.max_object {
+        if bytes > self.max_object && Guard::ObjectSize.holds() {
             return Err(Violation::TooLarge {
                 bytes,
                 limit: self.max_object,
             });
         }
-        if cost > self.credit {
+        if cost > self.credit && Guard::ReceiverCredit.holds() {
             return Err(Violation::Credit(cost - self.credit));
         }
         self.credit -= cost;
@@ -157,7 +159,7 @@ impl Receiver {
             if let Some(incoming) = self.objects.get_mut(object)
                 && incoming.state == State::Offered
             {
-                if incoming.bytes > self.prefetch - self.prefetched {
+                if incoming.bytes > self.prefetch - self.prefetched && Guard::Prefetch.holds() {
                     return;
                 }
                 self.prefetched += incoming.bytes;
@@ -217,13 +219,15 @@ impl Receiver {
         let Some(incoming) = self.objects.remove(&object) else {
             return;
         };
-        self.taken += incoming.cost;
+        if Guard::CreditReturns.holds() {
+            self.taken += incoming.cost;
+        }
         if self.taken >= self.total_credit / 4 {
             self.credit += self.taken;
             effects.push(Effect::Tell(Message::Credit { bytes: self.taken }));
             self.taken = 0;
         }
-        if incoming.prefetched {
+        if incoming.prefetched && Guard::PrefetchReturns.holds() {
             self.prefetched -= incoming.bytes;
         }
         self.fetch_ahead(effects);
@@ -247,7 +251,7 @@ impl Receiver {
             return Err(Violation::Unknown("a dialling side"));
         }
         let stripes = self.dialling.len() + self.stripes.len();
-        if stripes >= MAX_STRIPES
+        if (stripes >= MAX_STRIPES && Guard::Dials.holds())
             || self.stripes.contains_key(&stripe)
             || !self.dialling.insert(stripe)
         {
@@ -274,11 +278,13 @@ impl Receiver {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
         self.dialling.remove(&stripe);
-        if self.buried.contains(&stripe) {
+        if self.buried.contains(&stripe) && Guard::Buried.holds() {
             effects.push(Effect::DropIncoming(stripe));
             return Ok(());
         }
-        if self.stripes.len() >= MAX_STRIPES || self.stripes.contains_key(&stripe) {
+        let is_full = self.stripes.len() >= MAX_STRIPES && Guard::Stripes.holds();
+        let is_known = self.stripes.contains_key(&stripe) && Guard::JoinedOnce.holds();
+        if is_full || is_known {
             return Err(Violation::Stripe(stripe.0));
         }
         self.stripes.insert(stripe, Stripe::default());
@@ -292,7 +298,7 @@ impl Receiver {
             // Given up, and about to be closed.
             return Ok(false);
         };
-        if entry.corrupt {
+        if entry.corrupt && Guard::CorruptBegin.holds() {
             // What follows damaged bytes goes again, and may be anything.
             return Ok(false);
         }
@@ -315,7 +321,7 @@ impl Receiver {
                 length: extent.length,
             });
         };
-        if *slot != Slot::Missing {
+        if *slot != Slot::Missing && Guard::Missing.holds() {
             return Err(Violation::Twice(extent.object.0));
         }
         *slot = Slot::Arriving;
@@ -327,18 +333,18 @@ impl Receiver {
         let Some(entry) = self.stripes.get_mut(&stripe) else {
             return;
         };
-        if entry.corrupt {
+        if entry.corrupt && Guard::CorruptArrival.holds() {
             // Bytes that were read before the stripe was closed: they go again.
             return;
         }
-        if !intact {
+        if !intact && Guard::Checksum.holds() {
             entry.corrupt = true;
             self.corrupt += 1;
             Self::abandon(entry, &mut self.objects);
             effects.push(Effect::DropIncoming(stripe));
             return;
         }
-        entry.extents += 1;
+        entry.extents += if Guard::Count.holds() { 1 } else { 2 };
         let Some((object, index)) = entry.arriving.take() else {
             return;
         };
@@ -358,7 +364,9 @@ impl Receiver {
             && let Some(incoming) = objects.get_mut(&object)
             && let Some(slot) = incoming.slots.get_mut(index as usize)
         {
-            *slot = Slot::Missing;
+            if Guard::MissingAgain.holds() {
+                *slot = Slot::Missing;
+            }
         }
     }
 
@@ -374,11 +382,13 @@ impl Receiver {
             self.buried.pop_front();
         }
         self.buried.push_back(stripe);
-        effects.push(Effect::Tell(Message::Report {
-            stripe,
-            extents: 0,
-            corrupt: false,
-        }));
+        if Guard::ReportUnjoined.holds() {
+            effects.push(Effect::Tell(Message::Report {
+                stripe,
+                extents: 0,
+                corrupt: false,
+            }));
+        }
     }
 
     pub(crate) fn ended(&mut self, stripe: StripeId, effects: &mut Vec<Effect>) {
@@ -406,6 +416,7 @@ impl Receiver {
         for object in incomplete {
             if let Some(incoming) = self.objects.remove(&object)
                 && incoming.prefetched
+                && Guard::EndAccounts.holds()
             {
                 self.prefetched -= incoming.bytes;
             }

@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::Guard;
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
 };
@@ -51,7 +52,8 @@ struct Outgoing {
 
 impl Outgoing {
     fn has_extents(&self) -> bool {
-        self.state == State::Accepted && (self.next < self.grid.len() || !self.again.is_empty())
+        (self.state == State::Accepted || !Guard::Accepted.holds())
+            && (self.next < self.grid.len() || !self.again.is_empty())
     }
 }
 
@@ -125,7 +127,10 @@ impl Sender {
             stripes: BTreeMap::new(),
             next_stripe: 0,
             credit,
-            max_cost: credit - credit / 4,
+            max_cost: match Guard::CreditAway.holds() {
+                true => credit - credit / 4,
+                false => credit,
+            },
             ramp: Ramp::new(
                 config.stripes.map(|stripes| stripes.min(MAX_STRIPES)),
                 config.max_stripes.min(MAX_STRIPES),
@@ -146,7 +151,7 @@ impl Sender {
     ) {
         debug_assert!(self.last < Some(object), "objects are numbered in order");
         self.last = Some(object);
-        if cost > self.max_cost {
+        if cost > self.max_cost && Guard::LargestHeader.holds() {
             let limit = self.max_cost;
             effects.push(Effect::SendFailed(object, Failure::Header { cost, limit }));
             return;
@@ -175,7 +180,7 @@ impl Sender {
 
     /// Whether credit and the number of open offers allow another offer.
     fn may_offer(&self, cost: u64) -> bool {
-        cost <= self.credit && self.offered < MAX_OFFERS
+        (cost <= self.credit || !Guard::SenderCredit.holds()) && self.offered < MAX_OFFERS
     }
 
     fn offer_one(
@@ -229,7 +234,9 @@ impl Sender {
     }
 
     fn fail(&mut self, object: ObjectId, failure: Failure, effects: &mut Vec<Effect>) {
-        self.forget(object);
+        if Guard::FailsOnce.holds() {
+            self.forget(object);
+        }
         effects.push(Effect::SendFailed(object, failure));
         self.offer(effects);
     }
@@ -250,14 +257,14 @@ impl Sender {
                     break;
                 }
                 stripe.sent.pop_front();
-                stripe.base += 1;
+                stripe.base += u64::from(Guard::Base.holds());
             }
         }
     }
 
     /// An object that the receiver speaks about. One that was cancelled meanwhile is no violation.
     fn spoken_of(&mut self, object: ObjectId) -> Result<Option<&mut Outgoing>, Violation> {
-        if Some(object) > self.last_offered {
+        if Some(object) > self.last_offered && Guard::SpokenOf.holds() {
             return Err(Violation::Unknown("an object"));
         }
         Ok(self.objects.get_mut(&object))
@@ -288,7 +295,7 @@ impl Sender {
         if let Some(outgoing) = self.spoken_of(object)? {
             let mapped = outgoing.shared && outgoing.state == State::Offered;
             let handed = outgoing.state == State::Accepted && !outgoing.has_extents();
-            if !mapped && !handed {
+            if !mapped && !handed && Guard::Placed.holds() {
                 return Err(Violation::Unknown("a complete object"));
             }
             self.forget(object);
@@ -412,7 +419,9 @@ impl Sender {
         if entry.link != Link::Lost {
             effects.push(Effect::Drop(stripe));
         }
-        self.send_again(&entry, 0);
+        if Guard::DialFailed.holds() {
+            self.send_again(&entry, 0);
+        }
         self.failed(reason, now, effects);
         self.wake(effects);
         Ok(())
@@ -420,7 +429,7 @@ impl Sender {
 
     /// Takes out a stripe that the receiver speaks about, if it is still there.
     fn known(&mut self, stripe: StripeId) -> Result<Option<Stripe>, Violation> {
-        if stripe.0 >= self.next_stripe {
+        if stripe.0 >= self.next_stripe && Guard::ReportedStripe.holds() {
             return Err(Violation::Unknown("a stripe"));
         }
         Ok(self.stripes.remove(&stripe))
@@ -430,14 +439,21 @@ impl Sender {
     fn send_again(&mut self, stripe: &Stripe, extents: u64) -> bool {
         let mut any = false;
         let arrived = extents.saturating_sub(stripe.base) as usize;
-        for &(object, index) in stripe.sent.iter().skip(arrived).rev() {
+        let skipped = if Guard::OnlyMissing.holds() {
+            arrived
+        } else {
+            0
+        };
+        for &(object, index) in stripe.sent.iter().skip(skipped).rev() {
             let Some(outgoing) = self.objects.get_mut(&object) else {
                 continue;
             };
-            if !outgoing.has_extents() {
+            if !outgoing.has_extents() && Guard::Rotation.holds() {
                 self.active.push_front(object);
             }
-            outgoing.again.push(index);
+            if Guard::Again.holds() {
+                outgoing.again.push(index);
+            }
             any = true;
         }
         any
@@ -445,15 +461,18 @@ impl Sender {
 
     /// Something about a stripe failed: fewer of them, or another attempt later, or none.
     fn failed(&mut self, reason: String, now: Duration, effects: &mut Vec<Effect>) {
-        if now >= self.retry_at {
+        if now >= self.retry_at || !Guard::Rounds.holds() {
             let pause = BACKOFF * 2u32.pow(self.failures.min(MAX_FAILURES));
-            self.retry_at = now + pause;
+            if Guard::Pause.holds() {
+                self.retry_at = now + pause;
+            }
             self.failures += 1;
         }
         let open = self.open();
         if open > 0 {
             self.ramp.cannot_open(now, open);
-        } else if self.usable() == 0 && self.failures >= MAX_FAILURES {
+        } else if self.usable() == 0 && self.failures >= MAX_FAILURES && Guard::LastAttempt.holds()
+        {
             effects.push(Effect::End(PairEnd::NoStripe(reason)));
             return;
         }
@@ -494,7 +513,7 @@ impl Sender {
             return Ok(());
         };
         let handed = entry.base + entry.sent.len() as u64;
-        if extents > handed {
+        if extents > handed && Guard::ReportedExtents.holds() {
             return Err(Violation::Unknown("an extent"));
         }
         if entry.link != Link::Lost {
@@ -507,17 +526,21 @@ impl Sender {
         let missing = self.send_again(&entry, extents);
         if let Some(after) = extents.checked_sub(entry.base)
             && corrupt
-            && let Some(&(object, _)) = entry.sent.get(after as usize)
+            && let Some(&(object, _)) = entry
+                .sent
+                .iter()
+                .skip(after as usize)
+                .find(|(object, _)| Guard::Blame.holds() || self.objects.contains_key(object))
             && let Some(outgoing) = self.objects.get_mut(&object)
         {
             outgoing.corrupt += 1;
-            if outgoing.corrupt >= MAX_CORRUPT {
+            if outgoing.corrupt >= MAX_CORRUPT && Guard::Damage.holds() {
                 let failure = Failure::Corrupt(outgoing.corrupt);
                 effects.push(Effect::Tell(Message::Cancel { object }));
                 self.fail(object, failure, effects);
             }
         }
-        if entry.link == Link::Opening {
+        if entry.link == Link::Opening && Guard::FailedOpening.holds() {
             self.failed("it broke while it was opened".into(), now, effects);
         } else if entry.link != Link::Retired && extents == 0 && missing {
             self.failed(
@@ -544,21 +567,26 @@ impl Sender {
     pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         // After a rest, there was none for some time, and nothing could stall.
         if self.active.is_empty() || core::mem::take(&mut self.rested) {
-            self.idle_at = now;
+            if Guard::Idle.holds() {
+                self.idle_at = now;
+            }
         }
         let stalled: Vec<_> = self
             .stripes
             .iter()
             .filter(|(_, entry)| {
                 let since = match entry.link {
+                    Link::Open if entry.sent.is_empty() && !Guard::StallCancelled.holds() => now,
                     Link::Open if entry.sent.is_empty() => {
                         // It may be stuck with what was cancelled, and does not ask for more.
                         entry.progress.max(self.idle_at)
                     }
+                    Link::Opening if !Guard::StallOpening.holds() => now,
+                    Link::Retired if !Guard::StallRetired.holds() => now,
                     Link::Open | Link::Opening | Link::Retired => entry.progress,
                     Link::Lost => now,
                 };
-                now.saturating_sub(since) > self.timeout
+                now.saturating_sub(since) > self.timeout && Guard::Stall.holds()
             })
             .map(|(stripe, _)| *stripe)
             .collect();
@@ -576,7 +604,8 @@ impl Sender {
             return;
         }
         // Those whose report is under way still count at the receiver.
-        let room = |stripes: &BTreeMap<_, _>| stripes.len() < MAX_STRIPES;
+        let room =
+            |stripes: &BTreeMap<_, _>| stripes.len() < MAX_STRIPES || !Guard::Waiting.holds();
         while usable < self.ramp.wanted() && now >= self.retry_at && room(&self.stripes) {
             let stripe = StripeId(self.next_stripe);
             self.next_stripe += 1;

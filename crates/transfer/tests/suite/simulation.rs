@@ -3,17 +3,14 @@
 //!
 //! `SEED=7` replays one simulation with its trace, `SEEDS=100000` runs more of them.
 
-mod support;
-
-use support::plan::{Habits, Network, Plan, Planned, Promise, TIMEOUT};
-use support::world::{Guard, Summary, run};
+use crate::support::plan::{Habits, Network, Plan, Planned, Promise, TIMEOUT};
+use crate::support::world::{Guard, Summary, run};
 use treadle_sim::kernel::{Random, Trace, assert_happened, assert_noticed, run_seeds};
 use treadle_transfer::Config;
 
 /// Simulations of an ordinary test run.
 const SEEDS: u64 = 2_000;
-const REPLAY: &str =
-    "SEED=$N cargo test -p treadle-transfer --test simulation seeds -- --nocapture";
+const REPLAY: &str = "SEED=$N cargo test -p treadle-transfer --test suite seeds -- --nocapture";
 
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -42,7 +39,7 @@ treadle_sim::counters! {
     }
 }
 
-fn simulate(seed: u64, trace: Trace) -> Result<Sum, String> {
+pub(super) fn simulate(seed: u64, trace: Trace) -> Result<Sum, String> {
     let summary = run(Plan::draw(&mut Random::new(seed)), seed, trace)?;
     Ok(Sum {
         steps: summary.steps,

@@ -116,7 +116,7 @@ fn send(bytes: u64, rate: impl Fn(usize) -> u64) -> (usize, usize) {
 }
 
 #[test]
-fn few_stripes_stay_where_the_line_is_slow() {
+pub(super) fn few_stripes_stay_where_the_line_is_slow() {
     // 60 MB/s in all, however many share it: two are tried in vain.
     assert_eq!(send(120 * MIB, |_| 60_000), (1, 2));
 }

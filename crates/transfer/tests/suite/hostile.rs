@@ -97,7 +97,7 @@ fn no_such_extent(offset: u64, length: u64) -> Violation {
 }
 
 #[test]
-fn an_object_must_have_a_higher_number_than_all_before() {
+pub(super) fn an_object_must_have_a_higher_number_than_all_before() {
     let mut victim = Victim::new(&Config::default());
     victim.offer(OBJECT, vec![1], 1).unwrap();
     assert_eq!(
@@ -111,7 +111,7 @@ fn an_object_must_have_a_higher_number_than_all_before() {
 }
 
 #[test]
-fn an_object_must_not_exceed_the_limit() {
+pub(super) fn an_object_must_not_exceed_the_limit() {
     let config = Config {
         max_object: 1000,
         ..Config::default()
@@ -151,7 +151,7 @@ fn a_limit_that_is_no_limit_overflows_nothing() {
 }
 
 #[test]
-fn an_object_must_not_have_more_regions_than_frames_are_allowed() {
+pub(super) fn an_object_must_not_have_more_regions_than_frames_are_allowed() {
     let mut victim = Victim::new(&Config::default());
     victim.offer(OBJECT, vec![1; MAX_FRAMES], 1).unwrap();
     let regions = vec![1; MAX_FRAMES + 1];
@@ -162,7 +162,7 @@ fn an_object_must_not_have_more_regions_than_frames_are_allowed() {
 }
 
 #[test]
-fn headers_must_not_exceed_the_credit() {
+pub(super) fn headers_must_not_exceed_the_credit() {
     let config = Config {
         credit: 100,
         ..Config::default()
@@ -199,7 +199,7 @@ fn a_claimed_length_allocates_nothing() {
 }
 
 #[test]
-fn an_extent_must_be_one_of_the_object() {
+pub(super) fn an_extent_must_be_one_of_the_object() {
     let length = EXTENT + 10;
     let wrong = [
         (1, EXTENT),
@@ -258,7 +258,7 @@ fn an_extent_must_not_arrive_after_the_object_is_complete() {
 }
 
 #[test]
-fn an_extent_must_not_arrive_twice() {
+pub(super) fn an_extent_must_not_arrive_twice() {
     let other = StripeId(4);
     let object = OBJECT;
     let extent = Extent {
@@ -289,7 +289,7 @@ fn an_extent_must_not_arrive_twice() {
 }
 
 #[test]
-fn what_follows_a_damaged_extent_is_not_written() {
+pub(super) fn what_follows_a_damaged_extent_is_not_written() {
     let mut victim = Victim::with_object(vec![3 * EXTENT]);
     assert_eq!(victim.begin(0, EXTENT), Ok(true));
     let arrived = |intact| Event::Arrived {
@@ -319,7 +319,7 @@ fn what_follows_a_damaged_extent_is_not_written() {
 }
 
 #[test]
-fn an_extent_of_an_object_that_was_given_up_is_dropped() {
+pub(super) fn an_extent_of_an_object_that_was_given_up_is_dropped() {
     let mut victim = Victim::with_object(vec![10]);
     victim.told(Message::Cancel { object: OBJECT }).unwrap();
     assert_eq!(victim.begin(0, 10), Ok(false));
@@ -327,7 +327,7 @@ fn an_extent_of_an_object_that_was_given_up_is_dropped() {
 }
 
 #[test]
-fn a_stripe_must_not_be_opened_twice_nor_too_many_of_them() {
+pub(super) fn a_stripe_must_not_be_opened_twice_nor_too_many_of_them() {
     let joined = |stripe| Event::Joined(StripeId(stripe));
     let mut victim = Victim::new(&Config::default());
     victim.handle(joined(0)).unwrap();
@@ -340,7 +340,7 @@ fn a_stripe_must_not_be_opened_twice_nor_too_many_of_them() {
 }
 
 #[test]
-fn a_peer_must_not_have_too_many_connections_made() {
+pub(super) fn a_peer_must_not_have_too_many_connections_made() {
     let mut victim = Victim::new(&Config::default());
     let dial = |stripe| Message::Dial {
         stripe: StripeId(stripe),
@@ -384,7 +384,7 @@ fn only_the_side_that_dials_is_asked_to_and_fails_to() {
 }
 
 #[test]
-fn a_receiver_must_not_speak_of_what_was_never_offered() {
+pub(super) fn a_receiver_must_not_speak_of_what_was_never_offered() {
     // Object 9 waits for credit: the receiver cannot know it.
     for object in [ObjectId(9), ObjectId(10), ObjectId(u64::MAX)] {
         let reason = String::new();
@@ -402,7 +402,7 @@ fn a_receiver_must_not_speak_of_what_was_never_offered() {
 }
 
 #[test]
-fn an_object_that_was_given_up_may_still_be_spoken_of() {
+pub(super) fn an_object_that_was_given_up_may_still_be_spoken_of() {
     let mut victim = Victim::with_offer(true);
     victim.handle(Event::Cancel(OBJECT)).unwrap();
     let object = OBJECT;
@@ -413,7 +413,7 @@ fn an_object_that_was_given_up_may_still_be_spoken_of() {
 }
 
 #[test]
-fn nothing_is_placed_before_it_was_sent() {
+pub(super) fn nothing_is_placed_before_it_was_sent() {
     let object = OBJECT;
     let placed = Err(Violation::Unknown("a complete object"));
     let mut victim = Victim::with_offer(true);
@@ -437,7 +437,7 @@ fn nothing_is_placed_before_it_was_sent() {
 }
 
 #[test]
-fn a_report_must_be_about_a_stripe_and_what_it_carried() {
+pub(super) fn a_report_must_be_about_a_stripe_and_what_it_carried() {
     let report = |stripe, extents| {
         let stripe = StripeId(stripe);
         Message::Report {

@@ -363,10 +363,9 @@ impl Receiver {
         if let Some((object, index)) = stripe.arriving.take()
             && let Some(incoming) = objects.get_mut(&object)
             && let Some(slot) = incoming.slots.get_mut(index as usize)
+            && Guard::MissingAgain.holds()
         {
-            if Guard::MissingAgain.holds() {
-                *slot = Slot::Missing;
-            }
+            *slot = Slot::Missing;
         }
     }
 

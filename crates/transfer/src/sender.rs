@@ -566,10 +566,9 @@ impl Sender {
 
     pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         // After a rest, there was none for some time, and nothing could stall.
-        if self.active.is_empty() || core::mem::take(&mut self.rested) {
-            if Guard::Idle.holds() {
-                self.idle_at = now;
-            }
+        let is_idle = self.active.is_empty() || core::mem::take(&mut self.rested);
+        if is_idle && Guard::Idle.holds() {
+            self.idle_at = now;
         }
         let stalled: Vec<_> = self
             .stripes

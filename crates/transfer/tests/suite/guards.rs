@@ -9,9 +9,12 @@ use treadle_transfer::Guard;
 use crate::simulation::simulate;
 use crate::{hostile, regressions, stripes};
 
+/// A test, and the guards without which it fails.
+type Proof = (fn(), &'static [Guard]);
+
 #[test]
 fn without_a_guard_a_promise_is_broken() {
-    let tests: &[(fn(), &[Guard])] = &[
+    let tests: &[Proof] = &[
         (
             hostile::a_peer_must_not_have_too_many_connections_made,
             &[Guard::Dials],

@@ -153,12 +153,12 @@ def test_shared_memory_is_not_even_sent(count: Count) -> None:
 def test_tls_copies_into_records_and_out_of_them(count: Count, tmp_path: Path) -> None:
     """The ciphers work in place.
 
-    A third "copy" of the receiver is ``aws-lc-rs`` moving what it decrypted to where it is. What a
-    ``read`` brought of the next record is moved, too.
+    A third "copy" of the receiver is ``aws-lc-rs`` moving what it decrypted to where it is, which is
+    not in builds with link-time optimisation. What a ``read`` brought of the next record is moved, too.
     """
     _core.create_certs(str(tmp_path), ["node"], 1, False)
     (sent, received), _ = count(
         "np.zeros(BYTES, np.uint8)", "conn.recv_into(target)", str(tmp_path / "node")
     )
     assert abs(sent - BYTES) < ONE_PERCENT
-    assert 3 * BYTES - ONE_PERCENT < received < 3.25 * BYTES
+    assert 2 * BYTES - ONE_PERCENT < received < 3.25 * BYTES

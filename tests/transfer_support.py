@@ -47,7 +47,8 @@ class Peer:
         self._listener = transfer.listen(**options)
         path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PRELUDE + textwrap.dedent(code), self._listener.address],
+            # Unbuffered: a program may end by os._exit.
+            [sys.executable, "-u", "-c", _PRELUDE + textwrap.dedent(code), self._listener.address],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

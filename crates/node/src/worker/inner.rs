@@ -188,6 +188,7 @@ impl Inner {
                 return None;
             }
             if let Some(task) = runs.queue.pop_front() {
+                runs.taken += 1;
                 self.parker.notify();
                 return Some(task);
             }
@@ -407,12 +408,17 @@ impl Inner {
     /// Sees to it that somebody runs what is ready, beyond what the calling thread takes.
     fn recruit(&self, taking: usize) {
         let mut runs = lock(&self.runs);
-        let missing = runs.recruit(taking);
+        let missing = runs.recruit(taking, self.options.threads as usize);
         let (idle, waiting) = (runs.idle, runs.queue.len());
         drop(runs);
         if idle > 0 && waiting > taking {
             self.control_lane.notify();
         }
+        self.spawn(missing);
+    }
+
+    /// Asks for so many threads.
+    fn spawn(&self, missing: usize) {
         if let Some(host) = self.host.get() {
             let failed = (0..missing).filter(|_| !host.spawn()).count();
             if failed == 0 {
@@ -580,10 +586,8 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
         let look = if busy { health::LOOK_BUSY } else { calm };
         if looked.elapsed() > look {
             looked = Instant::now();
-            let refused = lock(&inner.runs).refused;
-            if refused {
-                inner.recruit(0);
-            }
+            let missing = lock(&inner.runs).recruit_late();
+            inner.spawn(missing);
             calm = health::look(&inner, &mut reclaim);
         }
         inner.flush();

@@ -72,3 +72,18 @@ pub enum Broken {
         found: u64,
     },
 }
+
+impl Broken {
+    /// # Errors
+    /// What is counted is not what was found.
+    pub(crate) fn unless_equal(what: &'static str, counted: u64, found: u64) -> Result<(), Self> {
+        match counted == found {
+            true => Ok(()),
+            false => Err(Self::Sum {
+                what,
+                counted,
+                found,
+            }),
+        }
+    }
+}

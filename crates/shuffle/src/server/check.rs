@@ -27,11 +27,11 @@ impl Server {
                 resident += state.resident().map(|(_, length)| length).sum::<u64>();
             }
         }
-        sum("bytes in memory", self.memory.resident, resident)?;
+        Broken::unless_equal("bytes in memory", self.memory.resident, resident)?;
         let arriving = self.arriving.values().sum();
-        sum("bytes that arrive", self.memory.arriving, arriving)?;
+        Broken::unless_equal("bytes that arrive", self.memory.arriving, arriving)?;
         let most = self.config.parked as u64;
-        sum(
+        Broken::unless_equal(
             "parked beyond the bound",
             0,
             (self.parked.len() as u64).saturating_sub(most),
@@ -152,16 +152,5 @@ impl GroupState {
             }
         }
         Ok(())
-    }
-}
-
-fn sum(what: &'static str, counted: u64, found: u64) -> Result<(), Broken> {
-    match counted == found {
-        true => Ok(()),
-        false => Err(Broken::Sum {
-            what,
-            counted,
-            found,
-        }),
     }
 }

@@ -11,12 +11,12 @@ impl Writer {
     /// [`Broken`]: one does not hold.
     pub fn check(&self) -> Result<(), Broken> {
         for (counted, found) in self.peers.sums() {
-            sum("bytes under way", counted, found)?;
+            Broken::unless_equal("bytes under way", counted, found)?;
         }
         let (mut all, mut pushes) = (0, 0);
         for (bytes, count) in self.peers.loads() {
             let excess = bytes.saturating_sub(self.config.server_window);
-            sum(
+            Broken::unless_equal(
                 "bytes beyond a server's window",
                 0,
                 if count > 1 { excess } else { 0 },
@@ -25,7 +25,7 @@ impl Writer {
             pushes += count;
         }
         let excess = all.saturating_sub(self.config.window);
-        sum(
+        Broken::unless_equal(
             "bytes beyond the window",
             0,
             if pushes > 1 { excess } else { 0 },
@@ -71,16 +71,5 @@ impl Writer {
             }
         }
         Ok(())
-    }
-}
-
-fn sum(what: &'static str, counted: u64, found: u64) -> Result<(), Broken> {
-    match counted == found {
-        true => Ok(()),
-        false => Err(Broken::Sum {
-            what,
-            counted,
-            found,
-        }),
     }
 }

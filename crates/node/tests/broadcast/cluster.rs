@@ -100,6 +100,10 @@ pub(crate) fn worker(
     memory: u64,
 ) -> (Worker, TempDir) {
     let directory = tempfile::tempdir().unwrap();
+    let limit = match memory {
+        0 => u64::MAX / 4,
+        memory => memory,
+    };
     let options = Options {
         scheduler: scheduler.clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -113,7 +117,7 @@ pub(crate) fn worker(
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_node::SCHEDULER_TIMEOUT,
-        store: treadle_store::Options::new(directory.path(), u64::MAX / 4),
+        store: treadle_store::Options::new(directory.path(), limit),
     };
     treadle_node::log::init();
     let worker = Worker::connect(options, &mut soon()).unwrap();

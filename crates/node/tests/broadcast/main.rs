@@ -454,10 +454,13 @@ fn where_no_worker_has_memory_for_a_value_the_error_names_one() {
     let _small: Vec<Engine> = (0..2).map(engine).collect();
     let mut client = Caster::new(&server, "client-a");
     client.engines(2);
-    let change = client.put("y", pattern(3 << 20), u32::MAX);
-    let Change::Cancelled(reason) = change else {
-        panic!("{change:?}");
-    };
-    let reason = format!("{:?}", Value::from_bytes(&reason).unwrap());
-    assert!(reason.contains("memory limit of worker w"), "{reason}");
+    // A cast to all, or brought to one: that is what is left where the other has paused.
+    for (key, copies) in [("all", u32::MAX), ("one", 1)] {
+        let change = client.put(key, pattern(3 << 20), copies);
+        let Change::Cancelled(reason) = change else {
+            panic!("{copies}: {change:?}");
+        };
+        let reason = format!("{:?}", Value::from_bytes(&reason).unwrap());
+        assert!(reason.contains("memory limit of worker w"), "{reason}");
+    }
 }

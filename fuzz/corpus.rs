@@ -1,11 +1,13 @@
 //! What the crates' tests do with the corpus of a target.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+/// A target's folder in `fuzz/corpus` of the repository, in which the crate is somewhere.
 fn folder(target: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target)
+    let places = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut corpora = places.map(|place| place.join("fuzz/corpus"));
+    let corpus = corpora.find(|corpus| corpus.is_dir());
+    corpus.expect("it is in the repository").join(target)
 }
 
 /// Hands a target all that is kept for it.

@@ -124,6 +124,6 @@ class Simulated:
 
 
 def _built() -> Path:
-    command = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "treadle-node"]
+    command = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "treadle-node-worker"]
     subprocess.run([*command, "--example", "engines"], cwd=ROOT, check=True)
     return ROOT / "target" / "release" / "examples" / "engines"

@@ -23,9 +23,9 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use treadle_interpreter::{ProcessLocal, lock, refuse_forked};
+use treadle_messages::{Call, Hello, Role};
 use treadle_net::{NetError, Wait};
-use treadle_node::client::{ClientError, Lead};
-use treadle_node::message::{Call, Hello, Role};
+use treadle_node_client::{ClientError, Lead};
 use treadle_recipe::{self as recipe, Encoder, FunctionTokens};
 use values::Fetch;
 
@@ -34,7 +34,7 @@ pub(super) use casts::{buffer, encode_times};
 pub(super) use counting::{count, finaliser};
 
 /// A client whose states are Python's.
-type Client = treadle_node::client::Client<Py<PyAny>>;
+type Client = treadle_node_client::Client<Py<PyAny>>;
 
 /// Things that one call of `process` applies at most.
 const MOST: usize = 4096;
@@ -172,7 +172,7 @@ impl ClientConnection {
         info: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         refuse_forked()?;
-        treadle_node::log::init();
+        treadle_log::init();
         let role = match role {
             "client" => Role::Client,
             "sidecar" => Role::Sidecar,

@@ -57,7 +57,7 @@ fn stops() -> u64 {
 /// Waits a little until what native threads said is written to standard error.
 #[pyfunction]
 fn flush_log(py: Python<'_>) {
-    py.detach(treadle_node::log::flush);
+    py.detach(treadle_log::flush);
 }
 
 /// Has what this process prints appended to a file, which is `longest` bytes long at most, about: then
@@ -68,7 +68,7 @@ fn log_to_file(path: PathBuf, longest: u64) -> PyResult<()> {
         let text = format!("logging to {}: {error}", path.display());
         PyOSError::new_err(text)
     };
-    treadle_node::log::to_file(&path, longest).map_err(of_file)
+    treadle_log::to_file(&path, longest).map_err(of_file)
 }
 
 /// Adds the classes of this folder to `_core`.

@@ -11,8 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use treadle_interpreter::refuse_forked;
 use treadle_net::secret::Secret;
-use treadle_node::log;
-use treadle_node::server::{Options, Pages, Server as Native};
+use treadle_node_server::{Options, Pages, Server as Native};
 
 /// How long a handshake of the scheduler's may take.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -72,7 +71,7 @@ impl Server {
             set(&mut options, &name.extract::<String>()?, &value)?;
         }
         let doing = format!("starting the scheduler at {}", options.address);
-        log::init();
+        treadle_log::init();
         py.detach(|| Native::start(options))
             .map(Self)
             .map_err(|error| raised(error, &doing))

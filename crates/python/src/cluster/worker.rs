@@ -19,7 +19,7 @@ use super::security::Credentials;
 use crate::transfer::{Limit, blocking, parse};
 use bytes::Bytes;
 use callbacks::WorkerCallbacks;
-use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use treadle_interpreter::{fork, lock, refuse_forked};
-use treadle_node::worker::{Options, Worker as Node};
-use treadle_node::{SCHEDULER_TIMEOUT, log};
+use treadle_node_wire::SCHEDULER_TIMEOUT;
+use treadle_node_worker::{ConnectError, Options, Worker as Node};
 use treadle_recipe as recipe;
 use treadle_types::{Cause, ObjectId};
 
@@ -126,8 +126,11 @@ impl Worker {
             },
         };
         let doing = format!("connecting to the scheduler at {scheduler}");
-        log::init();
-        let refused = |error| raised(error, &doing);
+        treadle_log::init();
+        let refused = |error| match error {
+            ConnectError::Node(error) => raised(error, &doing),
+            ConnectError::Store(error) => PyOSError::new_err(format!("{doing}: {error}")),
+        };
         let node = blocking(py, limit_of_wait, None, refused, move |wait| {
             Node::connect(options, wait)
         })?;

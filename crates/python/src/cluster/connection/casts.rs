@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use treadle_net::Frame;
-use treadle_node::client::{Arrival, CastError, Purpose, What};
+use treadle_node_client::{Arrival, CastError, Purpose, What};
 use treadle_recipe as recipe;
 use treadle_serialise::{ExportedBuffer, memories};
 

@@ -4,8 +4,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 use std::collections::HashMap;
-use treadle_node::client::Submission;
-use treadle_node::message::TaskOptions;
+use treadle_messages::TaskOptions;
+use treadle_node_client::Submission;
 
 /// The options of a submission: each mapping is read once.
 pub(super) struct OptionSets<'py> {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use treadle_dask::{Slot, slot};
 use treadle_interpreter::{loaded_module, lock};
-use treadle_node::client::Change;
-use treadle_node::message::{Failed, FailedKind, LostWorker};
+use treadle_messages::{Failed, FailedKind, LostWorker};
+use treadle_node_client::Change;
 use treadle_recipe as recipe;
 use treadle_types::Cause;
 

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use treadle_dask::error;
 use treadle_graph::TaskId;
-use treadle_node::client::{Contained, Content, Input, NewTask, Submission};
-use treadle_node::message::Definition;
+use treadle_messages::Definition;
+use treadle_node_client::{Contained, Content, Input, NewTask, Submission};
 use treadle_recipe::{self as recipe, NewDefinition};
 
 /// A submission and what its tasks were encoded with.

@@ -5,9 +5,8 @@ use super::shared::WorkerShared;
 use bytes::Bytes;
 use std::sync::{Arc, Weak};
 use treadle_interpreter::lock;
-use treadle_node::log;
-use treadle_node::message::{Answer, Call};
-use treadle_node::worker::Host;
+use treadle_messages::{Answer, Call};
+use treadle_node_worker::Host;
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// Exit status of a process that took more memory than it may: `EX_OSERR`.
@@ -122,7 +121,7 @@ impl Host for WorkerCallbacks {
             .node
             .close("it took too much memory", Cause::MemoryLimit, line);
         treadle_volume::remove_directory(&shared.node.options().store.directory);
-        log::flush();
+        treadle_log::flush();
         // SAFETY: it ends the process, whose memory nobody looks at afterwards.
         unsafe { libc::_exit(OVERFLOWED) }
     }

@@ -6,7 +6,7 @@ use crate::cluster::error::raised;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use treadle_interpreter::fork;
-use treadle_node::message::Call;
+use treadle_messages::Call;
 
 #[pymethods]
 impl Worker {

@@ -9,8 +9,7 @@ use pyo3::types::{PyBytes, PyList};
 use std::time::{Duration, Instant};
 use treadle_interpreter::fork;
 use treadle_net::Frame;
-use treadle_node::worker::Next;
-use treadle_node::worker::snapshot;
+use treadle_node_worker::{Next, snapshot};
 use treadle_serialise::{ExportedBuffer, Memory};
 use treadle_types::ClientId;
 

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 use treadle_interpreter::{Context, PeriodicSwitch, clock, fork, thread_identifier};
-use treadle_node::worker::{Task, Value};
+use treadle_node_worker::{Task, Value};
 use treadle_recipe::{self as recipe, Definition};
 use treadle_types::value::Reader;
 use treadle_types::{ClientId, INLINE, ObjectId, Returned};

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard};
 use treadle_interpreter::lock;
-use treadle_node::worker::{Unserialisable, Value};
+use treadle_node_worker::{Unserialisable, Value};
 use treadle_recipe as recipe;
 use treadle_serialise::{Encoded, decode_own, decode_parts, encode, encode_view, release_all};
 use treadle_store::{Frames, Live, Overlap, Pinned};

@@ -16,8 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use treadle_interpreter::{fork, lock};
 use treadle_net::thread::{self, caught};
-use treadle_node::log;
-use treadle_node::worker::Worker as Node;
+use treadle_node_worker::Worker as Node;
 use treadle_recipe::{self as recipe, Definition};
 use treadle_types::{ClientId, ObjectId};
 
@@ -92,7 +91,7 @@ impl WorkerShared {
 
     pub(super) fn log(&self, line: &str) {
         let name = &*self.node.options().name;
-        tracing::warn!(target: log::WORKER, worker = name, "{line}");
+        tracing::warn!(target: treadle_log::WORKER, worker = name, "{line}");
     }
 
     pub(super) fn definition(

@@ -4,7 +4,7 @@ use super::shared::WorkerShared;
 use bytes::Bytes;
 use std::cell::Cell;
 use treadle_interpreter::clock;
-use treadle_node::worker::{Ran, Task};
+use treadle_node_worker::{Ran, Task};
 use treadle_worker::Outcome;
 
 thread_local! {

@@ -1,0 +1,42 @@
+//! Neighbours that connect to an engine's node.
+
+use treadle_broadcast::Neighbour;
+use treadle_host::{Service, Session};
+use treadle_messages::Data;
+use treadle_net::{NetError, Peer};
+use treadle_node_wire::decode_neighbour;
+
+use super::Plane;
+
+impl Service for Plane {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        let plane = self.clone();
+        Box::new(Arriving { plane, peer })
+    }
+}
+
+/// A neighbour that has not said who it is.
+struct Arriving {
+    plane: Plane,
+    peer: Peer,
+}
+
+impl Session for Arriving {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        let Some(incoming) = self.peer.try_next()? else {
+            return Ok(true);
+        };
+        let (kind, _) = incoming.header();
+        let words = incoming.inline_frame(0).unwrap_or_default();
+        incoming.take()?;
+        match decode_neighbour(&words) {
+            Ok((who, meant))
+                if kind == Data::NEIGHBOUR && Neighbour::Worker(meant) == self.plane.0.me =>
+            {
+                self.plane.adopt(&self.peer, who);
+            }
+            _ => self.peer.start_close(),
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,158 @@
+//! Threads that wait, and event loops.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use treadle_messages::Standing;
+use treadle_net::{NetError, Wait};
+use treadle_node_client::{ClientError, Event};
+
+use crate::support::{eventually, inline, next_finished, notice, soon, start, watched, within};
+
+pub(crate) fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+    let zero = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut polled, Some(&zero)).unwrap() == 1
+}
+
+#[test]
+fn the_descriptor_is_readable_while_there_is_something_to_process() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    eventually("it is quiet", || {
+        client.silence();
+        client.try_lead().unwrap().poll();
+        !is_readable(client.descriptor())
+    });
+    scheduler.say([notice(id, inline(b"1")), notice(id, Standing::Pending)]);
+    eventually("it rings", || is_readable(client.descriptor()));
+    client.silence();
+    let lead = client.try_lead().unwrap();
+    lead.poll();
+    assert!(matches!(
+        lead.next(|owner| *owner),
+        Some(Event::Standing { owner: "x", .. })
+    ));
+    // One is left.
+    drop(lead);
+    assert!(is_readable(client.descriptor()));
+    client.silence();
+    let lead = client.try_lead().unwrap();
+    lead.poll();
+    assert!(lead.next(|owner| *owner).is_some());
+    assert!(lead.next(|owner| *owner).is_none());
+    drop(lead);
+    assert!(!is_readable(client.descriptor()));
+}
+
+#[test]
+fn an_event_loop_is_left_alone_while_a_thread_waits() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    client.silence();
+    client.try_lead().unwrap().poll();
+    let waits = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let rang = scope.spawn(|| {
+            let lead = client.try_lead().unwrap();
+            let mut looks = || {
+                waits.store(true, Ordering::SeqCst);
+                false
+            };
+            let mut wait = Wait {
+                interrupted: Some(&mut looks),
+                ..soon()
+            };
+            lead.receive(&mut wait).unwrap();
+            is_readable(client.descriptor())
+        });
+        eventually("it waits", || waits.load(Ordering::SeqCst));
+        // What comes from now on is its own.
+        client.silence();
+        scheduler.say([notice(id, inline(b"1"))]);
+        assert!(!rang.join().unwrap());
+    });
+    assert_eq!(next_finished(&client), "x");
+}
+
+#[test]
+fn a_thread_that_waits_learns_that_another_has_processed_something() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waiters = [(); 4].map(|()| {
+            scope.spawn(|| {
+                loop {
+                    let seen = client.rounds();
+                    if done.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let Some(lead) = client.lead(seen, &mut soon()).unwrap() else {
+                        continue;
+                    };
+                    lead.receive(&mut soon()).unwrap();
+                    while let Some(event) = lead.next(|owner| *owner) {
+                        assert!(matches!(event, Event::Standing { owner: "x", .. }));
+                        done.store(true, Ordering::SeqCst);
+                    }
+                }
+            })
+        });
+        // Whoever leads takes it; the others are told.
+        scheduler.say([notice(id, inline(b"1"))]);
+        eventually("it is processed", || done.load(Ordering::SeqCst));
+        // A follower that was the first to lead after it has nothing to take: it is woken here.
+        eventually("they return", || {
+            client.wake();
+            waiters
+                .iter()
+                .all(std::thread::ScopedJoinHandle::is_finished)
+        });
+    });
+}
+
+#[test]
+fn a_thread_that_leads_may_lead_again() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
+    let outer = client.try_lead().unwrap();
+    outer.receive(&mut soon()).unwrap();
+    assert!(outer.next(|owner| *owner).is_some());
+    // What the application does with it waits for the next one.
+    assert_eq!(next_finished(&client), "x");
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(client.try_lead().is_none()));
+    });
+    drop(outer);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(client.try_lead().is_some()));
+    });
+}
+
+#[test]
+fn waits_end_in_time_and_by_a_call() {
+    let (_scheduler, client) = start();
+    let lead = client.try_lead().unwrap();
+    let outcome = lead.receive(&mut within(Duration::from_millis(10)));
+    assert!(
+        matches!(outcome, Err(ClientError::Net(NetError::Timeout))),
+        "{outcome:?}"
+    );
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let outcome = client.lead(client.rounds(), &mut within(Duration::from_millis(10)));
+            assert!(matches!(outcome, Err(NetError::Timeout)));
+        });
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| client.wake());
+        lead.receive(&mut soon()).unwrap();
+    });
+}

@@ -1,0 +1,412 @@
+//! What the core says, to whom it concerns.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tracing::{error, warn};
+use treadle_messages::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
+use treadle_node_wire::Notice as Row;
+use treadle_scheduler::{Effect, Event, Notice, SchedulerError, Stuck};
+use treadle_types::{
+    Assignment, Cause, ClientId, Command, Failure, Place, Symbol, TaskId, WorkerId,
+};
+
+use super::definitions::Used;
+use super::hub::Hub;
+use super::keys::NO_DEFINITIONS;
+use super::nodes::Node;
+
+/// In whose name clients want what shall run even if they do not wait for it.
+const FIRE_AND_FORGET: &str = "fire-and-forget";
+
+impl Hub {
+    /// Hands an event to the core, and acts on what follows.
+    ///
+    /// # Errors
+    /// When the event cannot be; nothing has changed then.
+    #[inline]
+    pub(super) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
+        self.core.handle(event, self.now, &mut self.effects)?;
+        self.act_on_effects();
+        self.forget();
+        Ok(())
+    }
+
+    /// Does what the core has said; the caller has tasks forgotten, before anybody looks at keys.
+    pub(super) fn act_on_effects(&mut self) {
+        loop {
+            let mut effects = std::mem::take(&mut self.effects.0);
+            for effect in &effects {
+                self.act(effect);
+            }
+            effects.clear();
+            // Its memory is used again.
+            self.effects.0 = effects;
+            let Some(event) = self.later.pop_front() else {
+                return;
+            };
+            if let Err(error) = self.core.handle(event, self.now, &mut self.effects) {
+                self.refused(&error);
+            }
+        }
+    }
+
+    pub(super) fn refused(&mut self, error: &SchedulerError) {
+        error!(target: treadle_log::SCHEDULER, "an event of the server's own was refused: {error}");
+    }
+
+    /// As [`Hub::feed`], for an event that the server made sure of.
+    #[inline]
+    pub(super) fn feed_own(&mut self, event: Event) {
+        if let Err(error) = self.feed(event) {
+            self.refused(&error);
+        }
+    }
+
+    #[inline]
+    fn act(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Command { worker, command } => self.command(*worker, command),
+            Effect::Notify {
+                client,
+                task,
+                notice,
+            } => self.notify(*client, *task, notice),
+            Effect::Bring { client, task } => {
+                let node = self.clients.get(*client);
+                if let Some(&id) = node.and_then(|node| node.kept.get(task)) {
+                    self.tell_client(*client, &ToClient::Bring(vec![id]));
+                }
+            }
+            Effect::Unkeep { client, task } => {
+                let node = self.clients.get_mut(*client);
+                if let Some(id) = node.and_then(|node| node.kept.remove(task)) {
+                    self.tell_client(*client, &ToClient::Unkeep(vec![id]));
+                }
+            }
+            // Together, and after the others, which may name it.
+            Effect::Forgotten(task) => self.forgotten.push(*task),
+            Effect::Drained(worker) => self.drained(*worker),
+            Effect::Dismiss { worker, reason } => self.dismissed(*worker, reason),
+            Effect::Stuck { tasks, reason } => self.stuck(tasks, *reason),
+        }
+    }
+
+    fn command(&mut self, worker: WorkerId, command: &Command) {
+        self.counters.commands += 1;
+        match command {
+            Command::Assign(assignment) => {
+                self.define_for(worker, assignment);
+                for input in &assignment.inputs {
+                    if let Place::At(holders) = &input.place {
+                        self.introduce(worker, holders);
+                    }
+                }
+            }
+            Command::Copy { holders, .. } => self.introduce(worker, holders),
+            Command::Retract(_) | Command::Cancel(_) | Command::Release(_) => {}
+        }
+        if let Some(node) = self.workers.get_mut(worker) {
+            node.link.out().push_row(command);
+            let release = matches!(command, Command::Release(_));
+            node.only_releases = release && (node.only_releases || !node.dirty);
+            if !std::mem::replace(&mut node.dirty, true) {
+                self.dirty.push(Node::Worker(worker));
+            }
+        }
+    }
+
+    /// Sends the definitions that a task uses, unless the worker has them.
+    #[inline]
+    fn define_for(&mut self, worker: WorkerId, assignment: &Assignment) {
+        let note = self
+            .keys
+            .get(assignment.object.task)
+            .map_or(NO_DEFINITIONS, |entry| entry.definitions);
+        let Some(node) = self.workers.get_mut(worker) else {
+            return;
+        };
+        let one;
+        let places: &[u32] = match self.definitions.used(note) {
+            Used::None => return,
+            Used::One(place) => {
+                if node.defined.has(place) {
+                    return;
+                }
+                one = [place];
+                &one
+            }
+            Used::Many(places) => places,
+        };
+        for &place in places {
+            if !node.defined.insert(place) {
+                continue;
+            }
+            let Some(defined) = self.definitions.get(place) else {
+                continue;
+            };
+            node.link.push(&ToWorker::Define(Definition {
+                client: defined.client,
+                number: defined.number,
+                name: self.symbols.text(defined.name).to_owned(),
+                pickle: defined.pickle.clone(),
+            }));
+        }
+    }
+
+    /// Tells a worker where others are, before it hears of them.
+    fn introduce(&mut self, worker: WorkerId, others: &[WorkerId]) {
+        for &other in others {
+            let is_known = |node: &super::nodes::WorkerNode| node.knows.has(other.0);
+            if self.workers.get(worker).is_none_or(is_known) {
+                continue;
+            }
+            let Some(address) = self.workers.get(other).map(|node| node.address.clone()) else {
+                continue;
+            };
+            if let Some(node) = self.workers.get_mut(worker) {
+                node.knows.insert(other.0);
+                node.link.push(&ToWorker::Peer {
+                    worker: other,
+                    address,
+                });
+            }
+        }
+    }
+
+    /// The same for a client.
+    pub(super) fn introduce_to_client(&mut self, client: ClientId, others: &[WorkerId]) {
+        for &other in others {
+            let Some(address) = self.workers.get(other).map(|node| node.address.clone()) else {
+                continue;
+            };
+            if let Some(node) = self.clients.get_mut(client)
+                && node.knows.insert(other.0)
+            {
+                node.link.push(&ToClient::Peer {
+                    worker: other,
+                    address,
+                });
+            }
+        }
+    }
+
+    /// Sends a worker something with the next flush.
+    #[inline]
+    pub(super) fn tell_worker(&mut self, worker: WorkerId, message: &ToWorker) {
+        if let Some(node) = self.workers.get_mut(worker) {
+            node.link.push(message);
+            node.only_releases = false;
+            if !std::mem::replace(&mut node.dirty, true) {
+                self.dirty.push(Node::Worker(worker));
+            }
+        }
+    }
+
+    /// Sends a client something with the next flush.
+    #[inline]
+    pub(super) fn tell_client(&mut self, client: ClientId, message: &ToClient) {
+        if let Some(node) = self.clients.get_mut(client) {
+            node.link.push(message);
+            if !std::mem::replace(&mut node.dirty, true) {
+                self.dirty.push(Node::Client(client));
+            }
+        }
+    }
+
+    fn notify(&mut self, client: ClientId, task: TaskId, notice: &Notice) {
+        self.counters.notices += 1;
+        let Some(node) = self.clients.get_mut(client) else {
+            return self.notify_stand_in(client, task, notice);
+        };
+        let Some(id) = node.locals.wanted(task) else {
+            return;
+        };
+        let standing = match notice {
+            Notice::Finished {
+                nbytes,
+                inline,
+                class,
+                holder,
+            } => {
+                if let Some(holder) = holder
+                    && !node.knows.has(holder.0)
+                {
+                    self.introduce_to_client(client, &[*holder]);
+                }
+                let object = self.core.task(task).map(|view| view.object());
+                let (Some(object), Some(node)) = (object, self.clients.get_mut(client)) else {
+                    return;
+                };
+                node.link.out().push_row(Row::Finished {
+                    id: &id,
+                    nbytes,
+                    inline,
+                    class,
+                    holder,
+                    object: &object.to_u64(),
+                });
+                if !std::mem::replace(&mut node.dirty, true) {
+                    self.dirty.push(Node::Client(client));
+                }
+                return;
+            }
+            Notice::Failed(failure) => Standing::Failed(self.failed(failure)),
+            Notice::Cancelled => {
+                // From now on the client does not want it, under whatever id.
+                node.locals.unwant(task);
+                Standing::Cancelled(self.reason.clone())
+            }
+            Notice::Pending => Standing::Pending,
+        };
+        self.tell_client(client, &ToClient::Notice { id, standing });
+    }
+
+    /// Nobody waits for a task that was fired and forgotten once it is over.
+    fn notify_stand_in(&mut self, client: ClientId, task: TaskId, notice: &Notice) {
+        if *notice != Notice::Pending
+            && self.clients.stand_ins.get(FIRE_AND_FORGET) == Some(&client)
+        {
+            self.later.push_back(Event::Unwant {
+                client,
+                tasks: vec![task],
+            });
+        }
+    }
+
+    /// A failure, with keys and names.
+    pub(super) fn failed(&self, failure: &Failure) -> Failed {
+        let key = |task: TaskId| Bytes::copy_from_slice(self.keys.key(task));
+        let kind = match failure {
+            Failure::Raised { error, .. } => FailedKind::Raised(error.clone()),
+            Failure::WorkersLost { losses, .. } => FailedKind::WorkersLost(
+                losses
+                    .iter()
+                    .map(|loss| self.lost_worker(loss.worker, Some(&loss.cause)))
+                    .collect(),
+            ),
+            Failure::DataLost { worker, actor, .. } => {
+                let lost = self.lost_worker(*worker, None);
+                match actor {
+                    true => FailedKind::ActorLost(lost),
+                    false => FailedKind::DataLost(lost),
+                }
+            }
+            Failure::Unavailable { input, .. } => FailedKind::Unavailable(key(*input)),
+        };
+        Failed {
+            key: key(failure.culprit()),
+            kind,
+        }
+    }
+
+    fn lost_worker(&self, name: Symbol, cause: Option<&Cause>) -> LostWorker {
+        let recalled = self.workers.recall(name, cause).cloned();
+        let mut lost = recalled.unwrap_or_else(|| LostWorker {
+            name: self.symbols.text(name).to_owned(),
+            address: String::new(),
+            cause: Cause::Unreachable,
+            log: String::new(),
+        });
+        if let Some(cause) = cause {
+            lost.cause.clone_from(cause);
+        }
+        lost
+    }
+
+    /// Forgets the tasks that nobody can refer to any more.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        if self.forgotten.is_empty() {
+            return;
+        }
+        let mut unused = Vec::new();
+        let (spread, definitions) = (&mut self.spread, &mut self.definitions);
+        self.keys.remove_all(&mut self.forgotten, |task, entry| {
+            if !spread.is_empty() {
+                spread.remove(&task);
+            }
+            if entry.owner != ClientId(0)
+                && let Some(places) = definitions.release(entry.owner, entry.definitions)
+            {
+                unused.push((entry.owner, places));
+            }
+        });
+        for (owner, places) in unused {
+            self.undefine(owner, &places);
+        }
+    }
+
+    /// The definitions of a client are not needed any more.
+    pub(super) fn undefine(&mut self, client: ClientId, places: &[u32]) {
+        if places.is_empty() {
+            return;
+        }
+        for worker in self.workers.ids() {
+            let Some(node) = self.workers.get_mut(worker) else {
+                continue;
+            };
+            let had_any = places.iter().any(|place| node.defined.has(*place));
+            for place in places {
+                node.defined.remove(*place);
+            }
+            if had_any {
+                self.tell_worker(worker, &ToWorker::ForgetClient(client));
+            }
+        }
+    }
+
+    /// Has clients give up definitions that nobody uses, and workers forget those that were given up.
+    pub(super) fn trim_definitions(&mut self) {
+        for (client, numbers) in self.definitions.surplus() {
+            self.tell_client(client, &ToClient::Unused(numbers));
+        }
+        let gone = self.definitions.take_gone();
+        if gone.is_empty() {
+            return;
+        }
+        for worker in self.workers.ids() {
+            let Some(node) = self.workers.get_mut(worker) else {
+                continue;
+            };
+            let mut had: BTreeMap<ClientId, Vec<u32>> = BTreeMap::new();
+            for &(place, client, number) in &gone {
+                if node.defined.has(place) {
+                    node.defined.remove(place);
+                    had.entry(client).or_default().push(number);
+                }
+            }
+            for (client, numbers) in had {
+                self.tell_worker(worker, &ToWorker::Withdraw { client, numbers });
+            }
+        }
+    }
+
+    fn drained(&mut self, worker: WorkerId) {
+        self.tell_worker(
+            worker,
+            &ToWorker::Leave("it was drained, and is not needed any more".into()),
+        );
+        // After the effects at hand: they may name it.
+        self.losing.push((worker, Cause::Drained, String::new()));
+    }
+
+    fn dismissed(&mut self, worker: WorkerId, reason: &str) {
+        let leave = ToWorker::Leave(format!("it is dismissed: {reason}"));
+        self.tell_worker(worker, &leave);
+        warn!(target: treadle_log::SCHEDULER, "worker {worker:?} is dismissed: {reason}");
+        let cause = Cause::Misbehaved(reason.to_owned());
+        self.losing.push((worker, cause, String::new()));
+    }
+
+    fn stuck(&mut self, tasks: &[TaskId], reason: Stuck) {
+        let keys: Vec<Bytes> = tasks
+            .iter()
+            .map(|task| Bytes::copy_from_slice(self.keys.key(*task)))
+            .collect();
+        let message = ToClient::Stuck { keys, reason };
+        for client in self.clients.ids() {
+            self.tell_client(client, &message);
+        }
+    }
+}

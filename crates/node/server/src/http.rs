@@ -1,0 +1,278 @@
+//! Pages for those who watch the cluster: who has the token.
+//!
+//! `hyper` serves them in a runtime on one thread, which does nothing else. One request a connection,
+//! read only, few at a time: what a browser, `curl` or Prometheus need. A connection has a limit in
+//! time for each thing that it does, however slowly it does it.
+
+mod access;
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use treadle_net::secret;
+use treadle_net::thread::{self, caught};
+use treadle_node_wire::NodeError;
+
+use self::access::{Access, Wanted};
+use super::Pages;
+use super::mailbox::{Mailbox, PageRequest};
+use super::state::ClusterState;
+
+/// Connections at a time; more are turned away.
+const MOST: usize = 16;
+/// Bytes of the longest head of a request.
+const LONGEST: usize = 8 * 1024;
+/// Headers of a request.
+const HEADERS: usize = 64;
+/// How long a connection may take until its answer is there, and then to read it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long what a connection still says is read.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What those hear who are turned away. It fits into the buffer of a fresh socket.
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
+
+/// A page of which the scheduler's thread knows the content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Page {
+    Metrics,
+    State,
+}
+
+/// What the scheduler's thread answers: the text is made of it where it is sent.
+#[derive(Debug)]
+pub(super) enum Content {
+    Metrics(Registry),
+    State(ClusterState),
+}
+
+/// The server of pages. It ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Http {
+    address: SocketAddr,
+    link: String,
+    /// That of the thread.
+    process: u32,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Http {
+    pub(super) fn start(pages: Pages, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::Http {
+            address: pages.address,
+            source,
+        };
+        let listener = TcpListener::bind(pages.address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let token = pages
+            .token
+            .unwrap_or_else(|| secret::hex(&secret::random::<16>()));
+        let link = format!("http://{address}/?token={token}");
+        let mut names = pages.names;
+        names.extend(own_name());
+        let server = Arc::new(Server {
+            access: Access::new(token, names, address.ip()),
+            mailbox: Arc::clone(mailbox),
+            places: Arc::new(Semaphore::new(MOST)),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let body = move || {
+            let serve = async move {
+                tokio::select! {
+                    _ = stopped => {}
+                    () = server.accept(listener) => {}
+                }
+            };
+            // The connections end with the runtime.
+            if let Err(reason) = caught(|| runtime.block_on(serve)) {
+                tracing::error!(target: treadle_log::SCHEDULER, "{reason}: its pages end");
+            }
+        };
+        let thread = thread::start("treadle-http", body).map_err(failed)?;
+        Ok(Self {
+            address,
+            link,
+            process: std::process::id(),
+            running: Some((stop, thread)),
+        })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the pages are, with what lets in.
+    pub(super) fn link(&self) -> &str {
+        &self.link
+    }
+}
+
+/// The name of this machine.
+fn own_name() -> Option<String> {
+    let system = rustix::system::uname();
+    Some(system.nodename().to_str().ok()?.to_owned())
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        let Some((stop, thread)) = self.running.take() else {
+            return;
+        };
+        if self.process != std::process::id() {
+            // A forked child has no such thread, and shares the parent's descriptors.
+            std::mem::forget((stop, thread));
+            return;
+        }
+        drop(stop);
+        let _ = thread.join();
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+/// What connections share.
+struct Server {
+    access: Access,
+    mailbox: Arc<Mailbox>,
+    /// One for each connection.
+    places: Arc<Semaphore>,
+}
+
+impl Server {
+    async fn accept(self: Arc<Self>, listener: tokio::net::TcpListener) {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, for one: others may give some back.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                let _ = stream.into_std().and_then(|mut stream| stream.write(BUSY));
+                continue;
+            };
+            let server = Arc::clone(&self);
+            // A panic is the end of this connection only.
+            tokio::spawn(async move {
+                let _place = place;
+                server.converse(stream).await;
+            });
+        }
+    }
+
+    /// Answers one request. A client that is gone, or too slow, gets no answer.
+    async fn converse(&self, stream: TcpStream) {
+        let until = Instant::now() + PATIENCE;
+        let Ok(local) = stream.local_addr() else {
+            return;
+        };
+        let local = local.ip().to_canonical();
+        let service = service_fn(|request| Box::pin(self.answer(request, local, until)));
+        let mut connection = http1::Builder::new()
+            .keep_alive(false)
+            // Who has asked may say at once that nothing else comes.
+            .half_close(true)
+            .max_buf_size(LONGEST)
+            .max_headers(HEADERS)
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .serve_connection(TokioIo::new(stream), service);
+        let served = poll_fn(|context| connection.poll_without_shutdown(context));
+        if timeout_at(until + PATIENCE, served).await.is_ok() {
+            let stream = connection.into_parts().io.into_inner();
+            let _ = timeout(FAREWELL, linger(stream)).await;
+        }
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        local: IpAddr,
+        until: Instant,
+    ) -> Result<Answer, Infallible> {
+        Ok(match self.access.check(&request, local) {
+            Err((status, text)) => plain(status, text),
+            Ok(Wanted::Health) => plain(StatusCode::OK, "ok\n"),
+            Ok(Wanted::Index) => plain(StatusCode::OK, "/health /metrics /json/state\n"),
+            Ok(Wanted::Page(page)) => self.page(page, until).await,
+        })
+    }
+
+    async fn page(&self, page: Page, until: Instant) -> Answer {
+        let (reply, content) = oneshot::channel();
+        self.mailbox.post(PageRequest { page, reply });
+        match timeout_at(until, content).await {
+            Ok(Ok(Content::Metrics(metrics))) => {
+                let mut text = String::new();
+                encode_registry(&mut text, &metrics).expect("a string takes it");
+                answer(StatusCode::OK, "text/plain; version=0.0.4", text)
+            }
+            Ok(Ok(Content::State(state))) => {
+                let text =
+                    serde_json::to_string(&state).expect("plain data, with strings for keys");
+                answer(StatusCode::OK, "application/json", text)
+            }
+            Ok(Err(_)) | Err(_) => plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the scheduler is busy, or gone\n",
+            ),
+        }
+    }
+}
+
+/// Reads what the client still says: closing with something unread would take the answer from it.
+async fn linger(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut rest = stream.take(16 * LONGEST as u64);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    answer(status, "text/plain; charset=utf-8", text)
+}
+
+fn answer(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+    let builder = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, kind)
+        .header(header::CACHE_CONTROL, "no-store")
+        // The address of a page holds the token: where links on it lead is not told.
+        .header(header::REFERRER_POLICY, "no-referrer")
+        .header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let builder = match status {
+        StatusCode::UNAUTHORIZED => builder.header(header::WWW_AUTHENTICATE, "Bearer"),
+        StatusCode::METHOD_NOT_ALLOWED => builder.header(header::ALLOW, "GET, HEAD"),
+        StatusCode::SERVICE_UNAVAILABLE => builder.header(header::RETRY_AFTER, "1"),
+        _ => builder,
+    };
+    let body = Full::new(text.into());
+    builder.body(body).expect("all of it is known to be valid")
+}

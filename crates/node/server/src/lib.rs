@@ -1,0 +1,207 @@
+//! The scheduler's process, without Python.
+//!
+//! One thread holds everything: it waits for any of the connections, takes what has arrived on them,
+//! hands it to the core, and sends what follows when nothing more is there. Nothing waits for a timer.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `reactor` | the thread |
+//! | `hub` | what it holds, and what it does with what arrives |
+//! | `admission`, `nodes`, `members`, `liveness` | who takes part, and who is gone |
+//! | `keys`, `locals`, `symbols`, `definitions` | names of things |
+//! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
+//! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
+//! | `stream`, `tracing`, `metrics`, `state`, `http`, `mailbox` | what can be watched |
+
+mod admission;
+mod awaited;
+mod calls;
+mod definitions;
+mod effects;
+mod http;
+mod hub;
+mod keys;
+mod liveness;
+mod locals;
+mod mailbox;
+mod members;
+mod metrics;
+mod nodes;
+mod operations;
+mod reactor;
+mod state;
+mod stream;
+mod submit;
+mod symbols;
+mod tracing;
+mod waiting;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use treadle_net::thread::lock;
+use treadle_net::{Address, ClusterId};
+use treadle_node_wire as wire;
+use treadle_node_wire::NodeError;
+use treadle_scheduler::Config;
+
+use http::Http;
+use mailbox::Mailbox;
+
+/// Pages over HTTP, and who may see them.
+#[derive(Clone)]
+pub struct Pages {
+    /// Where they are served; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// What lets in: characters that need no quoting in a URL. `None`: one is made at random.
+    pub token: Option<String>,
+    /// Host names by which they are asked for, beside `localhost`, addresses, and this machine's.
+    pub names: Vec<String>,
+}
+
+impl Pages {
+    /// Pages at an address, for who learns the random token.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            token: None,
+            names: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Pages {
+    /// Does not show the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages")
+            .field("address", &self.address)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settings of a scheduler.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen; port 0 takes a free one.
+    pub address: Address,
+    /// Security and limits of the connections.
+    pub net: treadle_net::Options,
+    /// Pages over HTTP; `None`: there are none.
+    pub http: Option<Pages>,
+    /// The core's settings.
+    pub scheduler: Config,
+    /// `major.minor` of the cluster's Python; `None`: that of the first node.
+    pub python: Option<String>,
+    /// For how long a worker may say nothing. They say something every second.
+    pub worker_timeout: Duration,
+    /// The longest message that is taken from a node, in bytes.
+    pub largest_message: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Self {
+            address: Address {
+                tls: false,
+                host: loopback.to_string(),
+                port: 0,
+            },
+            net: treadle_net::Options::default(),
+            http: Some(Pages::at(SocketAddr::new(loopback, 0))),
+            scheduler: Config::default(),
+            python: None,
+            worker_timeout: Duration::from_secs(10),
+            largest_message: wire::LARGEST_MESSAGE,
+        }
+    }
+}
+
+/// Says that the thread has ended, however it did.
+#[derive(Debug, Default)]
+struct End {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// A scheduler. Dropping it closes it.
+#[derive(Debug)]
+pub struct Server {
+    address: Address,
+    cluster: ClusterId,
+    http: Option<Http>,
+    mailbox: Arc<Mailbox>,
+    end: Arc<End>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Starts one. Its events go to the subscriber of `tracing` that the caller has.
+    ///
+    /// # Errors
+    /// When an address or the options are at fault, or a port is taken.
+    pub fn start(options: Options) -> Result<Self, NodeError> {
+        reactor::start(options)
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The id of the cluster, which begins with it.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Where it serves pages.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(Http::address)
+    }
+
+    /// The link to the pages, with the token that lets in.
+    pub fn http_link(&self) -> Option<&str> {
+        self.http.as_ref().map(Http::link)
+    }
+
+    /// Tells workers and clients that it ends, and ends. What was sent before reaches them, if they
+    /// read it soon.
+    pub fn close(&self) {
+        self.mailbox.end();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // A panic was printed by itself.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits until it has ended: it was closed, or a client told it to. `false`: the time is over.
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let mut is_over = lock(&self.end.is_over);
+        while !*is_over {
+            let Some(until) = until else {
+                let waited = self.end.changed.wait(is_over);
+                is_over = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.end.changed.wait_timeout(is_over, left);
+            is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

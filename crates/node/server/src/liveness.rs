@@ -1,0 +1,227 @@
+//! Who is gone, and why.
+
+use std::time::Duration;
+
+use tracing::{debug, warn};
+use treadle_messages::{ToClient, ToWorker};
+use treadle_net::{Peer, awake};
+use treadle_scheduler::Event;
+use treadle_types::{Cause, ClientId, Value, WorkerId};
+
+use super::hub::Hub;
+use super::nodes::Node;
+
+/// A scheduler that has not ticked for so long was busy, and did not listen.
+const ABSENCE: Duration = Duration::from_secs(1);
+
+/// How long the one that started a worker has to say why its connection broke, if it promised to: a
+/// busy machine may keep it from that for a while.
+const GRACE: Duration = Duration::from_secs(3);
+/// The same, of one that only said that there is somebody.
+const SHORT_GRACE: Duration = Duration::from_millis(200);
+
+impl Hub {
+    /// The connection of a worker broke.
+    pub(super) fn worker_broke(&mut self, worker: WorkerId) {
+        let Some(node) = self.workers.get(worker) else {
+            return;
+        };
+        let grace = if self.workers.supervised.contains(&node.name) {
+            Some(GRACE)
+        } else {
+            let is_supervised = matches!(node.info.get("supervised"), Some(Value::Bool(true)));
+            is_supervised.then_some(SHORT_GRACE)
+        };
+        let now = self.now;
+        let Some(node) = self.workers.get_mut(worker) else {
+            return;
+        };
+        if let Some((cause, log)) = node.goodbye.take() {
+            self.losing.push((worker, cause, log));
+        } else if let Some(grace) = grace {
+            node.broken.get_or_insert(now + grace);
+            self.look_at = now;
+        } else {
+            self.losing
+                .push((worker, Cause::Unreachable, String::new()));
+        }
+    }
+
+    /// Whoever started a worker says how its process ended.
+    pub(super) fn worker_exited(
+        &mut self,
+        name: &str,
+        pid: Option<i64>,
+        cause: Cause,
+        log: String,
+    ) -> bool {
+        self.workers.supervised.insert(name.to_owned());
+        let Some(worker) = self.workers.find(name) else {
+            return false;
+        };
+        let Some(node) = self.workers.get(worker) else {
+            return false;
+        };
+        if let (Some(its), Some(pid)) = (node.pid(), pid)
+            && its != pid
+        {
+            // Another process has taken its place.
+            return false;
+        }
+        self.losing.push((worker, cause, log));
+        true
+    }
+
+    /// Looks after those who say nothing.
+    pub(super) fn look_after_workers(&mut self) {
+        let (now, timeout) = (self.now, self.settings.worker_timeout);
+        let stops = awake::stops();
+        let was_stopped = std::mem::replace(&mut self.stops, stops) != stops;
+        let was_busy = now > std::mem::replace(&mut self.ticked, now) + ABSENCE;
+        if was_stopped || was_busy {
+            // What they said meanwhile is still to be read, and they may have been stopped, too.
+            for node in self.workers.iter_mut() {
+                node.heard = now;
+            }
+        }
+        if now < self.look_at {
+            return;
+        }
+        // One that comes later is not late before.
+        let mut next = now + timeout;
+        for node in self.workers.iter_mut() {
+            // A message that is long on its way is no silence.
+            let arrived = node.link.arriving();
+            if arrived > 0 && std::mem::replace(&mut node.arrived, arrived) != arrived {
+                node.heard = now;
+            }
+            let late = node.broken;
+            let silent = node.heard + timeout;
+            let gone = late.map_or(silent, |late| late.min(silent));
+            if now >= gone {
+                self.losing
+                    .push((node.id, Cause::Unreachable, String::new()));
+            }
+            next = next.min(gone);
+        }
+        self.look_at = next;
+    }
+
+    /// Drops the workers that were found to be gone.
+    pub(super) fn lose_workers(&mut self) {
+        while let Some((worker, cause, log)) = self.losing.pop() {
+            self.lose_worker(worker, cause, log);
+        }
+    }
+
+    fn lose_worker(&mut self, worker: WorkerId, cause: Cause, log: String) {
+        let Some(mut node) = self.workers.remove(worker) else {
+            return;
+        };
+        // What it was told last shall still reach it, if anything does.
+        let _ = node.link.flush();
+        node.link.peer().start_close();
+        self.connections.remove(&node.key);
+        if matches!(cause, Cause::Drained | Cause::Exited(0)) {
+            debug!(
+                target: treadle_log::SCHEDULER,
+                "worker {} at {} has left: {cause}", node.name, node.address
+            );
+        } else {
+            warn!(
+                target: treadle_log::SCHEDULER,
+                "worker {} at {} is lost: {cause}", node.name, node.address
+            );
+        }
+        let log = if log.is_empty() {
+            node.goodbye.take().map_or(log, |(_, log)| log)
+        } else {
+            log
+        };
+        self.workers
+            .remember(node.symbol, node.lost(cause.clone(), log));
+        self.worker_left(worker, &cause);
+        let all = self.audience.began();
+        for other in self.workers.ids() {
+            if all
+                || self
+                    .workers
+                    .get(other)
+                    .is_some_and(|other| other.knows.has(worker.0))
+            {
+                self.tell_worker(other, &ToWorker::PeerLost(worker));
+            }
+        }
+        for client in self.clients.ids() {
+            if self
+                .clients
+                .get(client)
+                .is_some_and(|client| client.knows.has(worker.0))
+            {
+                self.tell_client(client, &ToClient::PeerLost(worker));
+            }
+        }
+        self.drop_calls(Node::Worker(worker), &format!("worker {}", node.address));
+        self.inform_sidecar(
+            "worker-lost",
+            Value::Dict(vec![
+                (Value::str("address"), Value::Str(node.address.clone())),
+                (Value::str("name"), Value::Str(node.name.clone())),
+                (Value::str("cause"), Value::Str(cause.to_string())),
+            ]),
+        );
+        self.retired(worker);
+        self.trace_loss(worker, &cause);
+        self.feed_own(Event::WorkerLost { worker, cause });
+        self.graves.push(node.link.peer().clone());
+    }
+
+    /// A client is gone.
+    pub(super) fn lose_client(&mut self, client: ClientId) {
+        let Some(mut node) = self.clients.remove(client) else {
+            return;
+        };
+        let _ = node.link.flush();
+        node.link.peer().start_close();
+        self.connections.remove(&node.key);
+        self.drop_calls(Node::Client(client), &format!("client {}", node.name));
+        self.unwait(Node::Client(client));
+        self.stop_tracing(client, None);
+        self.awaited.remove_client(client);
+        self.end_session(client);
+        if node.streams {
+            self.stream.subscribe(false);
+        }
+        self.inform_sidecar(
+            "client-left",
+            Value::Dict(vec![(Value::str("client"), Value::Str(node.name.clone()))]),
+        );
+        self.feed_own(Event::ClientLeft(client));
+        if let Some(places) = self.definitions.leave(client) {
+            self.undefine(client, &places);
+        }
+        self.graves.push(node.link.peer().clone());
+    }
+
+    /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
+    pub(super) fn farewell(&mut self) -> Vec<Peer> {
+        let leave = ToWorker::Leave("the scheduler ends".into());
+        for worker in self.workers.ids() {
+            self.tell_worker(worker, &leave);
+        }
+        self.flush();
+        let mut peers = std::mem::take(&mut self.graves);
+        for node in self.workers.iter() {
+            peers.push(node.link.peer().clone());
+        }
+        for client in self.clients.ids() {
+            if let Some(node) = self.clients.get(client) {
+                peers.push(node.link.peer().clone());
+            }
+        }
+        for peer in &peers {
+            peer.start_close();
+        }
+        peers
+    }
+}

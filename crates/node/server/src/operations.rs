@@ -1,0 +1,185 @@
+//! What the scheduler itself answers; the shapes are in `docs/internals/cluster-calls.md`.
+
+mod holdings;
+mod identity;
+mod life;
+mod moving;
+mod tasks;
+
+pub(super) use identity::seconds;
+
+use treadle_messages::Call;
+use treadle_node_wire::trace::BATCH;
+use treadle_scheduler::SchedulerError;
+use treadle_types::value::DecodeError;
+use treadle_types::{Value, WorkerId};
+
+use super::hub::Hub;
+use super::nodes::Node;
+
+/// An answer; `None`: it comes later.
+pub(super) type Answered = Result<Option<Value>, OperationError>;
+
+/// Why the scheduler does not answer a question, as its asker is told.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OperationError {
+    #[error("the scheduler does not serve {0:?}")]
+    Unknown(String),
+    #[error("the argument of {operation:?}: {source}")]
+    Argument {
+        operation: String,
+        source: DecodeError,
+    },
+    /// Something is wrong with the arguments, or with who asks.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// Something is wrong with the events of a worker that is traced.
+    #[error("{BATCH}: {0}")]
+    Batch(&'static str),
+    #[error("too many questions wait for something")]
+    Crowded,
+    #[error(transparent)]
+    Event(#[from] SchedulerError),
+}
+
+/// What a question brings: keyword arguments.
+pub(super) struct Arguments(Value);
+
+impl Arguments {
+    /// A keyword; `None` for one that is absent or Python's `None`.
+    fn get(&self, name: &str) -> Option<&Value> {
+        match self.0.get(name) {
+            None | Some(Value::None) => None,
+            Some(value) => Some(value),
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        match self.get(name) {
+            Some(Value::Str(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn integer(&self, name: &str) -> Option<i64> {
+        match self.get(name) {
+            Some(Value::Int(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        matches!(self.get(name), Some(Value::Bool(true)))
+    }
+
+    /// A sequence; one that is not is a sequence of itself.
+    fn list(&self, name: &str) -> Option<&[Value]> {
+        match self.get(name)? {
+            Value::List(items) | Value::Tuple(items) => Some(items),
+            other => Some(std::slice::from_ref(other)),
+        }
+    }
+
+    /// Keys: a list of them, since a tuple may be one.
+    fn keys(&self) -> Option<&[Value]> {
+        if let Value::List(keys) = &self.0 {
+            return Some(keys);
+        }
+        match self.get("keys")? {
+            Value::List(keys) => Some(keys),
+            other => Some(std::slice::from_ref(other)),
+        }
+    }
+}
+
+/// A dictionary with texts for keys.
+pub(super) fn dict<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
+    let entries = entries.into_iter();
+    Value::Dict(
+        entries
+            .map(|(name, value)| (Value::str(name), value))
+            .collect(),
+    )
+}
+
+pub(super) fn int(value: impl TryInto<i64>) -> Value {
+    Value::Int(value.try_into().unwrap_or(i64::MAX))
+}
+
+impl Hub {
+    /// Answers a question to the scheduler.
+    pub(super) fn operate(&mut self, asker: Node, call: &Call) -> Answered {
+        let argument =
+            Value::from_bytes(&call.argument).map_err(|source| OperationError::Argument {
+                operation: call.operation.clone(),
+                source,
+            })?;
+        if call.operation == BATCH {
+            return self.trace_batch(asker, argument);
+        }
+        let arguments = &Arguments(argument);
+        let id = call.id;
+        match call.operation.as_str() {
+            "identity" => self.identity(arguments),
+            "ncores" => self.ncores(arguments, false),
+            "ncores_running" => self.ncores(arguments, true),
+            "running" => self.running(arguments),
+            "who_has" => self.who_has(asker, arguments),
+            "has_what" => self.has_what(arguments),
+            "nbytes" => self.nbytes(arguments),
+            "processing" => self.processing(arguments),
+            "story" => self.story(arguments),
+            "progress" => self.progress(arguments),
+            "recipe" => self.recipe(arguments),
+            "trace" => self.trace(asker, arguments),
+            "task-events" => self.task_events(asker, arguments),
+            "observe" => self.observe(asker, arguments),
+            "desire" => self.desire(arguments, true),
+            "undesire" => self.desire(arguments, false),
+            "replicate" => self.replicate(asker, id, arguments),
+            "held" => self.held(asker, id, arguments),
+            "move" => self.move_values(asker, id, arguments),
+            "rebalance" => self.rebalance(asker, id, arguments),
+            "retire_workers" => self.retire_workers(asker, id, arguments),
+            "remove_worker" | "close_worker" => self.close_worker(arguments),
+            "restart" => self.restart(),
+            "supervise" => self.supervise(arguments),
+            "worker-exited" => self.told_of_exit(arguments),
+            "invalidate" => self.invalidate(arguments),
+            "terminate" | "shutdown" => {
+                self.is_ending = true;
+                Ok(Some(Value::None))
+            }
+            other => Err(OperationError::Unknown(other.to_owned())),
+        }
+    }
+
+    /// The workers that are meant: those that are named, all by default.
+    fn named_workers(&self, arguments: &Arguments) -> Vec<WorkerId> {
+        let Some(names) = arguments.list("workers").or(arguments.list("names")) else {
+            return self.workers.ids();
+        };
+        let find = |name: &Value| match name {
+            Value::Str(name) => self.workers.find(name),
+            Value::Int(number) => self.workers.find(&number.to_string()),
+            _ => None,
+        };
+        // Whoever is gone has nothing; distributed leaves it out, too.
+        names.iter().filter_map(find).collect()
+    }
+
+    fn address(&self, worker: WorkerId) -> Value {
+        let node = self.workers.get(worker);
+        Value::Str(node.map_or_else(String::new, |node| node.address.clone()))
+    }
+
+    /// A key, decoded.
+    fn key(&self, task: treadle_types::TaskId) -> Value {
+        let key = self.keys.key(task);
+        Value::from_bytes(key).unwrap_or_else(|_| Value::Bytes(key.to_vec()))
+    }
+
+    fn task_of(&self, key: &Value) -> Option<treadle_types::TaskId> {
+        self.keys.find(&key.to_bytes())
+    }
+}

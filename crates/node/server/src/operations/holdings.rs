@@ -1,0 +1,147 @@
+//! Who has what.
+
+use std::collections::BTreeMap;
+
+use treadle_types::{TaskId, Value, WorkerId};
+
+use super::super::hub::Hub;
+use super::super::nodes::Node;
+use super::{Answered, Arguments, int};
+
+impl Hub {
+    /// The tasks of keys, or all.
+    fn tasks_of(&self, arguments: &Arguments) -> Vec<(Value, Option<TaskId>)> {
+        match arguments.keys() {
+            Some(keys) => {
+                let keys = keys.iter();
+                keys.map(|key| (key.clone(), self.task_of(key))).collect()
+            }
+            None => {
+                let mut tasks: Vec<_> = self.keys.tasks().collect();
+                tasks.sort_unstable();
+                let entry = |task| (self.key(task), Some(task));
+                tasks.into_iter().map(entry).collect()
+            }
+        }
+    }
+
+    /// Addresses of the workers that have values, by key.
+    pub(super) fn who_has(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+        let mut entries = Vec::new();
+        for (key, task) in self.tasks_of(arguments) {
+            let holders = task.map_or_else(Vec::new, |task| self.whereabouts(task));
+            if let Node::Client(client) = asker {
+                // It may be about to fetch the value there.
+                self.introduce_to_client(client, &holders);
+            }
+            let holders = holders.into_iter().map(|worker| self.address(worker));
+            let holders = holders.collect();
+            entries.push((key, Value::List(holders)));
+        }
+        Ok(Some(Value::Dict(entries)))
+    }
+
+    /// Keys of the values that workers have, by address.
+    pub(super) fn has_what(&self, arguments: &Arguments) -> Answered {
+        let mut held: BTreeMap<WorkerId, Vec<TaskId>> = BTreeMap::new();
+        for task in self.keys.tasks() {
+            for worker in self.whereabouts(task) {
+                held.entry(worker).or_default().push(task);
+            }
+        }
+        let mut entries = Vec::new();
+        for worker in self.named_workers(arguments) {
+            let mut held = held.remove(&worker).unwrap_or_default();
+            held.sort_unstable();
+            let keys = held.into_iter().map(|task| self.key(task)).collect();
+            entries.push((self.address(worker), Value::List(keys)));
+        }
+        Ok(Some(Value::Dict(entries)))
+    }
+
+    /// Bytes of values by key, or by function.
+    pub(super) fn nbytes(&self, arguments: &Arguments) -> Answered {
+        let is_summary = arguments.is_set("summary");
+        let mut entries = Vec::new();
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for (key, task) in self.tasks_of(arguments) {
+            let Some(task) = task else {
+                continue;
+            };
+            let Some(nbytes) = self.core.task(task).and_then(|view| view.nbytes()) else {
+                continue;
+            };
+            if is_summary {
+                *sums.entry(prefix(&key)).or_default() += nbytes;
+            } else {
+                entries.push((key, int(nbytes)));
+            }
+        }
+        let sums = sums
+            .into_iter()
+            .map(|(name, sum)| (Value::Str(name), int(sum)));
+        entries.extend(sums);
+        Ok(Some(Value::Dict(entries)))
+    }
+
+    /// Keys of the tasks that were sent to workers, by address.
+    pub(super) fn processing(&self, arguments: &Arguments) -> Answered {
+        let mut entries = Vec::new();
+        for worker in self.named_workers(arguments) {
+            let tasks = self.core.worker(worker).map(|view| view.assigned());
+            let tasks = tasks.unwrap_or_default().into_iter();
+            let keys = tasks.map(|task| self.key(task)).collect();
+            entries.push((self.address(worker), Value::List(keys)));
+        }
+        Ok(Some(Value::Dict(entries)))
+    }
+}
+
+/// The part of a key before its token, as `dask.utils.key_split` has it: the words before the first
+/// one that has digits in it.
+pub(crate) fn prefix(key: &Value) -> String {
+    let text = match key {
+        Value::Tuple(items) => match items.first() {
+            Some(Value::Str(text)) => text,
+            _ => return "Other".to_owned(),
+        },
+        Value::Str(text) => text,
+        _ => return "Other".to_owned(),
+    };
+    let text = text.trim_start_matches(['(', '\'', '"']);
+    let mut words = text.split('-');
+    let mut found = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let is_token = word.len() == 8 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_token || word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+            break;
+        }
+        found.push('-');
+        found.push_str(word);
+    }
+    if found.len() == 32 && found.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return "data".to_owned();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_those_of_dask() {
+        let tuple = Value::Tuple(vec![Value::str("x-2"), Value::Int(1)]);
+        for (key, expected) in [
+            (Value::str("x"), "x"),
+            (Value::str("x-1"), "x"),
+            (Value::str("x-1-2-3"), "x"),
+            (tuple, "x"),
+            (Value::str("hello-world-1"), "hello-world"),
+            (Value::str("ae05086432ca935f6eba409a8ecd4896"), "data"),
+            (Value::Int(3), "Other"),
+        ] {
+            assert_eq!(prefix(&key), expected, "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Who is here.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use treadle_scheduler::WorkerStatus;
+use treadle_types::{Value, WorkerId};
+
+use super::super::hub::Hub;
+use super::super::nodes::WorkerNode;
+use super::{Answered, Arguments, dict, int};
+
+pub(crate) fn seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs_f64()
+}
+
+impl Hub {
+    /// As distributed's `Scheduler.identity`.
+    pub(super) fn identity(&self, arguments: &Arguments) -> Answered {
+        let most = arguments.integer("n_workers").unwrap_or(-1);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let workers = self.workers.iter().take(most);
+        let workers = workers.map(|node| {
+            (
+                Value::Str(node.address.clone()),
+                self.identity_of_node(node),
+            )
+        });
+        let threads: u64 = self
+            .workers
+            .iter()
+            .map(|node| u64::from(node.threads))
+            .sum();
+        let memory: u64 = self.workers.iter().map(|node| node.memory).sum();
+        let (http, services) = match &self.settings.http {
+            Some((link, port)) => (
+                Value::Str(link.clone()),
+                dict([("dashboard", Value::Int(i64::from(*port)))]),
+            ),
+            None => (Value::None, Value::Dict(Vec::new())),
+        };
+        Ok(Some(dict([
+            ("type", Value::str("Scheduler")),
+            ("id", Value::Str(self.settings.id.clone())),
+            ("address", Value::Str(self.settings.address.clone())),
+            ("services", services),
+            ("http", http),
+            ("started", Value::Float(seconds(self.settings.started))),
+            ("n_workers", int(self.workers.len())),
+            ("total_threads", int(threads)),
+            ("total_memory", int(memory)),
+            ("n_clients", int(self.clients.len())),
+            ("observed", Value::Bool(self.observed)),
+            ("workers", Value::Dict(workers.collect())),
+        ])))
+    }
+
+    pub(super) fn identity_of(&self, worker: WorkerId) -> Value {
+        let node = self.workers.get(worker);
+        node.map_or(Value::None, |node| self.identity_of_node(node))
+    }
+
+    fn identity_of_node(&self, node: &WorkerNode) -> Value {
+        let view = self.core.worker(node.id);
+        let health = view.map(|view| view.health()).unwrap_or_default();
+        let status = match view.map(|view| view.status()) {
+            _ if node.broken.is_some() => "closed",
+            Some(WorkerStatus::Running) => "running",
+            Some(WorkerStatus::Paused) => "paused",
+            Some(WorkerStatus::Draining) => "closing_gracefully",
+            None => "closed",
+        };
+        let heard = self.settings.started + node.heard;
+        let resources = node.resources.iter();
+        let resources = resources
+            .map(|(name, amount)| (Value::Str(name.clone()), Value::Float(*amount)))
+            .collect();
+        let spilled = dict([
+            ("memory", int(health.spilled)),
+            ("disk", int(health.spilled)),
+        ]);
+        // What pages of Dask show, and nobody measures here.
+        let unmeasured = dict([
+            ("read_bps", Value::Float(0.0)),
+            ("write_bps", Value::Float(0.0)),
+        ]);
+        let metrics = dict([
+            ("cpu", Value::Float(0.0)),
+            ("memory", int(health.process)),
+            ("managed_bytes", int(health.managed)),
+            ("spilled_bytes", spilled),
+            (
+                "executing",
+                int(view.map_or(0, |view| view.assigned_count())),
+            ),
+            ("in_flight", int(0_u64)),
+            ("host_net_io", unmeasured),
+            ("ready", int(view.map_or(0, |view| view.queued()))),
+            ("in_memory", int(view.map_or(0, |view| view.held().len()))),
+            ("time", Value::Float(seconds(heard))),
+        ]);
+        let directory = node.text("local_directory").unwrap_or_default().to_owned();
+        dict([
+            ("type", Value::str("Worker")),
+            ("id", Value::Str(node.name.clone())),
+            ("host", Value::Str(host_of(&node.address).to_owned())),
+            ("resources", Value::Dict(resources)),
+            ("local_directory", Value::Str(directory)),
+            ("name", Value::Str(node.name.clone())),
+            ("nthreads", int(node.threads)),
+            ("memory_limit", int(node.memory)),
+            ("last_seen", Value::Float(seconds(heard))),
+            ("services", Value::Dict(Vec::new())),
+            ("metrics", metrics),
+            ("status", Value::str(status)),
+            ("nanny", Value::None),
+            ("pid", node.pid().map_or(Value::None, Value::Int)),
+        ])
+    }
+
+    /// How many workers get tasks.
+    pub(super) fn running(&self, arguments: &Arguments) -> Answered {
+        let workers = self.named_workers(arguments).into_iter();
+        Ok(Some(int(workers.filter(|id| self.is_running(*id)).count())))
+    }
+
+    /// Threads by worker; `running`: of those only that get tasks.
+    pub(super) fn ncores(&self, arguments: &Arguments, running: bool) -> Answered {
+        let workers = self.named_workers(arguments).into_iter();
+        let workers = workers.filter(|worker| !running || self.is_running(*worker));
+        let entry = |worker: WorkerId| {
+            let node = self.workers.get(worker)?;
+            Some((Value::Str(node.address.clone()), int(node.threads)))
+        };
+        Ok(Some(Value::Dict(workers.filter_map(entry).collect())))
+    }
+}
+
+/// The host of an address, as distributed tells it: what stands between the scheme and the port.
+fn host_of(address: &str) -> &str {
+    let host = address.split_once("://").map_or(address, |(_, rest)| rest);
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
+}

@@ -1,0 +1,242 @@
+//! Values that move between workers.
+
+use std::collections::BTreeMap;
+
+use treadle_node_wire::get_runs;
+use treadle_scheduler::{Event, State};
+use treadle_types::{TaskId, Value, WorkerId};
+
+use super::super::hub::Hub;
+use super::super::nodes::Node;
+use super::super::waiting::Wanted;
+use super::{Answered, Arguments, OperationError, dict};
+
+fn good() -> Value {
+    dict([("status", Value::str("OK"))])
+}
+
+/// What distributed says of keys that it cannot do anything with.
+fn missing(keys: Vec<Value>) -> Value {
+    dict([
+        ("status", Value::str("partial-fail")),
+        ("keys", Value::List(keys)),
+    ])
+}
+
+impl Hub {
+    /// The tasks of keys, and the keys that have no value.
+    fn finished(&self, arguments: &Arguments) -> (Vec<TaskId>, Vec<Value>) {
+        let (mut tasks, mut lost) = (Vec::new(), Vec::new());
+        for key in arguments.keys().unwrap_or_default() {
+            let task = self.task_of(key).and_then(|task| self.core.task(task));
+            match task {
+                Some(view) if view.state() == State::Memory => tasks.push(view.id()),
+                _ => lost.push(key.clone()),
+            }
+        }
+        (tasks, lost)
+    }
+
+    /// Values shall be at so many workers. Answered when they are.
+    pub(super) fn replicate(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+        let (tasks, lost) = self.finished(arguments);
+        if !lost.is_empty() {
+            return Ok(Some(missing(lost)));
+        }
+        let among = match arguments.get("workers") {
+            Some(_) => self.named_workers(arguments),
+            None => Vec::new(),
+        };
+        if among.is_empty() && arguments.get("workers").is_some() {
+            return Err(OperationError::Invalid("none of these workers is here"));
+        }
+        let most = if among.is_empty() {
+            self.workers.len()
+        } else {
+            among.len()
+        };
+        let copies = match arguments.integer("n") {
+            Some(copies) if copies < 1 => {
+                return Err(OperationError::Invalid(
+                    "a value must be at one worker at least: n=…",
+                ));
+            }
+            Some(copies) => usize::try_from(copies).unwrap_or(usize::MAX).min(most),
+            None => most,
+        };
+        // Small values live here: copies of them are a matter of names.
+        let is_small = |task: &TaskId| {
+            let view = self.core.task(*task);
+            view.is_some_and(|view| view.inline().is_some())
+        };
+        let (small, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_small);
+        for task in small {
+            let is_meant = |worker: &WorkerId| among.is_empty() || among.contains(worker);
+            let (mut workers, elsewhere): (Vec<_>, Vec<_>) =
+                self.whereabouts(task).into_iter().partition(is_meant);
+            let others = match among.is_empty() {
+                true => self.core.workers().map(|worker| worker.id()).collect(),
+                false => among.clone(),
+            };
+            for worker in others {
+                if !workers.contains(&worker) {
+                    workers.push(worker);
+                }
+            }
+            workers.truncate(copies);
+            workers.extend(elsewhere);
+            self.spread.insert(task, workers);
+        }
+        self.feed(Event::Replicate {
+            tasks: tasks.clone(),
+            copies: copies as u32,
+            among: among.clone(),
+        })?;
+        let wanted = tasks
+            .into_iter()
+            .map(|task| (task, self.keys.generation(task)))
+            .collect();
+        self.answer_when(asker, id, Wanted::Copies(wanted, copies, among), good())
+    }
+
+    /// A client has brought values to workers, given as runs of their numbers, who say that they have
+    /// them. Answered when they have said it here.
+    pub(super) fn held(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+        let numbers = arguments.list("workers").unwrap_or_default().iter();
+        let numbers: Option<Vec<u64>> = numbers
+            .map(|number| match number {
+                Value::Int(number) => u64::try_from(*number).ok(),
+                _ => None,
+            })
+            .collect();
+        let workers = numbers.and_then(|numbers| get_runs(numbers).ok());
+        let what = "held: workers=[…] are runs of numbers";
+        let workers = workers.ok_or(OperationError::Invalid(what))?;
+        let keys = arguments.keys().unwrap_or_default().iter();
+        let tasks = keys.filter_map(|key| self.task_of(key));
+        let tasks = tasks.map(|task| (task, self.keys.generation(task)));
+        let wanted = Wanted::Held(tasks.collect(), workers);
+        self.answer_when(asker, id, wanted, Value::None)
+    }
+
+    /// Values move: `{"moves": [(key, from, to)]}`.
+    pub(super) fn move_values(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+        let mut moves = Vec::new();
+        for entry in arguments.list("moves").unwrap_or_default() {
+            let (Value::Tuple(parts) | Value::List(parts)) = entry else {
+                return Err(OperationError::Invalid(
+                    "move: each move is (key, from, to)",
+                ));
+            };
+            let [key, Value::Str(from), Value::Str(to)] = &parts[..] else {
+                return Err(OperationError::Invalid(
+                    "move: each move is (key, from, to)",
+                ));
+            };
+            let found = (
+                self.task_of(key),
+                self.workers.find(from),
+                self.workers.find(to),
+            );
+            let (Some(task), Some(from), Some(to)) = found else {
+                return Ok(Some(missing(vec![key.clone()])));
+            };
+            moves.push((task, from, to));
+        }
+        self.carry_out(asker, id, moves)
+    }
+
+    fn carry_out(
+        &mut self,
+        asker: Node,
+        id: u64,
+        moves: Vec<(TaskId, WorkerId, WorkerId)>,
+    ) -> Answered {
+        let mut wanted = Vec::with_capacity(moves.len());
+        for (task, from, to) in moves {
+            wanted.push((task, self.keys.generation(task), from));
+            self.feed(Event::Move { task, from, to })?;
+        }
+        self.answer_when(asker, id, Wanted::Moved(wanted), good())
+    }
+
+    fn answer_when(&mut self, asker: Node, id: u64, wanted: Wanted, answer: Value) -> Answered {
+        if !self.waiting.add(self.now, asker, id, wanted, answer) {
+            return Err(OperationError::Crowded);
+        }
+        self.look_after_waiting();
+        Ok(None)
+    }
+
+    /// Values move until each worker has about the same share of its memory in use. As distributed
+    /// does it: from the worker that has the most above the mean to the one that has the most below,
+    /// values that have one holder, largest first where they fit.
+    pub(super) fn rebalance(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+        let (tasks, lost) = match arguments.keys() {
+            Some(_) => self.finished(arguments),
+            None => {
+                let tasks = self.core.tasks();
+                let there = tasks.filter(|task| task.state() == State::Memory);
+                (there.map(|task| task.id()).collect(), Vec::new())
+            }
+        };
+        if !lost.is_empty() {
+            return Ok(Some(missing(lost)));
+        }
+        let workers = self.named_workers(arguments);
+        let workers: Vec<_> = workers
+            .into_iter()
+            .filter(|w| self.is_running(*w))
+            .collect();
+        if workers.len() < 2 {
+            return Ok(Some(good()));
+        }
+        let mut bytes: BTreeMap<WorkerId, u64> = workers.iter().map(|w| (*w, 0)).collect();
+        for worker in &workers {
+            if let Some(view) = self.core.worker(*worker) {
+                bytes.insert(*worker, view.bytes());
+            }
+        }
+        let mean = bytes.values().sum::<u64>() / workers.len() as u64;
+        let mut movable: BTreeMap<WorkerId, Vec<(u64, TaskId)>> = BTreeMap::new();
+        for task in tasks {
+            let Some(view) = self.core.task(task) else {
+                continue;
+            };
+            let holders: Vec<WorkerId> = view.holders().collect();
+            if let ([holder], false) = (&holders[..], view.is_actor())
+                && bytes.contains_key(holder)
+            {
+                let entry = (view.nbytes().unwrap_or(0), task);
+                movable.entry(*holder).or_default().push(entry);
+            }
+        }
+        let mut moves = Vec::new();
+        for values in movable.values_mut() {
+            values.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        for (from, values) in movable {
+            for (nbytes, task) in values {
+                let above = bytes[&from].saturating_sub(mean);
+                if nbytes == 0 || nbytes > above {
+                    continue;
+                }
+                let emptiest = bytes.iter().filter(|(to, _)| **to != from);
+                let Some((&to, &has)) = emptiest.min_by_key(|(to, has)| (**has, **to)) else {
+                    break;
+                };
+                // It must not make the other one the fuller of the two.
+                if has + nbytes > mean + nbytes / 2 {
+                    continue;
+                }
+                *bytes.entry(from).or_default() -= nbytes;
+                *bytes.entry(to).or_default() += nbytes;
+                moves.push((task, from, to));
+            }
+        }
+        if moves.is_empty() {
+            return Ok(Some(good()));
+        }
+        self.carry_out(asker, id, moves)
+    }
+}

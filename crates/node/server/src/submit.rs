@@ -1,0 +1,600 @@
+//! What clients submit: from their numbers to those of the core.
+
+use bytes::Bytes;
+use treadle_messages::{Batch, Standing, TaskOptions, ToClient};
+use treadle_scheduler::{Event, State, Submission};
+use treadle_types::value::Reader;
+use treadle_types::{ClientId, Constraint, Options, Symbol, TaskId, Value, WorkerId};
+
+use super::hub::{Broken, Hub};
+use super::keys::{Keys, NO_DEFINITIONS};
+use super::locals::{Local, Locals};
+
+/// What a local id means now.
+#[derive(Clone, Copy)]
+enum Meaning {
+    Task(TaskId),
+    /// Nothing any more.
+    Gone,
+}
+
+/// Looks a local id up.
+#[inline]
+fn meaning(locals: &Locals, keys: &Keys, id: u32) -> Result<Meaning, Broken> {
+    match locals.get(id) {
+        Some(local) if keys.generation(local.task) == local.generation => {
+            Ok(Meaning::Task(local.task))
+        }
+        Some(_) => Ok(Meaning::Gone),
+        None if locals.was_named(id) => Ok(Meaning::Gone),
+        None => Err(Broken::new(format!(
+            "the local id {id} was never given a key"
+        ))),
+    }
+}
+
+/// The new keys of a batch.
+struct Fresh {
+    first: u32,
+    /// For each of them, the task that was allocated, unless its key was known; taken out when the
+    /// task is submitted.
+    tasks: Vec<Option<TaskId>>,
+}
+
+impl Fresh {
+    fn take(&mut self, id: u32) -> Option<TaskId> {
+        let place = id.checked_sub(self.first)? as usize;
+        self.tasks.get_mut(place)?.take()
+    }
+}
+
+impl Hub {
+    fn meaning(&self, client: ClientId, id: u32) -> Result<Meaning, Broken> {
+        match self.clients.get(client) {
+            Some(node) => meaning(&node.locals, &self.keys, id),
+            None => Ok(Meaning::Gone),
+        }
+    }
+
+    /// The tasks of local ids, as far as they mean any.
+    pub(super) fn meant(&self, client: ClientId, ids: &[u32]) -> Result<Vec<TaskId>, Broken> {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for &id in ids {
+            if let Meaning::Task(task) = self.meaning(client, id)? {
+                tasks.push(task);
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// Numbers keys that a client names for the first time.
+    fn name(&mut self, client: ClientId, first: u32, keys: &[Bytes]) -> Result<Fresh, Broken> {
+        let mut fresh = Fresh {
+            first,
+            tasks: Vec::with_capacity(keys.len()),
+        };
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(fresh);
+        };
+        if !node.locals.name(first, keys.len()) {
+            return Err(Broken::new(format!(
+                "{} local ids from {first} on were used before, or are far from the others",
+                keys.len()
+            )));
+        }
+        let (core, mut ids) = (&mut self.core, first..);
+        let found = |keys: &Keys, task: TaskId, is_new: bool| {
+            fresh.tasks.push(is_new.then_some(task));
+            if let Some(id) = ids.next() {
+                let generation = keys.generation(task);
+                node.locals.set(id, Local { task, generation });
+            }
+        };
+        self.keys.find_or_add_all(keys, || core.allocate(), found);
+        Ok(fresh)
+    }
+
+    /// A client submits a key again that is gone here, and that it has an id for: the recipe says
+    /// which key that is. Returns the task, and whether it is new.
+    fn revive(&mut self, client: ClientId, id: u32, recipe: &[u8]) -> Option<(TaskId, bool)> {
+        let key = Reader::new(recipe).blob().ok()?;
+        let core = &mut self.core;
+        let (task, is_new) = self.keys.find_or_add(key, || core.allocate());
+        let generation = self.keys.generation(task);
+        let node = self.clients.get_mut(client)?;
+        node.locals.set(id, Local { task, generation });
+        Some((task, is_new))
+    }
+
+    /// Takes back tasks that were allocated and not submitted.
+    fn abandon(&mut self, fresh: &mut Fresh) {
+        for task in fresh.tasks.iter_mut().filter_map(Option::take) {
+            self.keys.remove(task);
+            self.core.abandon(task);
+        }
+    }
+
+    /// A batch of a client.
+    pub(super) fn submit(&mut self, client: ClientId, mut batch: Batch) -> Result<(), Broken> {
+        let mut fresh = self.name(client, batch.first, &batch.keys)?;
+        let mut taken = Vec::with_capacity(batch.tasks.len());
+        let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
+        self.abandon(&mut fresh);
+        if outcome.is_ok() {
+            self.tell_awaiting(&batch.keys)?;
+        }
+        if outcome.is_err() {
+            for task in taken {
+                self.unsubmitted(task);
+            }
+        }
+        outcome
+    }
+
+    fn submit_named(
+        &mut self,
+        client: ClientId,
+        batch: &mut Batch,
+        fresh: &mut Fresh,
+        taken: &mut Vec<TaskId>,
+    ) -> Result<(), Broken> {
+        if batch.option_sets.is_empty() {
+            batch.option_sets.push(TaskOptions::default());
+        }
+        let (option_sets, constraints) = self.options(&batch.option_sets);
+        let mut submission = Submission {
+            client,
+            number: batch.number,
+            last: batch.last,
+            tasks: Vec::with_capacity(batch.tasks.len()),
+            functions: Vec::with_capacity(batch.tasks.len()),
+            option_sets,
+            constraints,
+            ..Submission::default()
+        };
+        // Tasks that read something that is gone.
+        let mut lost: Vec<usize> = Vec::new();
+        let mut known: (Option<&[u32]>, u32, Symbol) = (None, NO_DEFINITIONS, Symbol(0));
+        for (row, &id) in batch.tasks.iter().enumerate() {
+            let range =
+                batch.definition_offsets[row] as usize..batch.definition_offsets[row + 1] as usize;
+            let numbers = &batch.definitions[range];
+            if known.0 != Some(numbers) {
+                let note = self.definitions.note(client, numbers);
+                let note = note.ok_or_else(|| {
+                    Broken::new(format!(
+                        "a task uses one of {numbers:?}, which is not defined"
+                    ))
+                })?;
+                known = (Some(numbers), note, self.definitions.function(note));
+            }
+            let (_, note, function) = known;
+            submission.functions.push(function);
+            let mut is_revived = false;
+            let task = match self.meaning(client, id)? {
+                Meaning::Task(task) => task,
+                Meaning::Gone => {
+                    let revived = self.revive(client, id, &batch.recipes[row]);
+                    let Some((task, is_new)) = revived else {
+                        submission.tasks.push(TaskId(u32::MAX));
+                        lost.push(row);
+                        continue;
+                    };
+                    is_revived = is_new;
+                    task
+                }
+            };
+            submission.tasks.push(task);
+            if (fresh.take(id).is_some() || is_revived)
+                && let Some(entry) = self.keys.get_mut(task)
+            {
+                entry.owner = client;
+                entry.definitions = note;
+                self.definitions.hold(client, note);
+                taken.push(task);
+            }
+        }
+        submission.inputs = Vec::with_capacity(batch.inputs.len());
+        let mut gone = 0;
+        let Some(node) = self.clients.get(client) else {
+            return Ok(());
+        };
+        for &id in &batch.inputs {
+            submission
+                .inputs
+                .push(match meaning(&node.locals, &self.keys, id)? {
+                    Meaning::Task(task) => task,
+                    Meaning::Gone => {
+                        gone += 1;
+                        TaskId(u32::MAX)
+                    }
+                });
+        }
+        submission.offsets = std::mem::take(&mut batch.offsets);
+        submission.readers = std::mem::take(&mut batch.readers);
+        submission.ranks = std::mem::take(&mut batch.ranks);
+        submission.recipes = std::mem::take(&mut batch.recipes);
+        submission.options = std::mem::take(&mut batch.options);
+        let mut cancelled = Vec::new();
+        if gone > 0 || !lost.is_empty() {
+            cancelled = without_lost(&mut submission);
+        }
+        self.want_of_batch(client, batch, &cancelled, &mut submission)?;
+        self.counters.submitted += submission.tasks.len() as u64;
+        let fed = self.feed(Event::Submit(submission));
+        for task in cancelled {
+            self.unsubmitted(task);
+        }
+        fed?;
+        self.end_of_submission(client, batch);
+        Ok(())
+    }
+
+    /// A task that was meant to be submitted was not: forgets it, if it is not known otherwise.
+    fn unsubmitted(&mut self, task: TaskId) {
+        if self.core.task(task).is_some() {
+            return;
+        }
+        if let Some(entry) = self.keys.remove(task) {
+            self.core.abandon(task);
+            if entry.owner != ClientId(0)
+                && let Some(places) = self.definitions.release(entry.owner, entry.definitions)
+            {
+                self.undefine(entry.owner, &places);
+            }
+        }
+    }
+
+    fn want_of_batch(
+        &mut self,
+        client: ClientId,
+        batch: &Batch,
+        cancelled: &[TaskId],
+        submission: &mut Submission,
+    ) -> Result<(), Broken> {
+        submission.wanted = Vec::with_capacity(batch.wanted.len());
+        let mut gone = Vec::new();
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
+        for &id in &batch.wanted {
+            match meaning(&node.locals, &self.keys, id)? {
+                Meaning::Task(task) if !cancelled.contains(&task) => {
+                    submission.wanted.push(task);
+                    node.locals.want(task, id);
+                }
+                _ => gone.push(id),
+            }
+        }
+        for id in gone {
+            let reason = "lost dependencies";
+            let message = "a task reads something that is not known any more";
+            let reason = Value::Tuple(vec![Value::str(reason), Value::str(message)]);
+            let standing = Standing::Cancelled(reason.to_bytes().into());
+            self.tell_client(client, &ToClient::Notice { id, standing });
+        }
+        Ok(())
+    }
+
+    /// Local ids of tasks that the client does not want mean nothing once their submission ends.
+    fn end_of_submission(&mut self, client: ClientId, batch: &Batch) {
+        let Some(node) = self.clients.get_mut(client) else {
+            return;
+        };
+        let range = (batch.first, batch.first + batch.keys.len() as u32);
+        if !batch.last {
+            node.submissions
+                .entry(batch.number)
+                .or_default()
+                .push(range);
+            return;
+        }
+        let earlier = node.submissions.remove(&batch.number).unwrap_or_default();
+        for (start, end) in earlier.into_iter().chain([range]) {
+            for id in start..end {
+                if let Some(local) = node.locals.get(id)
+                    && node.locals.wanted(local.task) != Some(id)
+                {
+                    node.locals.clear(id);
+                }
+            }
+        }
+    }
+
+    fn options(&mut self, sets: &[TaskOptions]) -> (Vec<Options>, Vec<Constraint>) {
+        let mut constraints = Vec::new();
+        let options = sets.iter().map(|set| {
+            let is_free = set.workers.is_empty() && set.resources.is_empty();
+            let constraint = if is_free {
+                0
+            } else {
+                constraints.push(Constraint {
+                    workers: set
+                        .workers
+                        .iter()
+                        .map(|name| self.symbols.intern(name))
+                        .collect(),
+                    allow_other: set.allow_other,
+                    resources: set
+                        .resources
+                        .iter()
+                        .map(|(name, amount)| (self.symbols.intern(name), *amount))
+                        .collect(),
+                });
+                constraints.len() as u32
+            };
+            Options {
+                priority: set.priority,
+                retries: set.retries,
+                constraint,
+                actor: set.actor,
+                effects: set.effects,
+            }
+        });
+        let options = options.collect();
+        (options, constraints)
+    }
+
+    /// A client has futures of keys.
+    pub(super) fn want(
+        &mut self,
+        client: ClientId,
+        first: u32,
+        keys: &[Bytes],
+    ) -> Result<(), Broken> {
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
+        if !node.locals.name(first, keys.len()) {
+            return Err(Broken::new(format!("the local id {first} was used before")));
+        }
+        let mut tasks = Vec::with_capacity(keys.len());
+        let mut unknown = Vec::new();
+        for (key, id) in keys.iter().zip(first..) {
+            match self.keys.find(key) {
+                Some(task) => {
+                    node.locals.set(
+                        id,
+                        Local {
+                            task,
+                            generation: self.keys.generation(task),
+                        },
+                    );
+                    node.locals.want(task, id);
+                    tasks.push(task);
+                }
+                None => unknown.push((id, key)),
+            }
+        }
+        for (id, key) in unknown {
+            self.awaited.add(key, client, id);
+            let standing = Standing::Unknown;
+            self.tell_client(client, &ToClient::Notice { id, standing });
+        }
+        self.feed(Event::Want { client, tasks })?;
+        Ok(())
+    }
+
+    /// Clients that had futures of these keys before anybody submitted them want them now.
+    fn tell_awaiting(&mut self, keys: &[Bytes]) -> Result<(), Broken> {
+        if self.awaited.is_empty() {
+            return Ok(());
+        }
+        for key in keys {
+            let Some(task) = self.keys.find(key) else {
+                continue;
+            };
+            let generation = self.keys.generation(task);
+            for (client, id) in self.awaited.take(key) {
+                let Some(node) = self.clients.get_mut(client) else {
+                    continue;
+                };
+                node.locals.set(id, Local { task, generation });
+                node.locals.want(task, id);
+                let tasks = vec![task];
+                self.feed(Event::Want { client, tasks })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A client has no futures of ids any more.
+    pub(super) fn release(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
+        let mut tasks = Vec::with_capacity(ids.len());
+        if !self.awaited.is_empty() {
+            for &id in ids {
+                self.awaited.remove(client, id);
+            }
+        }
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
+        for &id in ids {
+            if let Some(local) = node.locals.clear(id)
+                && self.keys.generation(local.task) == local.generation
+                && node.locals.wanted(local.task) == Some(id)
+            {
+                node.locals.unwant(local.task);
+                tasks.push(local.task);
+            }
+        }
+        self.feed(Event::Unwant { client, tasks })?;
+        Ok(())
+    }
+
+    /// A client has a value.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn put(
+        &mut self,
+        client: ClientId,
+        id: u32,
+        key: &Bytes,
+        nbytes: u64,
+        inline: Option<Bytes>,
+        class: Bytes,
+        (allowed, copies): (&[String], u32),
+        kept: bool,
+    ) -> Result<(), Broken> {
+        let mut fresh = self.name(client, id, std::slice::from_ref(key))?;
+        let Meaning::Task(task) = self.meaning(client, id)? else {
+            return Ok(());
+        };
+        if let Some(node) = self.clients.get_mut(client) {
+            node.locals.want(task, id);
+            if kept {
+                node.kept.insert(task, id);
+            }
+        }
+        let is_inline = inline.is_some();
+        let is_there = self
+            .core
+            .task(task)
+            .is_some_and(|view| view.state() == State::Memory);
+        let put = self.feed(Event::Put {
+            client,
+            task,
+            nbytes,
+            inline,
+            class,
+            holders: Vec::new(),
+            kept,
+        });
+        if let Err(error) = put {
+            self.abandon(&mut fresh);
+            return Err(error.into());
+        }
+        self.tell_awaiting(std::slice::from_ref(key))?;
+        if is_inline {
+            let workers = self.choose(allowed, copies, nbytes);
+            match workers[..] {
+                [] => {}
+                [worker] => self.keys.set_maker(task, worker),
+                _ => {
+                    self.spread.insert(task, workers);
+                }
+            }
+            return Ok(());
+        }
+        let workers = if is_there {
+            Vec::new()
+        } else {
+            self.choose(allowed, copies, nbytes)
+        };
+        match workers.len() {
+            0 | 1 => self.introduce_to_client(client, &workers),
+            // It casts.
+            _ => self.tell_members(client),
+        }
+        let workers = workers.iter().map(|worker| u64::from(worker.0)).collect();
+        let Some(view) = self.core.task(task) else {
+            return Ok(());
+        };
+        let object = view.object().to_u64();
+        self.tell_client(
+            client,
+            &ToClient::Place {
+                id,
+                object,
+                workers,
+            },
+        );
+        Ok(())
+    }
+
+    /// A client does not keep values any more.
+    pub(super) fn unkept(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
+        let Some(node) = self.clients.get_mut(client) else {
+            return Ok(());
+        };
+        let kept = node.kept.extract_if(|_, id| ids.contains(id));
+        let tasks = kept.map(|(task, _)| task).collect();
+        self.feed(Event::Unkept { client, tasks })?;
+        Ok(())
+    }
+
+    /// Workers for a value that comes: of those that are allowed, the ones with the most free
+    /// memory, in turn where that is the same.
+    fn choose(&mut self, allowed: &[String], copies: u32, nbytes: u64) -> Vec<WorkerId> {
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let mut candidates: Vec<(u64, u32, WorkerId)> = Vec::new();
+        let count = self.workers.len() as u32;
+        for (place, node) in self.workers.iter().enumerate() {
+            let is_allowed = allowed.is_empty()
+                || allowed
+                    .iter()
+                    .any(|name| [&node.name, &node.address, &node.host].contains(&name));
+            if !is_allowed || node.broken.is_some() || !self.is_running(node.id) {
+                continue;
+            }
+            let view = self.core.worker(node.id);
+            let managed = view.map_or(0, |view| view.health().managed) + node.promised;
+            // A sixteenth of the memory more or less does not matter.
+            let share = (node.memory / 16).max(1);
+            let used = if node.memory == 0 { 0 } else { managed / share };
+            let distance = (place as u32).wrapping_sub(turn).rem_euclid(count.max(1));
+            candidates.push((used, distance, node.id));
+        }
+        candidates.sort_unstable();
+        let chosen: Vec<WorkerId> = candidates
+            .into_iter()
+            .take(copies.max(1) as usize)
+            .map(|(.., worker)| worker)
+            .collect();
+        for worker in &chosen {
+            if let Some(node) = self.workers.get_mut(*worker) {
+                node.promised += nbytes;
+            }
+        }
+        chosen
+    }
+}
+
+/// Takes tasks out of a submission that read something that is gone, and those that read them.
+/// Returns those that have a number.
+fn without_lost(submission: &mut Submission) -> Vec<TaskId> {
+    let nobody = TaskId(u32::MAX);
+    let before = std::mem::take(submission);
+    let mut lost: std::collections::HashSet<TaskId> = std::iter::once(nobody).collect();
+    // A task comes after what it reads, mostly; another round finds the others.
+    loop {
+        let found = lost.len();
+        for (row, task) in before.tasks.iter().enumerate() {
+            let range = before.offsets[row] as usize..before.offsets[row + 1] as usize;
+            if before.inputs[range]
+                .iter()
+                .any(|input| lost.contains(input))
+            {
+                lost.insert(*task);
+            }
+        }
+        if lost.len() == found {
+            break;
+        }
+    }
+    *submission = Submission {
+        client: before.client,
+        number: before.number,
+        last: before.last,
+        option_sets: before.option_sets,
+        constraints: before.constraints,
+        offsets: vec![0],
+        ..Submission::default()
+    };
+    for (row, task) in before.tasks.iter().enumerate() {
+        if lost.contains(task) {
+            continue;
+        }
+        let range = before.offsets[row] as usize..before.offsets[row + 1] as usize;
+        submission.tasks.push(*task);
+        submission.inputs.extend_from_slice(&before.inputs[range]);
+        submission.offsets.push(submission.inputs.len() as u32);
+        submission.readers.push(before.readers[row]);
+        submission.ranks.push(before.ranks[row]);
+        submission.functions.push(before.functions[row]);
+        submission.recipes.push(before.recipes[row].clone());
+        submission.options.push(before.options[row]);
+    }
+    lost.remove(&nobody);
+    lost.into_iter().collect()
+}

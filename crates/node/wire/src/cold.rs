@@ -1,0 +1,174 @@
+//! Messages that are rare, and the first words of a node: what their parts are in the schema.
+
+use prost::Message as _;
+use treadle_messages::{
+    Answer, Batch, Call, Definition, Failed, FailedKind, Hello, LostWorker, Member, Role,
+    TaskOptions, Welcome,
+};
+use treadle_scheduler::Stuck;
+
+use super::keep::Keeper;
+use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct, wire_words};
+use super::{PROTOCOL, WireError, proto};
+
+wire_struct! {
+    Definition => proto::Definition { client, number, name, pickle };
+    Call => proto::Call { id, node, operation, argument };
+    Member => proto::Member { worker, name, address, host };
+    LostWorker => proto::LostWorker { name, address, cause, log };
+    Failed => proto::Failed { key, kind };
+    TaskOptions => proto::TaskOptions {
+        priority, retries, workers, allow_other, resources, actor, effects,
+    };
+    Batch => proto::Batch {
+        number, last, first, keys, tasks, offsets, inputs, readers, ranks, definition_offsets,
+        definitions, recipes, options, option_sets, wanted,
+    } check whole;
+    Hello => proto::Hello { name, python, version, info, role };
+}
+
+/// Checks that the columns of a batch fit together.
+fn whole(mut batch: Batch) -> Result<Batch, WireError> {
+    let count = batch.tasks.len();
+    if batch.options.is_empty() {
+        batch.options = vec![0; count];
+    }
+    for (column, length, expected) in [
+        ("offsets", batch.offsets.len(), count + 1),
+        (
+            "definition_offsets",
+            batch.definition_offsets.len(),
+            count + 1,
+        ),
+        ("ranks", batch.ranks.len(), count),
+        ("recipes", batch.recipes.len(), count),
+        ("readers", batch.readers.len(), count),
+        ("options", batch.options.len(), count),
+    ] {
+        if length < expected {
+            return Err(WireError::Short { column });
+        }
+        if length > expected {
+            return Err(WireError::Surplus { column });
+        }
+    }
+    for (column, offsets, entries) in [
+        ("offsets", &batch.offsets, batch.inputs.len()),
+        (
+            "definition_offsets",
+            &batch.definition_offsets,
+            batch.definitions.len(),
+        ),
+    ] {
+        let ends = (offsets[0] as usize, offsets[count] as usize);
+        if ends != (0, entries) || !offsets.is_sorted() {
+            let value = offsets[count].into();
+            return Err(WireError::Range { column, value });
+        }
+    }
+    Ok(batch)
+}
+
+wire_enum! {
+    FailedKind => proto::failed::Kind {
+        values { Raised, WorkersLost, DataLost, ActorLost, Unavailable }
+    }
+}
+
+wire_enum! {
+    Role => proto::hello::Role {
+        units { Client, Sidecar }
+        structs { Worker: proto::WorkerRole { address, host, threads, memory, resources } }
+    }
+}
+
+wire_enum! {
+    Welcome => proto::welcome::Outcome {
+        values { Refused }
+        structs { Accepted: proto::Accepted { id, info } }
+    }
+}
+
+wire_required! {
+    FailedKind => proto::failed::Kind, "failure";
+    Role => proto::hello::Role, "role";
+}
+
+wire_words! {
+    Stuck => proto::stuck::Reason { NoWorkers, Restrictions, Resources, Memory, Silence, Slots },
+    "reason"
+}
+
+wire_list! {
+    LostWorker => proto::LostWorkers { workers };
+    Member => proto::Members { members };
+}
+
+impl Wire<proto::Answer> for Answer {
+    fn to_wire(&self) -> proto::Answer {
+        use proto::answer::Result as Outcome;
+        let result = match &self.result {
+            Ok(value) => Outcome::Value(value.clone()),
+            Err(error) => Outcome::Error(error.clone()),
+        };
+        proto::Answer {
+            id: self.id,
+            result: Some(result),
+        }
+    }
+
+    fn of_wire(wire: proto::Answer, keeper: Keeper) -> Result<Self, WireError> {
+        use proto::answer::Result as Outcome;
+        Ok(Self {
+            id: wire.id,
+            result: match wire.result.ok_or(WireError::Missing("answer"))? {
+                Outcome::Value(value) => Ok(keeper.keep_field(value)),
+                Outcome::Error(error) => Err(keeper.keep_field(error)),
+            },
+        })
+    }
+}
+
+/// The contents of an object of kind [`HELLO`](super::HELLO).
+pub fn encode_hello(hello: &Hello) -> Vec<u8> {
+    encode_hello_of(PROTOCOL, hello)
+}
+
+/// As [`encode_hello`], of a node that speaks another protocol; for tests.
+#[doc(hidden)]
+pub fn encode_hello_of(protocol: u32, hello: &Hello) -> Vec<u8> {
+    let mut wire = hello.to_wire();
+    wire.protocol = protocol;
+    wire.encode_to_vec()
+}
+
+/// The inverse of [`encode_hello`].
+///
+/// # Errors
+/// For other bytes, and for a node that speaks another protocol.
+pub fn decode_hello(bytes: &[u8]) -> Result<Hello, WireError> {
+    let hello = proto::Hello::decode(bytes)?;
+    if hello.protocol != PROTOCOL {
+        return Err(WireError::Protocol {
+            theirs: hello.protocol,
+            ours: PROTOCOL,
+        });
+    }
+    Hello::of_wire(hello, Keeper::new(bytes.len()))
+}
+
+/// The contents of an object of kind [`WELCOME`](super::WELCOME).
+pub fn encode_welcome(welcome: &Welcome) -> Vec<u8> {
+    let outcome = Some(welcome.to_wire());
+    proto::Welcome { outcome }.encode_to_vec()
+}
+
+/// The inverse of [`encode_welcome`].
+///
+/// # Errors
+/// For other bytes.
+pub fn decode_welcome(bytes: &[u8]) -> Result<Welcome, WireError> {
+    let welcome = proto::Welcome::decode(bytes)?;
+    let outcome = welcome.outcome.ok_or(WireError::Missing("outcome"))?;
+    Welcome::of_wire(outcome, Keeper::new(bytes.len()))
+}

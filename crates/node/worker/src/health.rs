@@ -1,0 +1,162 @@
+//! How a worker is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use treadle_memory::{Ledger, Registration, Segments};
+use treadle_messages::FromWorker;
+use treadle_net::thread::lock;
+use treadle_node_broadcast::Plane;
+use treadle_store::Store;
+use treadle_types::Report;
+use treadle_worker::Event;
+
+use super::Inner;
+use super::reclaim::{Reclaim, Taken};
+
+/// How often the scheduler is told.
+pub(super) const EVERY: Duration = Duration::from_millis(500);
+/// How often its memory is looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// The same while tasks run, which may take and free much memory in between.
+pub(super) const LOOK_BUSY: Duration = Duration::from_millis(10);
+/// The same while none do, and it takes less than [`FEW`] of its memory.
+const LOOK_CALM: Duration = Duration::from_millis(250);
+const FEW: f64 = 0.25;
+/// The share of its memory that is divided among those that keep some; above it, values go to disk.
+const SPILL: f64 = 0.7;
+/// The share of its memory above which a worker starts no tasks.
+const PAUSE: f64 = 0.8;
+/// The share below which it starts some again.
+const RESUME: f64 = 0.75;
+/// A worker that paused asks for tasks again when it has had nothing to do so many times.
+const HOPELESS: u32 = 4;
+
+/// How a worker is.
+#[derive(Clone, Copy, Debug)]
+pub struct Health {
+    /// Bytes of memory that its values and payloads take.
+    pub managed: u64,
+    /// Bytes of memory that the process takes.
+    pub process: u64,
+    /// Of these, what it takes beside its values and payloads, without shared memory that nobody
+    /// uses: that goes back soon.
+    pub others: u64,
+    /// Bytes of values that are on disk only.
+    pub spilled: u64,
+}
+
+impl Health {
+    pub(super) fn of(inner: &Inner) -> Self {
+        let mut idle = 0;
+        let stock = inner.services.memory().stock(|| {
+            // What this process made.
+            let shared = Segments::global().stats();
+            idle = shared.idle_bytes as u64;
+            resident().unwrap_or(0) + shared.live_bytes as u64
+        });
+        Self {
+            managed: stock.used,
+            process: stock.process + idle,
+            others: stock.rest,
+            spilled: inner.values.store().stats().spilled.nbytes,
+        }
+    }
+}
+
+/// Registers those that keep memory in the process.
+pub(super) fn register(ledger: &Ledger, values: &Arc<Store>, plane: &Plane) -> [Registration; 2] {
+    [
+        ledger.register("values", Arc::<Store>::clone(values)),
+        ledger.register("broadcast payloads", Arc::new(plane.clone())),
+    ]
+}
+
+/// Bytes of private memory of this process that are in use: what it shares with files and other
+/// processes counts once for every process that maps it, so it does not count here.
+fn resident() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split_ascii_whitespace().skip(1);
+    let resident: u64 = pages.next()?.parse().ok()?;
+    let shared: u64 = pages.next()?.parse().ok()?;
+    let page = rustix::param::page_size() as u64;
+    Some(resident.saturating_sub(shared) * page)
+}
+
+/// What is known of a worker's memory from earlier.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// How often in a row it was found paused with nothing to run.
+    idle: u32,
+}
+
+/// Gives back what is not used, leaves those that keep memory as much as the rest of the process does
+/// not take, and says so where that alone is too much.
+///
+/// Returns when to look again if no tasks run.
+pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
+    let measure = || {
+        let health = Health::of(inner);
+        Taken {
+            process: health.process,
+            others: health.others,
+        }
+    };
+    let Taken { process, others } = reclaim.reclaim(measure);
+    let limit = inner.options.memory as f64;
+    if limit == 0.0 {
+        return LOOK_CALM;
+    }
+    inner
+        .services
+        .memory()
+        .share((limit * SPILL) as u64, others);
+    let most = inner.options.terminate * limit;
+    if most > 0.0
+        && others as f64 > most
+        && let Some(host) = inner.host.get()
+    {
+        host.overflow(others);
+    }
+    match (process as f64) < FEW * limit {
+        true => LOOK_CALM,
+        false => LOOK,
+    }
+}
+
+/// Tells the scheduler, and pauses while there is too little memory.
+pub(super) fn tell(inner: &Inner, watch: &mut Watch) {
+    let health = Health::of(inner);
+    let (paused, has_work) = {
+        let limit = inner.options.memory as f64;
+        let used = health.process.max(health.managed) as f64;
+        let mut machine = lock(&inner.machine);
+        let before = machine.paused;
+        let paused = limit > 0.0 && used > limit * if before { RESUME } else { PAUSE };
+        let has_work = machine.core.busy() > 0 || machine.core.ready() > 0;
+        if paused == before {
+            drop(machine);
+        } else {
+            machine.paused = paused;
+            let machine_ = &mut *machine;
+            let handled = machine_
+                .core
+                .handle(Event::Paused(paused), &mut machine_.effects);
+            debug_assert!(handled.is_ok());
+            inner.carry_out(machine, 0);
+        }
+        (paused, has_work)
+    };
+    watch.idle = if paused && !has_work {
+        watch.idle.saturating_add(1)
+    } else {
+        0
+    };
+    inner.say(FromWorker::Report(Report::Health {
+        managed: health.managed,
+        process: health.process,
+        spilled: health.spilled,
+        // What is there now will not become less by itself. It runs one task at a time then.
+        paused: paused && watch.idle < HOPELESS,
+    }));
+}

@@ -1,0 +1,624 @@
+//! What the threads of a worker do together.
+//!
+//! Three locks, in this order: who takes in what the scheduler says, who sends, and the machine. No
+//! Python runs and nothing waits under any of them, but for sending, which does not wait either.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_broadcast::CastId;
+use treadle_host::Host as ServiceHost;
+use treadle_memory::Registration;
+use treadle_messages::{Definition, FromWorker, ToWorker};
+use treadle_net::thread::{caught, lock};
+use treadle_net::{Lane, Peer, Wait};
+use treadle_node_broadcast::{Callbacks, Plane};
+use treadle_node_wire::NodeError;
+use treadle_node_wire::{self as wire, Packet};
+use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
+use treadle_worker::{Effect, Effects, Event, Outcome};
+
+use super::casting::CastCalls;
+use super::parker::Parker;
+use super::peers::{Request, Requests};
+use super::reclaim::Reclaim;
+use super::runs::{Input, Runs, Task};
+use super::tracing::{self, Tracing};
+use super::values::Values;
+use super::{Host, Options, health};
+
+/// Reports leave at the latest when so much time has passed since the last ones left and another
+/// task is about to run.
+const REPORT_EVERY: Duration = Duration::from_micros(50);
+/// How often the control thread looks after the connection while executors are busy.
+const LOOK_BUSY: Duration = Duration::from_millis(1);
+/// The same while they wait there themselves.
+const LOOK_IDLE: Duration = health::LOOK;
+/// A thread that is one too many ends when it has waited so long.
+const SURPLUS: Duration = Duration::from_secs(5);
+/// A worker that gets no thread at all ends after so long: elsewhere its tasks may find one.
+const NO_THREADS: Duration = Duration::from_secs(10);
+/// Packets taken in at a time.
+const PACKETS: usize = 64;
+
+/// A worker.
+pub(super) struct Inner {
+    pub(super) this: Weak<Inner>,
+    pub(super) options: Options,
+    pub(super) id: WorkerId,
+    pub(super) info: Bytes,
+    pub(super) address: String,
+    pub(super) scheduler: Peer,
+    pub(super) control_lane: Lane,
+    pub(super) data_lane: Lane,
+    pub(super) machine: Mutex<Machine>,
+    /// Who holds this takes in what the scheduler says; taken before `machine`.
+    pub(super) inbox: Mutex<Link>,
+    /// Who holds this sends; taken before `machine`.
+    pub(super) sender: Mutex<Sender>,
+    pub(super) runs: Mutex<Runs>,
+    /// A task got its slot back, or the worker is over.
+    pub(super) resumed: Condvar,
+    pub(super) values: Values,
+    /// Those that keep some as long as the worker lives.
+    pub(super) _memory: [Registration; 2],
+    pub(super) requests: Arc<Requests>,
+    /// What others connect to.
+    pub(super) services: Arc<ServiceHost>,
+    /// That of the control thread.
+    pub(super) parker: Arc<Parker>,
+    pub(super) plane: Plane,
+    pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
+    pub(super) cast_calls: CastCalls,
+    pub(super) tracing: Arc<Tracing>,
+    pub(super) host: OnceLock<Arc<dyn Host>>,
+    pub(super) over: AtomicBool,
+    /// Why it is about to say goodbye: the end of the connection is its own doing then.
+    pub(super) leaving: OnceLock<String>,
+    pub(super) end: Mutex<Option<String>>,
+    pub(super) ended: Condvar,
+}
+
+/// The connection to the scheduler: one for each direction, over the same peer.
+pub(super) type Link = wire::Link<ToWorker, FromWorker>;
+
+/// What is decided under one lock.
+pub(super) struct Machine {
+    pub(super) core: treadle_worker::Worker,
+    pub(super) effects: Effects,
+    pub(super) outbox: Vec<FromWorker>,
+    pub(super) paused: bool,
+}
+
+/// The sending side of the connection.
+pub(super) struct Sender {
+    pub(super) link: Link,
+    /// When the last reports left.
+    pub(super) left: Instant,
+}
+
+impl Inner {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn log(&self, line: fmt::Arguments<'_>) {
+        let name = &*self.options.name;
+        ::tracing::warn!(target: treadle_log::WORKER, worker = name, "{line}");
+    }
+
+    pub(super) fn end(&self, reason: &str) {
+        let reason = self.leaving.get().map_or(reason, String::as_str);
+        lock(&self.end).get_or_insert_with(|| reason.to_owned());
+        self.over.store(true, Ordering::Release);
+        self.plane.end();
+        if let Some(host) = self.host.get() {
+            host.ended(reason);
+        }
+        self.ended.notify_all();
+        self.resumed.notify_all();
+        self.control_lane.notify();
+        self.requests.wake();
+        self.leave();
+    }
+
+    /// Ends, after telling the scheduler why.
+    pub(super) fn close(&self, reason: &str, cause: Cause, log: String) {
+        if !self.is_over() {
+            let _ = self.leaving.set(reason.to_owned());
+            self.say(FromWorker::Leaving { cause, log });
+            self.scheduler.start_close();
+            let deadline = Instant::now() + super::FAREWELL;
+            let mut closed = || self.scheduler.is_closed();
+            let _ = self.control_lane.wait(
+                &mut closed,
+                &mut Wait {
+                    deadline: Some(deadline),
+                    interrupted: None,
+                },
+            );
+        }
+        self.end(reason);
+    }
+
+    /// Ends, since something here has failed: another process in its place may do better.
+    pub(super) fn fail(&self, reason: &str) {
+        if self.is_over() {
+            return;
+        }
+        let name = &*self.options.name;
+        ::tracing::error!(target: treadle_log::WORKER, worker = name, "{reason}: it ends");
+        // The scheduler hears of it from the system at the latest.
+        let _ = caught(|| self.close(reason, Cause::Exited(1), reason.to_owned()));
+        self.end(reason);
+    }
+
+    /// The life of a thread: the worker ends with it if it panics.
+    pub(super) fn guard(worker: &Weak<Self>, body: impl FnOnce()) {
+        if let Err(reason) = caught(body)
+            && let Some(inner) = worker.upgrade()
+        {
+            inner.fail(&reason);
+        }
+    }
+
+    /// The threads that serve others have nothing left to do.
+    fn leave(&self) {
+        self.services.end();
+        self.parker.notify();
+    }
+
+    pub(super) fn next(&self, first: bool) -> Option<Task> {
+        let since = Instant::now();
+        let mut runs = lock(&self.runs);
+        if first {
+            runs.coming = runs.coming.saturating_sub(1);
+            runs.threads += 1;
+            runs.alone = None;
+            // The control thread hears the scheduler until there is one.
+            self.control_lane.notify();
+        }
+        loop {
+            if self.is_over() {
+                runs.threads -= 1;
+                return None;
+            }
+            if let Some(task) = runs.queue.pop_front() {
+                runs.taken += 1;
+                self.parker.notify();
+                return Some(task);
+            }
+            let surplus = runs.threads > self.options.threads as usize;
+            if surplus && since.elapsed() > SURPLUS {
+                runs.threads -= 1;
+                return None;
+            }
+            runs.idle += 1;
+            drop(runs);
+            self.flush();
+            let mut done =
+                || self.is_over() || !lock(&self.runs).queue.is_empty() || self.has_news();
+            let waited = self.control_lane.wait(
+                &mut done,
+                &mut Wait {
+                    deadline: Some(Instant::now() + SURPLUS),
+                    interrupted: None,
+                },
+            );
+            lock(&self.runs).idle -= 1;
+            if waited.is_ok() {
+                self.drain(1);
+            }
+            runs = lock(&self.runs);
+        }
+    }
+
+    /// Whether the scheduler has said something. Whoever holds the inbox looks by itself.
+    pub(super) fn has_news(&self) -> bool {
+        self.scheduler.has_next() || self.inbox.try_lock().is_ok_and(|inbox| inbox.has_arrived())
+    }
+
+    /// Takes in what the scheduler has said.
+    pub(super) fn drain(&self, taking: usize) {
+        let Some(host) = self.host.get() else {
+            return;
+        };
+        let mut others = Vec::new();
+        let outcome = {
+            let mut inbox = lock(&self.inbox);
+            let mut packets = Vec::new();
+            let mut outcome = Ok(true);
+            while matches!(outcome, Ok(true)) {
+                outcome = inbox.receive(PACKETS, &mut packets);
+                for packet in packets.drain(..) {
+                    if let Err(error) = self.take_in(packet, &mut others, taking) {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            outcome
+        };
+        for message in others {
+            match message {
+                ToWorker::Call(call) if tracing::is_told(&call) => tracing::start(self),
+                ToWorker::Call(call) => host.call(call),
+                ToWorker::Answer(answer) => host.answer(answer),
+                ToWorker::ForgetClient(client) => host.undefine(client),
+                ToWorker::Withdraw { client, numbers } => host.withdraw(client, &numbers),
+                ToWorker::Leave(reason) => self.end(&reason),
+                // Why, only clients are told, and want to know.
+                ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),
+                ToWorker::SessionOver(client) => self.plane.client_gone(client),
+                ToWorker::Settled { client, settled } => self.plane.settled_is(client, settled),
+                _ => {}
+            }
+        }
+        if let Err(error) = outcome {
+            self.end(&format!("the connection to the scheduler ended: {error}"));
+        }
+    }
+
+    fn take_in(
+        &self,
+        packet: Packet,
+        others: &mut Vec<ToWorker>,
+        taking: usize,
+    ) -> Result<(), NodeError> {
+        let mut machine = lock(&self.machine);
+        for message in Link::decode(packet)? {
+            self.take_message(message?, &mut machine, others);
+        }
+        self.carry_out(machine, taking);
+        Ok(())
+    }
+
+    /// Takes in one message; what goes to the embedder is put aside, for when no lock is held.
+    fn take_message(&self, message: ToWorker, machine: &mut Machine, others: &mut Vec<ToWorker>) {
+        match message {
+            ToWorker::Command(command) => self.command(command, machine),
+            ToWorker::Define(definition) => {
+                let name = (definition.client, definition.number);
+                lock(&self.definitions).insert(name, definition);
+            }
+            ToWorker::Peer { worker, address } => self.requests.met(worker, address),
+            ToWorker::PeerLost(worker) => {
+                self.requests.lost(worker);
+                others.push(message);
+            }
+            ToWorker::ForgetClient(client) => {
+                lock(&self.definitions).retain(|(whose, _), _| *whose != client);
+                others.push(message);
+            }
+            ToWorker::Withdraw {
+                client,
+                ref numbers,
+            } => {
+                let mut definitions = lock(&self.definitions);
+                for &number in numbers {
+                    definitions.remove(&(client, number));
+                }
+                drop(definitions);
+                others.push(message);
+            }
+            ToWorker::Answer(answer) if tracing::is_answer(&answer) => {
+                self.tracing.answered(&answer);
+            }
+            ToWorker::Call(ref call) if tracing::is_told(call) => {
+                // At once: what was sent behind it is to be recorded.
+                self.tracing.told(call);
+                others.push(message);
+            }
+            ToWorker::SessionOver(_)
+            | ToWorker::Settled { .. }
+            | ToWorker::Call(_)
+            | ToWorker::Answer(_)
+            | ToWorker::Leave(_) => others.push(message),
+        }
+    }
+
+    fn command(&self, command: Command, machine: &mut Machine) {
+        let event = Event::Command(command);
+        if let Err(error) = machine.core.handle(event, &mut machine.effects) {
+            self.log(format_args!(
+                "the scheduler's command makes no sense: {error}"
+            ));
+        }
+    }
+
+    /// Hands the machine an event.
+    pub(super) fn handle(&self, event: Event) {
+        let mut machine = lock(&self.machine);
+        let machine_ = &mut *machine;
+        if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
+            self.log(format_args!("{error}"));
+        }
+        self.carry_out(machine, 0);
+    }
+
+    /// A client has brought a value.
+    pub(super) fn brought(&self, object: ObjectId, nbytes: u64) {
+        self.handle(Event::Put { object, nbytes });
+        self.flush();
+    }
+
+    /// Does what the machine says, and lets go of it. What may take long is left to other threads.
+    /// The calling thread is about to take `taking` tasks itself: one, or none.
+    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>, taking: usize) {
+        let machine_ = &mut *machine;
+        let mut ready = 0;
+        let mut dropped = Vec::new();
+        for effect in machine_.effects.0.drain(..) {
+            match effect {
+                Effect::Run(run) => {
+                    let input = |(object, inline): (ObjectId, Option<Bytes>)| match inline {
+                        Some(bytes) => Input::Inline(bytes),
+                        None => match self.values.hold(object) {
+                            Some(held) => Input::Held(object, held),
+                            None => Input::Missing(object),
+                        },
+                    };
+                    let task = Task {
+                        object: run.object,
+                        client: run.client,
+                        recipe: run.recipe,
+                        keep: run.keep,
+                        actor: run.actor,
+                        inputs: run.inputs.into_iter().map(input).collect(),
+                    };
+                    lock(&self.runs).queue.push_back(task);
+                    ready += 1;
+                }
+                Effect::Resume(object) => {
+                    lock(&self.runs).resumed.insert(object);
+                    self.resumed.notify_all();
+                }
+                Effect::Interrupt(object) => {
+                    lock(&self.runs).interrupted.insert(object);
+                }
+                Effect::Fetch { object, from, .. } => {
+                    self.requests.push(Request { object, from });
+                }
+                Effect::Drop(object) => {
+                    self.values.drop_value(object);
+                    dropped.push(object);
+                }
+                Effect::Report(report) => machine_.outbox.push(FromWorker::Report(report)),
+            }
+        }
+        if !machine_.outbox.is_empty() {
+            // Should nobody else send it.
+            self.parker.notify();
+        }
+        drop(machine);
+        if ready > 0 {
+            self.recruit(taking);
+        }
+        if let Some(host) = self.host.get() {
+            for object in dropped {
+                host.dropped(object);
+            }
+        }
+    }
+
+    /// Sees to it that somebody runs what is ready, beyond what the calling thread takes.
+    fn recruit(&self, taking: usize) {
+        let mut runs = lock(&self.runs);
+        let missing = runs.recruit(taking, self.options.threads as usize);
+        let (idle, waiting) = (runs.idle, runs.queue.len());
+        drop(runs);
+        if idle > 0 && waiting > taking {
+            self.control_lane.notify();
+        }
+        self.spawn(missing);
+    }
+
+    /// Asks for so many threads.
+    fn spawn(&self, missing: usize) {
+        if let Some(host) = self.host.get() {
+            let failed = (0..missing).filter(|_| !host.spawn()).count();
+            if failed == 0 {
+                return;
+            }
+            let since = lock(&self.runs).not_coming(failed);
+            if since.is_some_and(|since| since.elapsed() > NO_THREADS) {
+                let limit = NO_THREADS.as_secs();
+                self.fail(&format!(
+                    "a thread of the engine is missing: for {limit} s there was none to run a task"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn done(&self, task: &Task, outcome: Outcome, duration: Duration) -> bool {
+        for input in &task.inputs {
+            if let Input::Held(_, held) = input {
+                self.values.let_go(held);
+            }
+        }
+        let long = duration > REPORT_EVERY;
+        let mut machine = lock(&self.machine);
+        let machine_ = &mut *machine;
+        let event = Event::Ran {
+            object: task.object,
+            outcome,
+            duration,
+        };
+        if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
+            self.log(format_args!("{error}"));
+        }
+        let waiting = machine_.outbox.len();
+        self.carry_out(machine, 1);
+        let mut runs = lock(&self.runs);
+        if !runs.interrupted.is_empty() {
+            runs.interrupted.remove(&task.object);
+        }
+        if !runs.seceded.is_empty() {
+            runs.seceded.remove(&task.object);
+        }
+        let last = runs.queue.is_empty();
+        drop(runs);
+        last || long || waiting > 512 || {
+            let sender = self.sender.try_lock();
+            sender.is_ok_and(|sender| sender.left.elapsed() > REPORT_EVERY)
+        }
+    }
+
+    /// Says something to the scheduler, at once.
+    pub(super) fn say(&self, message: FromWorker) {
+        lock(&self.machine).outbox.push(message);
+        self.flush();
+    }
+
+    pub(super) fn flush(&self) {
+        let mut sender = lock(&self.sender);
+        let outbox = std::mem::take(&mut lock(&self.machine).outbox);
+        if outbox.is_empty() && sender.link.waiting() == 0 {
+            return;
+        }
+        for message in &outbox {
+            sender.link.push(message);
+        }
+        // Without room, the control thread tries again.
+        self.parker.notify();
+        let sent = sender.link.flush();
+        sender.left = Instant::now();
+        drop(sender);
+        // Of a connection that has ended, the last words are taken in first.
+        if let Err(error) = sent
+            && self.scheduler.ended().is_none()
+        {
+            self.end(&format!("the connection to the scheduler ended: {error}"));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // They hold weak references.
+        self.leave();
+    }
+}
+
+/// What the broadcast plane wants of a worker.
+pub(super) struct PlaneCallbacks(pub(super) Weak<Inner>);
+
+impl PlaneCallbacks {
+    fn with_host(&self, act: impl FnOnce(&dyn Host)) {
+        if let Some(inner) = self.0.upgrade()
+            && let Some(host) = inner.host.get()
+        {
+            act(&**host);
+        }
+    }
+}
+
+impl Callbacks for PlaneCallbacks {
+    fn ask(&self, client: ClientId) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.say(FromWorker::AskSettled(client));
+        }
+    }
+
+    fn cast_came(&self) {
+        self.with_host(Host::cast_came);
+    }
+
+    fn keep(&self, cast: CastId, payload: Bytes) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.keep_cast(cast, payload);
+        }
+    }
+
+    fn call(&self, cast: CastId, payload: Bytes) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.call_cast(cast, &payload);
+        }
+    }
+
+    fn interrupt(&self, client: ClientId, number: u64) {
+        self.with_host(|host| host.interrupt_cast(client, number));
+    }
+
+    fn panicked(&self, reason: String) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.fail(&reason);
+        }
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.log(line);
+        }
+    }
+}
+
+/// Looks after a worker until it is over.
+pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
+    let mut told = Instant::now();
+    let mut looked = Instant::now();
+    let mut calm = health::LOOK;
+    let mut watch = health::Watch::default();
+    let mut reclaim = Reclaim::default();
+    loop {
+        let Some(inner) = worker.upgrade() else {
+            return;
+        };
+        if inner.is_over() {
+            return;
+        }
+        let (busy, alone) = {
+            let runs = lock(&inner.runs);
+            let alone = runs.threads == 0 && inner.host.get().is_some();
+            (runs.idle == 0 && runs.threads > 0, alone)
+        };
+        if inner.has_news() {
+            inner.drain(0);
+        }
+        if told.elapsed() > health::EVERY {
+            told = Instant::now();
+            health::tell(&inner, &mut watch);
+        }
+        let look = if busy { health::LOOK_BUSY } else { calm };
+        if looked.elapsed() > look {
+            looked = Instant::now();
+            let missing = lock(&inner.runs).recruit_late();
+            inner.spawn(missing);
+            calm = health::look(&inner, &mut reclaim);
+        }
+        inner.flush();
+        let lane = inner.control_lane.clone();
+        drop(inner);
+        if busy {
+            std::thread::sleep(LOOK_BUSY);
+        } else if alone {
+            hear(worker, &lane, calm);
+        } else if parker.was_notified() {
+            std::thread::sleep(LOOK_IDLE);
+        } else {
+            // Until its memory is to be looked at; who begins something notifies it.
+            parker.park(calm);
+        }
+    }
+}
+
+/// Waits until the scheduler says something, at most so long, and while there is no executor that does.
+fn hear(worker: &Weak<Inner>, lane: &Lane, most: Duration) {
+    let mut done = || {
+        worker.upgrade().is_none_or(|inner| {
+            inner.is_over() || inner.has_news() || lock(&inner.runs).threads > 0
+        })
+    };
+    // At its end things are looked at, whyever it ended.
+    let _ = lane.wait(
+        &mut done,
+        &mut Wait {
+            deadline: Some(Instant::now() + most),
+            interrupted: None,
+        },
+    );
+}

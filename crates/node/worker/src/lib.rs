@@ -1,0 +1,544 @@
+//! A worker's process, without Python: its machine, its values, its connections.
+//!
+//! | thread | what it does |
+//! | --- | --- |
+//! | executors, of the embedder | run tasks; the one that has none waits at the scheduler's connection, moves what comes there, and takes the first task without a hand-over |
+//! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
+//! | `treadle-fetch` | gets values from other workers |
+//! | `treadle-serve` | connections of others, and values for them |
+//! | `treadle-trace` | while somebody traces: sends what was recorded |
+//!
+//! None of them runs Python, except that serialising a value that others ask for does.
+
+mod casting;
+mod error;
+mod health;
+mod inner;
+mod parker;
+mod peers;
+mod reclaim;
+mod runs;
+mod serving;
+mod tracing;
+mod values;
+
+pub use error::ConnectError;
+pub use health::Health;
+pub use runs::Task;
+pub use tracing::{Ran, Tracing};
+pub use treadle_node_broadcast::{Cast, Next, Traffic, snapshot};
+pub use values::{Unserialisable, Value};
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_host::{Host as ServiceHost, Service};
+use treadle_messages::{Answer, Call, FromWorker, Hello, Role};
+use treadle_net::thread::{self, lock};
+use treadle_net::{Address, Lane, Offer, Peer, Wait};
+use treadle_node_broadcast::{self as broadcast, Plane, host_number};
+use treadle_node_wire as wire;
+use treadle_node_wire::to_scheduler;
+use treadle_node_wire::{NodeError, answer_fits, call_fits};
+use treadle_store::{Live, PutError, Store, StoreError};
+use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
+use treadle_worker::{Effects, Event, Outcome};
+
+use casting::CastCalls;
+use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, control};
+use peers::{Fetching, Requests};
+use runs::Input;
+use values::Values;
+
+/// How long saying goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Threads that answer requests for values.
+const SERVERS: usize = 2;
+
+/// Settings of a worker.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the scheduler is.
+    pub scheduler: Address,
+    /// A scheduler that says nothing for so long is gone; see
+    /// [`SCHEDULER_TIMEOUT`](treadle_node_wire::SCHEDULER_TIMEOUT).
+    pub scheduler_timeout: Duration,
+    /// Where to listen for those who want values.
+    pub listen: Address,
+    /// Security and limits of all connections. The first of its contact addresses is what others
+    /// are told to connect to.
+    pub net: treadle_net::Options,
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// The machine's name.
+    pub host: String,
+    /// `major.minor` of its Python.
+    pub python: String,
+    /// How many tasks run at once.
+    pub threads: u32,
+    /// Bytes of memory that the process may take; 0: no limit.
+    pub memory: u64,
+    /// The share of `memory` that the process may take beyond its values before
+    /// [`Host::overflow`]; 0: as much as it likes.
+    pub terminate: f64,
+    /// Abstract resources.
+    pub resources: Vec<(String, f64)>,
+    /// What else is to be known of it: an encoded value.
+    pub info: Bytes,
+    /// Where its values are kept.
+    pub store: treadle_store::Options,
+}
+
+/// The code around the Python calls.
+pub trait Host: Send + Sync + 'static {
+    /// More tasks are ready than threads wait for them: start a thread that calls
+    /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
+    /// again as long as tasks wait.
+    fn spawn(&self) -> bool;
+    /// Another node asks something.
+    fn call(&self, call: Call);
+    /// Another node has answered.
+    fn answer(&self, answer: Answer);
+    /// The worker has ended: what was not answered will not be.
+    fn ended(&self, _reason: &str) {}
+    /// A client is gone, and its definitions with it.
+    fn undefine(&self, client: ClientId);
+    /// No task uses these definitions of a client any more, nor will.
+    fn withdraw(&self, client: ClientId, numbers: &[u32]);
+    /// A cast waits for [`Worker::next_cast`], which no thread has ever called.
+    fn cast_came(&self) {}
+    /// Interrupt a cast, if the engine is running it.
+    fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
+    /// The value of an actor was released.
+    fn dropped(&self, object: ObjectId);
+    /// What runs in the process takes so many bytes of memory, more than it may. Called again and
+    /// again while that is so.
+    fn overflow(&self, _used: u64) {}
+}
+
+/// A worker. Clones are the same one.
+#[derive(Clone)]
+pub struct Worker(Arc<Inner>);
+
+impl Worker {
+    /// Registers at the scheduler, and starts the native threads. No task runs before
+    /// [`Worker::start`].
+    ///
+    /// # Errors
+    /// When the scheduler cannot be reached or refuses, the port is taken, or the directory for files
+    /// cannot be made.
+    pub fn connect(mut options: Options, wait: &mut Wait<'_>) -> Result<Self, ConnectError> {
+        let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
+        let relay_lane = Lane::attended()?;
+        let offer = |service, name, lane| Offer {
+            service,
+            name,
+            lane,
+        };
+        let listening = treadle_net::Options {
+            services: vec![
+                offer(serving::SERVICE, "values", None),
+                offer(broadcast::SERVICE, "broadcast", Some(relay_lane.clone())),
+            ],
+            ..options.net.clone()
+        };
+        let services = ServiceHost::bind(&options.listen, &listening)?;
+        let store = Arc::new(Store::open(options.store.clone())?);
+        let net = treadle_net::Options {
+            lane: Some(control_lane.clone()),
+            ..to_scheduler(&options.net, options.scheduler_timeout)
+        };
+        let scheduler = Peer::connect(&options.scheduler, &net, wait)?;
+        if let Some(cluster) = scheduler.cluster() {
+            services.join(cluster);
+        }
+        // The other workers are of the same one.
+        options.net.cluster = scheduler.cluster();
+        let contact = options.net.contact.first().unwrap_or(services.address());
+        let address = contact.to_string();
+        let hello = Hello {
+            role: Role::Worker {
+                address: address.clone(),
+                host: options.host.clone(),
+                threads: options.threads,
+                memory: options.memory,
+                resources: options.resources.clone(),
+            },
+            name: options.name.clone(),
+            python: options.python.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            info: options.info.clone(),
+        };
+        let (id, info) = wire::introduce(&scheduler, &hello, wait)?;
+        let core = treadle_worker::Worker::new(treadle_worker::Config {
+            threads: options.threads,
+            ..treadle_worker::Config::default()
+        });
+        let requests = Arc::new(Requests::new(&data_lane));
+        let member = treadle_broadcast::Member {
+            worker: WorkerId(id),
+            host: host_number(&options.host),
+            address: address.clone().into(),
+        };
+        let inner = Arc::new_cyclic(|this| {
+            let plane = Plane::of_engine(
+                member,
+                options.name.clone(),
+                options.memory,
+                relay_lane,
+                options.net.clone(),
+                Box::new(PlaneCallbacks(this.clone())),
+            );
+            Inner {
+                _memory: health::register(services.memory(), &store, &plane),
+                plane,
+                this: this.clone(),
+                id: WorkerId(id),
+                info,
+                address,
+                control_lane,
+                machine: Mutex::new(Machine {
+                    core,
+                    effects: Effects::default(),
+                    outbox: Vec::new(),
+                    paused: false,
+                }),
+                inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
+                sender: Mutex::new(Sender {
+                    link: Link::new(scheduler.clone(), wire::LARGEST_MESSAGE),
+                    left: Instant::now(),
+                }),
+                runs: Mutex::default(),
+                resumed: Condvar::new(),
+                values: Values::new(store),
+                requests,
+                services,
+                parker: Arc::default(),
+                tracing: Arc::default(),
+                definitions: Mutex::default(),
+                cast_calls: CastCalls::default(),
+                host: OnceLock::new(),
+                over: AtomicBool::new(false),
+                leaving: OnceLock::new(),
+                end: Mutex::new(None),
+                ended: Condvar::new(),
+                data_lane,
+                scheduler,
+                options,
+            }
+        });
+        let worker = Self(inner);
+        worker.start_serving()?;
+        Ok(worker)
+    }
+
+    /// Starts the threads.
+    fn start_serving(&self) -> Result<(), NodeError> {
+        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            let weak = Arc::downgrade(&self.0);
+            let spawned = thread::start(name, move || Inner::guard(&weak, body));
+            spawned.map(drop).map_err(no_thread)
+        };
+        let weak = Arc::downgrade(&self.0);
+        let failed = move |reason: String| {
+            if let Some(inner) = weak.upgrade() {
+                inner.fail(&reason);
+            }
+        };
+        let values: Box<dyn Service> = Box::new(serving::Values(Arc::downgrade(&self.0)));
+        let neighbours: Box<dyn Service> = Box::new(self.0.plane.clone());
+        let services =
+            HashMap::from([(serving::SERVICE, values), (broadcast::SERVICE, neighbours)]);
+        let host = &self.0.services;
+        let served = host.start(services, SERVERS, "treadle-serve", failed);
+        served.map_err(no_thread)?;
+        let weak = Arc::downgrade(&self.0);
+        let poller = Arc::clone(self.0.requests.poller());
+        let fetching = Fetching::new(
+            &self.0.requests,
+            treadle_net::Options {
+                lane: Some(self.0.data_lane.clone()),
+                ..self.0.options.net.clone()
+            },
+        );
+        start(
+            "treadle-fetch",
+            Box::new(move || fetching.run(&weak, &poller)),
+        )?;
+        let (weak, parker) = (Arc::downgrade(&self.0), Arc::clone(&self.0.parker));
+        start("treadle-control", Box::new(move || control(&weak, &parker)))
+    }
+
+    /// Begins to take in what the scheduler says.
+    pub fn start(&self, host: Arc<dyn Host>) {
+        let _ = self.0.host.set(Arc::clone(&host));
+        self.0.call_early();
+        // What came before there was anybody to tell.
+        if self.0.plane.waiting() > 0 {
+            host.cast_came();
+        }
+        self.0.drain(0);
+    }
+
+    /// Its registration.
+    pub fn id(&self) -> WorkerId {
+        self.0.id
+    }
+
+    /// What the scheduler says about itself: an encoded value.
+    pub fn scheduler_info(&self) -> &Bytes {
+        &self.0.info
+    }
+
+    /// The address of its listener.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// Its settings.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// How many threads to start beforehand, so that one is there when the first task comes.
+    pub fn staff(&self) -> usize {
+        lock(&self.0.runs).staff(self.0.options.threads as usize)
+    }
+
+    /// So many of the threads that were asked for cannot be had.
+    pub fn not_coming(&self, count: usize) {
+        lock(&self.0.runs).not_coming(count);
+    }
+
+    /// The next task for the calling thread, which was asked for by [`Host::spawn`] if `first`.
+    /// `None`: the thread is not needed any more.
+    pub fn next(&self, first: bool) -> Option<Task> {
+        self.0.next(first)
+    }
+
+    /// The next task, if one is ready: for a thread that has just done one, and stays.
+    pub fn try_next(&self) -> Option<Task> {
+        if self.0.is_over() {
+            return None;
+        }
+        lock(&self.0.runs).queue.pop_front()
+    }
+
+    /// A definition.
+    pub fn definition(&self, client: ClientId, number: u32) -> Option<Bytes> {
+        let definitions = lock(&self.0.definitions);
+        let definition = definitions.get(&(client, number))?;
+        Some(definition.pickle.clone())
+    }
+
+    /// A definition's name, for people.
+    pub fn definition_name(&self, client: ClientId, number: u32) -> Option<String> {
+        let definitions = lock(&self.0.definitions);
+        let definition = definitions.get(&(client, number))?;
+        Some(definition.name.clone())
+    }
+
+    /// What is recorded for those who trace the cluster.
+    pub fn tracing(&self) -> &Tracing {
+        &self.0.tracing
+    }
+
+    /// The inputs of a task, in the order of its recipe. Reads back what is on disk.
+    ///
+    /// # Errors
+    /// The input, and why it cannot be read: the task's outcome is then [`Outcome::Missing`].
+    pub fn inputs(&self, task: &Task) -> Result<Vec<Value>, (ObjectId, StoreError)> {
+        let read = |input: &Input| match input {
+            Input::Inline(bytes) => Ok(Value::Small(bytes.clone())),
+            Input::Held(object, held) => self.0.values.read(held).map_err(|error| (*object, error)),
+            Input::Missing(object) => {
+                let id = treadle_store::ObjectId(object.to_u64());
+                Err((*object, StoreError::Unknown { id }))
+            }
+        };
+        task.inputs.iter().map(read).collect()
+    }
+
+    /// Keeps a value as it is encoded.
+    pub fn keep_small(&self, object: ObjectId, value: Bytes) {
+        self.0.values.keep_small(object, value);
+    }
+
+    /// Keeps a value. Waits for room; the caller must not hold the interpreter's lock.
+    ///
+    /// # Errors
+    /// When there is no room, or the disk that is to make some fails.
+    pub fn keep(
+        &self,
+        object: ObjectId,
+        live: Arc<dyn Live>,
+        timeout: Duration,
+    ) -> Result<(), PutError> {
+        self.0.values.put_live(object, live, timeout)
+    }
+
+    /// A value that is here.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] and others.
+    pub fn value(&self, object: ObjectId) -> Result<Value, StoreError> {
+        self.0.values.get(object)
+    }
+
+    /// The calling thread has run a task. Whether [`Worker::flush`] should be called, without the
+    /// interpreter's lock.
+    pub fn done(&self, task: &Task, outcome: Outcome, duration: Duration) -> bool {
+        self.0.done(task, outcome, duration)
+    }
+
+    /// Sends what there is to be sent.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// A running task gives its slot away.
+    pub fn secede(&self, object: ObjectId) {
+        lock(&self.0.runs).seceded.insert(object);
+        self.0.handle(Event::Seceded(object));
+        self.0.flush();
+    }
+
+    /// A running task that gave its slot away wants one again: waits until it has.
+    pub fn rejoin(&self, object: ObjectId) {
+        self.0.handle(Event::Rejoining(object));
+        self.0.flush();
+        let mut runs = lock(&self.0.runs);
+        while !runs.resumed.remove(&object) && !self.0.is_over() {
+            let waited = self
+                .0
+                .resumed
+                .wait_timeout(runs, Duration::from_millis(250));
+            runs = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        runs.seceded.remove(&object);
+    }
+
+    /// Whether a running task was cancelled.
+    pub fn is_interrupted(&self, object: ObjectId) -> bool {
+        lock(&self.0.runs).interrupted.contains(&object)
+    }
+
+    /// The next cast for this worker's engine, in each client's order; nothing: none came until the
+    /// timeout, or the worker is over. What was cast is finished with [`Worker::finish_cast`], and
+    /// the next one comes after that.
+    pub fn next_cast(&self, timeout: Duration) -> Next {
+        self.0.plane.next_cast(timeout)
+    }
+
+    /// Has [`Worker::next_cast`] return, now or the next time.
+    pub fn nudge_engine(&self) {
+        self.0.plane.nudge();
+    }
+
+    /// Casts that the engine has not begun.
+    pub fn casts_waiting(&self) -> usize {
+        self.0.plane.waiting()
+    }
+
+    /// The engine has written something while it runs a cast.
+    pub fn cast_output(&self, client: ClientId, number: u64, text: Bytes) {
+        self.0.plane.wrote(client, number, text);
+    }
+
+    /// The engine has finished a cast, with this result, which is not to change any more; see
+    /// [`snapshot`].
+    pub fn finish_cast(&self, client: ClientId, number: u64, result: Vec<Bytes>) {
+        self.0.plane.finished(client, number, result);
+    }
+
+    /// What was sent to neighbours in the broadcast plane so far.
+    pub fn cast_traffic(&self) -> Traffic {
+        self.0.plane.traffic()
+    }
+
+    /// Asks another node.
+    ///
+    /// # Errors
+    /// For a question that is too long for a message.
+    pub fn call(&self, call: Call) -> Result<(), NodeError> {
+        call_fits(&call)?;
+        self.0.say(FromWorker::Call(call));
+        Ok(())
+    }
+
+    /// Answers another node.
+    ///
+    /// # Errors
+    /// For an answer that is too long for a message; nothing is answered then.
+    pub fn answer(&self, answer: Answer) -> Result<(), NodeError> {
+        if let Some(answer) = self.0.answer_cast(answer) {
+            answer_fits(&answer)?;
+            self.0.say(FromWorker::Answer(answer));
+        }
+        Ok(())
+    }
+
+    /// Asks the scheduler to let it go, with its values moved elsewhere; then it ends.
+    pub fn drain(&self) {
+        self.0.say(FromWorker::Drain);
+    }
+
+    /// Ends, after telling the scheduler why.
+    pub fn close(&self, reason: &str, cause: Cause, log: String) {
+        self.0.close(reason, cause, log);
+    }
+
+    /// Ends, since something here has failed.
+    pub fn fail(&self, reason: &str) {
+        self.0.fail(reason);
+    }
+
+    /// Why it ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        lock(&self.0.end).clone()
+    }
+
+    /// Waits until it has ended, for at most `timeout`; why.
+    pub fn wait(&self, timeout: Duration) -> Option<String> {
+        let end = lock(&self.0.end);
+        let wait = self
+            .0
+            .ended
+            .wait_timeout_while(end, timeout, |end| end.is_none());
+        wait.unwrap_or_else(std::sync::PoisonError::into_inner)
+            .0
+            .clone()
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        Health::of(&self.0)
+    }
+}
+
+fn no_thread(source: std::io::Error) -> NodeError {
+    NodeError::System {
+        what: "starting a thread",
+        source,
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The threads hold weak references: with the last worker they end.
+        self.0.requests.wake();
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("id", &self.0.id)
+            .field("name", &self.0.options.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,194 @@
+//! Values for other workers and clients, and values that clients bring.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use treadle_host::{Service, Session};
+use treadle_messages::Data;
+use treadle_net::{Incoming, NetError, Peer, Received, SMALL};
+use treadle_node_wire::trace;
+use treadle_node_wire::{self as wire, data, encode_data};
+use treadle_store::{Frames, StoreError};
+use treadle_types::{ObjectId, WorkerId};
+
+use super::values::{Unserialisable, Value};
+use super::{Inner, tracing};
+
+/// How long a value that a client brings may wait for room in memory.
+const ROOM: Duration = Duration::from_secs(30);
+/// What connections for values are for, in their handshake.
+pub(super) const SERVICE: u32 = 0;
+
+/// The service.
+pub(super) struct Values(pub(super) Weak<Inner>);
+
+impl Service for Values {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        Box::new(Visitor {
+            worker: Weak::clone(&self.0),
+            peer,
+            coming: VecDeque::new(),
+        })
+    }
+}
+
+/// Who is connected.
+struct Visitor {
+    worker: Weak<Inner>,
+    peer: Peer,
+    /// Objects whose bytes are on their way, oldest first.
+    coming: VecDeque<Incoming>,
+}
+
+impl Session for Visitor {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        match self.worker.upgrade().filter(|inner| !inner.is_over()) {
+            Some(inner) => self.answer(&inner).map(|()| true),
+            None => Ok(false),
+        }
+    }
+}
+
+impl Visitor {
+    /// Answers what has come.
+    fn answer(&mut self, inner: &Inner) -> Result<(), NetError> {
+        while let Some(incoming) = self.peer.try_next()? {
+            let (kind, sizes) = incoming.header();
+            let bytes: u64 = sizes.iter().sum();
+            if kind != Data::PUT && bytes > SMALL {
+                incoming.refuse(&format!(
+                    "a request of {bytes} bytes; at most {SMALL} are allowed"
+                ));
+                continue;
+            }
+            let limit = inner.options.store.limit;
+            if kind == Data::PUT && bytes > limit {
+                let name = &inner.options.name;
+                incoming.refuse(&format!(
+                    "{bytes} bytes are more than the memory limit of worker {name}, {limit} bytes"
+                ));
+                continue;
+            }
+            incoming.accept(Vec::new())?;
+            self.coming.push_back(incoming);
+        }
+        while self.coming.front().is_some_and(Incoming::is_done) {
+            let incoming = self.coming.pop_front().expect("just looked");
+            let received = incoming.take()?;
+            match received.kind {
+                Data::GET => self.get(inner, &received)?,
+                Data::PUT => self.put(inner, received)?,
+                _ => self.peer.start_close(),
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {
+        let Some(data::Get {
+            request,
+            worker,
+            object,
+        }) = head(received.frames.first())
+        else {
+            self.peer.start_close();
+            return Ok(());
+        };
+        let refuse = |reason: String| self.say(Data::NO_VALUE, &data::NoValue { request, reason });
+        if worker != inner.id.0 {
+            return refuse(mistaken(worker, inner));
+        }
+        let object = ObjectId::from_u64(object);
+        let began = inner.tracing.is_on().then(trace::monotonic);
+        let frames = match inner.values.get(object) {
+            Ok(Value::Small(bytes)) => Ok(Arc::new(Frames::new(Data::SMALL, vec![bytes]))),
+            Ok(Value::Stored(mut pinned)) => pinned.frames(),
+            Err(error) => Err(error),
+        };
+        match frames {
+            Ok(frames) => {
+                let kind = frames.kind();
+                let mut all = Vec::with_capacity(1 + frames.parts().len());
+                all.push(encode_data(&data::Value { request, kind }));
+                all.extend_from_slice(frames.parts());
+                let sent = self.peer.send(Data::VALUE, &all).map(drop);
+                if let Some(began) = began {
+                    inner.tracing.add(tracing::Event::Served {
+                        object,
+                        began,
+                        nbytes: frames.nbytes(),
+                        ended: trace::monotonic(),
+                    });
+                }
+                sent
+            }
+            Err(error) => match unserialisable(&error) {
+                Some(why) => {
+                    let error = why.error.clone();
+                    let answer = data::Unserialisable { request, error };
+                    self.say(Data::UNSERIALISABLE, &answer)
+                }
+                None => refuse(error.to_string()),
+            },
+        }
+    }
+
+    fn put(&self, inner: &Inner, received: Received) -> Result<(), NetError> {
+        let mut frames = received.frames.into_iter();
+        let Some(data::Put {
+            object: name,
+            kind,
+            worker,
+        }) = head(frames.next().as_ref())
+        else {
+            self.peer.start_close();
+            return Ok(());
+        };
+        let object = ObjectId::from_u64(name);
+        let outcome = if worker == inner.id.0 {
+            let parts = frames.map(treadle_net::Frame::into_bytes).collect();
+            let frames = Frames::new(kind, parts);
+            let nbytes = frames.nbytes();
+            let put = inner.values.put_frames(object, frames, ROOM);
+            put.map(|()| nbytes)
+                .map_err(|error| error.error.to_string())
+        } else {
+            Err(mistaken(worker, inner))
+        };
+        let refused = match outcome {
+            Ok(nbytes) => {
+                inner.brought(object, nbytes);
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        let answer = data::Taken {
+            object: name,
+            refused,
+        };
+        self.say(Data::TAKEN, &answer)
+    }
+
+    /// Sends a message without further frames.
+    fn say(&self, kind: u32, message: &impl prost::Message) -> Result<(), NetError> {
+        self.peer.send(kind, &[encode_data(message)]).map(drop)
+    }
+}
+
+/// The message in the first frame of an object.
+fn head<M: prost::Message + Default>(frame: Option<&treadle_net::Frame>) -> Option<M> {
+    wire::decode_data(frame?.as_slice()).ok()
+}
+
+/// Why a message for another incarnation is refused.
+fn mistaken(worker: u32, inner: &Inner) -> String {
+    format!("{:?} is gone, this is {:?}", WorkerId(worker), inner.id)
+}
+
+fn unserialisable(error: &StoreError) -> Option<&Unserialisable> {
+    match error {
+        StoreError::Serialise { source, .. } => source.downcast_ref(),
+        _ => None,
+    }
+}

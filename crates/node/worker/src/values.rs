@@ -1,0 +1,120 @@
+//! A worker's values: small ones encoded, as they travel; others in the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use treadle_net::thread::lock;
+use treadle_store::{Form, Frames, Live, Pinned, PutError, Store, StoreError};
+use treadle_types::ObjectId;
+
+/// A value of a worker, for somebody who reads it.
+#[derive(Debug)]
+pub enum Value {
+    /// Encoded by [`treadle_types::value`].
+    Small(Bytes),
+    /// In the store, where it stays while this lives.
+    Stored(Pinned),
+}
+
+/// A value cannot be serialised: [`Live::frames`] fails with this where whoever asked for the value
+/// is to learn more.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unserialisable {
+    /// For the log.
+    pub reason: String,
+    /// For who asked, as the error of a task.
+    pub error: Bytes,
+}
+
+/// What keeps an input from going away before its task has read it.
+#[derive(Clone, Debug)]
+pub(super) enum Held {
+    Small(Bytes),
+    /// A reference in the store.
+    Stored(ObjectId),
+}
+
+pub(super) struct Values {
+    store: Arc<Store>,
+    small: Mutex<HashMap<ObjectId, Bytes>>,
+}
+
+fn name(object: ObjectId) -> treadle_store::ObjectId {
+    treadle_store::ObjectId(object.to_u64())
+}
+
+impl Values {
+    pub(super) fn new(store: Arc<Store>) -> Self {
+        Self {
+            store,
+            small: Mutex::default(),
+        }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn keep_small(&self, object: ObjectId, value: Bytes) {
+        lock(&self.small).insert(object, value);
+    }
+
+    pub(super) fn put_live(
+        &self,
+        object: ObjectId,
+        live: Arc<dyn Live>,
+        timeout: Duration,
+    ) -> Result<(), PutError> {
+        self.store.put(name(object), live, timeout)
+    }
+
+    pub(super) fn put_frames(
+        &self,
+        object: ObjectId,
+        frames: Frames,
+        timeout: Duration,
+    ) -> Result<(), PutError> {
+        self.store.put(name(object), Form::from(frames), timeout)
+    }
+
+    /// Keeps a value until [`Values::let_go`].
+    pub(super) fn hold(&self, object: ObjectId) -> Option<Held> {
+        if let Some(value) = lock(&self.small).get(&object) {
+            return Some(Held::Small(value.clone()));
+        }
+        let held = self.store.retain(name(object)).ok();
+        held.map(|()| Held::Stored(object))
+    }
+
+    pub(super) fn let_go(&self, held: &Held) {
+        if let Held::Stored(object) = held {
+            // It was retained, so it is known.
+            let _ = self.store.release(name(*object));
+        }
+    }
+
+    /// Reads a value back from disk if it is there.
+    pub(super) fn read(&self, held: &Held) -> Result<Value, StoreError> {
+        match held {
+            Held::Small(bytes) => Ok(Value::Small(bytes.clone())),
+            Held::Stored(object) => self.store.get(name(*object)).map(Value::Stored),
+        }
+    }
+
+    pub(super) fn get(&self, object: ObjectId) -> Result<Value, StoreError> {
+        if let Some(value) = lock(&self.small).get(&object) {
+            return Ok(Value::Small(value.clone()));
+        }
+        self.store.get(name(object)).map(Value::Stored)
+    }
+
+    pub(super) fn drop_value(&self, object: ObjectId) {
+        if lock(&self.small).remove(&object).is_none() {
+            // Unknown where a task was to keep its value and failed to.
+            let _ = self.store.release(name(object));
+        }
+    }
+}

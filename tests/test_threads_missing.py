@@ -50,8 +50,13 @@ from distributed.client import FutureCancelledError
 if __name__ == "__main__":
     count, where = sys.argv[1:3]
     try:
-        if where == "worker":
+        if where in ("worker", "joined"):
             os.environ["THREADS_LEFT"] = count
+        if where == "joined":
+            # Each worker that ends was seen before, as it is now and then.
+            async def seen(*_):
+                pass
+            treadle.Client._wait_for_workers = seen
         if where == "client":
             limit(count)
         workers = None if where == "threads" else 1
@@ -114,6 +119,7 @@ def test_get(library, count):
         *(("threads", count) for count in (0, 2, 4, 7, 9, 12, 14, 17, 20, 24, 26)),
         *(("client", count) for count in (1, 6, 8, 11, 14)),
         *(("worker", count) for count in (1, 6, 14, 16)),
+        ("joined", 6),
         ("late", 0),
     ],
 )
@@ -122,3 +128,5 @@ def test_a_cluster(library, where, count):
     # It was found out before a task was waited for, or every task ended.
     assert said.startswith(("an error", "a result")), said
     assert "os error" not in said or "thread" in said, said
+    # A task that waits for a worker that never stays would wait for ever.
+    assert where != "joined" or "cannot be started" in said, said

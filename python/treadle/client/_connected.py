@@ -232,11 +232,20 @@ class Connected(Counting):
             pause = min(2 * pause, 0.5)
 
     async def _wait_for_local(self, cluster: LocalCluster, timeout: float) -> None:
-        """Wait until the workers of this machine have joined."""
+        """Wait until the workers of this machine have joined, and have all that they need."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
         joining = asyncio.ensure_future(self._wait_for_workers(cluster.present(), timeout))
         try:
-            while not joining.done():
-                await asyncio.wait([joining], timeout=0.1)
+            # One that has joined may still end for want of threads.
+            while not (joining.done() and cluster.is_ready()):
+                if joining.done():
+                    joining.result()
+                    if loop.time() > until:
+                        raise TimeoutError(f"the workers are not ready after {timeout} s")
+                    await asyncio.sleep(0.005)
+                else:
+                    await asyncio.wait([joining], timeout=0.1)
                 if reason := cluster.failed():
                     await self._close(fast=True)
                     raise RuntimeError(f"the workers cannot be started; {reason}")

@@ -308,6 +308,11 @@ class LocalCluster:
                 return f"worker {name}: {worker.given_up}"
         return None
 
+    def is_ready(self) -> bool:
+        """Return whether all worker processes have started whatever they need."""
+        processes = [w for w in self.workers.values() if isinstance(w, WorkerProcess)]
+        return all(process.announced or process.left for process in processes)
+
     def present(self) -> int:
         """Return how many workers there are to be: those that the cluster asked to leave are not."""
         return sum(not worker.left for worker in self.workers.values())

@@ -103,7 +103,8 @@ class WorkerProcess:
         self._wanted = True
         self._replacing = False
         self._log: deque[str] = deque(maxlen=_LINES)
-        self._announced = False
+        #: Whether the process has said that it has started whatever it needs.
+        self.announced = False
         self._process: subprocess.Popen[bytes] | Forked = self._start(template)
         threading.Thread(target=self._watch, name=f"treadle-watch-{name}", daemon=True).start()
 
@@ -117,7 +118,7 @@ class WorkerProcess:
         return "\n".join(list(self._log))
 
     def _start(self, template: Template | None = None) -> subprocess.Popen[bytes] | Forked:
-        self._announced = False
+        self.announced = False
         process: subprocess.Popen[bytes] | Forked
         if template is not None:
             process = template.start(self.arguments)
@@ -142,7 +143,7 @@ class WorkerProcess:
             while line := output.readline(_LONGEST_LINE):
                 text = line.decode(errors="replace")
                 if text.startswith("listening at "):
-                    self._announced = True
+                    self.announced = True
                     continue
                 self._log.append(text.rstrip("\n"))
                 print_aside(text)
@@ -160,7 +161,7 @@ class WorkerProcess:
                 self._end()
                 break
             if not replacing and status != RESTART:
-                failures = 0 if self._announced else failures + 1
+                failures = 0 if self.announced else failures + 1
                 self._mourn(status, _oom_kills() > oom_kills)
                 if failures >= _PATIENCE:
                     self._end(f"it ended {failures} times before it was of use:\n{self.log()}")

@@ -4,6 +4,7 @@
 mod cluster;
 #[cfg(target_os = "linux")]
 mod load;
+mod rows;
 mod shared;
 #[cfg(target_os = "linux")]
 mod transfer;
@@ -29,5 +30,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         #[cfg(feature = "testing")]
         treadle_recipe::register(module)?;
     }
+    rows::register(module)?;
     shared::register(module)
 }

@@ -248,6 +248,11 @@ impl Table {
         Ok(table)
     }
 
+    /// Its bytes, as they are in the batch.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// How many pieces there are.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.entry()

@@ -65,20 +65,29 @@ impl RowDigest {
     }
 
     /// The digest of one row.
+    ///
+    /// Pairs of words are mixed independently of each other, each with its own key, so that a
+    /// processor works on several at once.
     #[inline]
     pub fn of(&self, row: &[u8]) -> u64 {
-        let mut state = self.0 ^ row.len() as u64;
-        let (words, rest) = row.as_chunks::<8>();
-        for word in words {
-            let word = u64::from_le_bytes(*word);
-            state = fold(state ^ word, 0xa076_1d64_78bd_642f).wrapping_add(word);
+        let mut sum = row.len() as u64;
+        let mut key = 0xa076_1d64_78bd_642f_u64;
+        let mut mix = |[low, high]: [[u8; 8]; 2]| {
+            let low = u64::from_le_bytes(low) ^ key;
+            let high = u64::from_le_bytes(high) ^ key.rotate_left(32);
+            sum = sum.wrapping_add(fold(low, high));
+            key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        };
+        let (pairs, rest) = row.as_chunks::<16>();
+        for pair in pairs {
+            mix(halves(pair));
         }
         if !rest.is_empty() {
-            let mut last = [0; 8];
+            let mut last = [0; 16];
             last[..rest.len()].copy_from_slice(rest);
-            state = fold(state ^ u64::from_le_bytes(last), 0xe703_7ed1_a0b4_28db);
+            mix(halves(&last));
         }
-        fold(state, 0x8ebc_6af0_9c88_c6e3)
+        fold(self.0 ^ sum, 0x8ebc_6af0_9c88_c6e3)
     }
 
     /// The sum over rows of `width` bytes each.
@@ -86,6 +95,12 @@ impl RowDigest {
         let rows = rows.chunks_exact(width.max(1));
         rows.fold(0, |sum, row| sum.wrapping_add(self.of(row)))
     }
+}
+
+/// The two words of a pair.
+#[inline]
+fn halves(pair: &[u8; 16]) -> [[u8; 8]; 2] {
+    [0, 8].map(|at| core::array::from_fn(|i| pair[at + i]))
 }
 
 /// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first

@@ -1,0 +1,51 @@
+//! What can be wrong.
+
+use treadle_shuffle::block::BlockError;
+
+/// Why rows cannot become batches, or pieces cannot become columns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RowsError {
+    /// A partition that does not exist.
+    #[error("row {row} is for partition {value}, and there are {partitions} partitions")]
+    Partition {
+        /// The position of the row.
+        row: usize,
+        /// What it has as partition.
+        value: i128,
+        /// How many partitions there are.
+        partitions: u32,
+    },
+    /// A column that is shorter than the table, or of another kind than its field.
+    #[error("field {field} does not fit: {rows} rows of it were expected")]
+    Column {
+        /// The position of the field.
+        field: usize,
+        /// Rows of the table.
+        rows: usize,
+    },
+    /// A row that is too long for the format.
+    #[error("row {row} has 2 GiB or more: a row of a shuffle has less")]
+    RowTooLong {
+        /// The position of the row.
+        row: usize,
+    },
+    /// Memory of another size than what was asked for.
+    #[error("memory of {expected} bytes was expected, and {found} are there")]
+    Memory {
+        /// What was asked for.
+        expected: usize,
+        /// What is there.
+        found: usize,
+    },
+    /// Bytes that are no rows of the format.
+    #[error("piece {piece} is damaged: byte {at} is not where a row of this format can be")]
+    Damaged {
+        /// The position of the piece.
+        piece: usize,
+        /// Where the row begins.
+        at: usize,
+    },
+    /// A batch that cannot be.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+}

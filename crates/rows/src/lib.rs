@@ -1,0 +1,35 @@
+//! Rows of a table: how they become batches of a shuffle, and columns again. The design is
+//! `docs/internals/shuffle.md`, "Rows".
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `column` | the columns of a table, as they lie in memory |
+//! | `format` | what a row is as bytes |
+//! | `partitions` | the column that says where each row goes |
+//! | `cut` | how many rows each partition has, and where they will lie in the arenas |
+//! | `gather` | copies rows into arenas, with their digests |
+//! | `join` | copies pieces back into columns |
+//! | `blocks` | rows to columns and columns to rows, a block at a time |
+//!
+//! The crate is pure: no IO, clock, threads or randomness. The host gives the memory.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod blocks;
+mod column;
+mod cut;
+mod error;
+mod format;
+mod gather;
+mod join;
+mod partitions;
+
+pub use column::{Column, ColumnMut};
+pub use cut::{Batch, TARGET, Wanted};
+pub use error::RowsError;
+pub use format::{Field, Format, Note};
+pub use gather::{Arenas, Input};
+pub use join::{Joined, digest, fill, scan};
+pub use partitions::{Integer, Partitions};

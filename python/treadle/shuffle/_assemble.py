@@ -1,0 +1,155 @@
+"""A partition, of the pieces of all maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from treadle import _core
+from treadle.shuffle._agreed import Agreed
+from treadle.shuffle._reconcile import reconcile
+from treadle.shuffle._schema import Schema
+
+
+class Piece(NamedTuple):
+    """Rows of one map for one partition: anything with contiguous bytes."""
+
+    map: int
+    rows: int
+    data: Any
+
+
+class _Segment:
+    """Pieces one after another whose rows have the same schema."""
+
+    def __init__(self, agreed: Agreed, note: bytes, least: int | None) -> None:
+        self.note = note
+        self.schema = Schema.from_note(note) if note else agreed.schema
+        self.least = least
+        self.pieces: list[Any] = []
+
+    def columns(self) -> list[Any]:
+        """The arrays of all columns, then those of the levels of the index.
+
+        Columns of the same dtype of NumPy are rows of one array: the block that pandas would make.
+        """
+        widths = self.schema.widths
+        rows, sizes, _ = _core.scan_rows(widths, self.pieces, self.least)
+        lengths = iter(sizes)
+        blocks = self._blocks(rows)
+        targets: list[list[Any]] = []
+        for column in self.schema.all:
+            fields: list[Any] = []
+            for width, dtype in zip(column.widths, column.types, strict=True):
+                if column.kind == "plain":
+                    fields.append(next(blocks[dtype]))
+                elif width:
+                    fields.append(np.empty(rows, dtype))
+                else:
+                    offsets, nulls = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
+                    fields.append((offsets, np.empty(next(lengths), np.uint8), nulls))
+            targets.append(fields)
+        flat = [_writable(field) for fields in targets for field in fields]
+        _core.join_rows(widths, self.pieces, flat, self.least)
+        pairs = zip(self.schema.all, targets, strict=True)
+        return [column.values(fields) for column, fields in pairs]
+
+    def _blocks(self, rows: int) -> dict[Any, Any]:
+        counts: dict[Any, int] = {}
+        for column in self.schema.columns:
+            if column.kind == "plain":
+                counts[column.dtype] = counts.get(column.dtype, 0) + 1
+        for column in self.schema.levels:
+            counts.setdefault(column.dtype, 0)
+        blocks = {dtype: iter(np.empty((n, rows), dtype)) for dtype, n in counts.items()}
+        # The index is no part of a block.
+        return {dtype: _then_single(block, rows, dtype) for dtype, block in blocks.items()}
+
+
+def _then_single(block: Iterable[Any], rows: int, dtype: Any) -> Any:
+    yield from block
+    while True:
+        yield np.empty(rows, dtype)
+
+
+def _writable(field: Any) -> Any:
+    """What the buffer protocol knows."""
+    is_time = isinstance(field, np.ndarray) and field.dtype.kind in "mM"
+    return field.view("i8") if is_time else field
+
+
+def _segments(agreed: Agreed, pieces: Sequence[Piece]) -> list[_Segment]:
+    """Pieces, by the schemas of their maps."""
+    segments: list[_Segment] = []
+    noted: tuple[int, bytes] | None = None  # the map whose note holds now
+    for piece in pieces:
+        if not piece.rows:
+            continue
+        data = memoryview(piece.data)
+        if agreed.width and data.nbytes == piece.rows * agreed.width:
+            note, least = b"", None
+        else:
+            _, _, notes = _core.scan_rows([], [data], 0)
+            for _, start, end in notes[:1]:
+                noted = (piece.map, bytes(data[start:end]))
+            note = noted[1] if noted is not None and noted[0] == piece.map else b""
+            least = agreed.least if agreed.width or note else None
+        if not segments or segments[-1].note != note:
+            segments.append(_Segment(agreed, note, least))
+        segments[-1].pieces.append(data)
+    return segments
+
+
+def _frame(arrays: Sequence[Any], index: pd.Index[Any], columns: pd.Index[Any]) -> pd.DataFrame:
+    """A frame of arrays, without copying: arrays that are rows of one are one block."""
+    try:
+        from pandas.api import internals  # type: ignore[attr-defined]
+    except ImportError:  # pandas 2: a block a column
+        frame = pd.DataFrame(dict(enumerate(arrays)), index=index, copy=False)
+        frame.columns = columns
+        return frame
+    blocks: list[tuple[Any, Any]] = []
+    by_base: dict[int, list[int]] = {}
+    for place, array in enumerate(arrays):
+        base = array.base if isinstance(array, np.ndarray) else None
+        if base is not None and base.ndim == 2:
+            by_base.setdefault(id(base), []).append(place)
+        elif isinstance(array, np.ndarray):
+            blocks.append((array.reshape(1, -1), np.array([place])))
+        else:
+            blocks.append((array, np.array([place])))
+    for places in by_base.values():
+        blocks.append((arrays[places[0]].base, np.array(places)))
+    made: pd.DataFrame = internals.create_dataframe_from_blocks(blocks, index, columns)
+    return made
+
+
+def _index(agreed: Agreed, arrays: Sequence[Any]) -> pd.Index[Any]:
+    meta = agreed.meta.index
+    if isinstance(meta, pd.MultiIndex):
+        return pd.MultiIndex.from_arrays(arrays, names=meta.names)
+    index: pd.Index[Any] = pd.Index(arrays[0], dtype=arrays[0].dtype, name=meta.name)
+    return index
+
+
+def assemble(agreed: Agreed, pieces: Sequence[Piece]) -> pd.DataFrame:
+    """The rows of all pieces, which are in the order of their maps and, for one map, of its batches.
+
+    Types are those that Dask's own shuffle gives: those of the meta, or what they have in common with
+    what the maps had. Without rows it is the meta. Raises ``ValueError`` for pieces that are damaged.
+    """
+    segments = _segments(agreed, pieces)
+    if not segments:
+        return agreed.empty.copy()
+    parts = [segment.columns() for segment in segments]
+    count = len(agreed.kept)
+    arrays: list[Any] = []
+    is_agreed = len(segments) == 1 and segments[0].schema is agreed.schema
+    for place, column in enumerate(agreed.schema.all):
+        ours = [part[place] for part in parts]
+        is_level = place >= count
+        arrays.append(ours[0] if is_agreed else reconcile(ours, None if is_level else column.dtype))
+    return _frame(arrays[:count], _index(agreed, arrays[count:]), agreed.empty.columns)

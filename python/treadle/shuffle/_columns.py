@@ -1,0 +1,316 @@
+"""How the values of one column become fields of rows, and a column again.
+
+A column has one of a few *kinds*. Its fields have a fixed width, or hold bytes (width 0). A column of
+bytes is a tuple ``(offsets, data, nulls)``: offsets as Arrow's large binary arrays have them, and a
+byte for each row, not 0 where it is null.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+Bytes = tuple[Any, Any, Any]
+Field = Any  # an array, or `Bytes`
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is done with the columns of one kind."""
+
+    widths: Callable[[Any], tuple[int, ...]]
+    """The widths of the fields, of the dtype."""
+    fields: Callable[[Any, Any], list[Field]]
+    """The fields, of the dtype and an array of pandas or NumPy."""
+    values: Callable[[Any, list[Field]], Any]
+    """The array, of the dtype and fields; those of a fixed width are arrays of ``types``."""
+    types: Callable[[Any], tuple[Any, ...]]
+    """The dtypes of the fields; of those of bytes it is not asked."""
+
+
+def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same values as memory that goes forward and that the buffer protocol knows."""
+    if array.dtype.kind in "mM":
+        array = array.view("i8")
+    if array.ndim and array.strides[0] < 0:
+        array = np.ascontiguousarray(array)
+    return array
+
+
+def _plain(dtype: Any, array: Any) -> list[Field]:
+    return [_readable(np.asarray(array, dtype))]
+
+
+def _integers(_: Any, array: Any) -> list[Field]:
+    return [_readable(np.asarray(array.view("i8")))]
+
+
+def _zoned(dtype: Any, fields: list[Field]) -> Any:
+    instants = pd.DatetimeIndex(fields[0].view(f"M8[{dtype.unit}]"))
+    return instants.tz_localize("UTC").tz_convert(dtype.tz).array
+
+
+def _periods(_: Any, array: Any) -> list[Field]:
+    return [_readable(array.asi8)]
+
+
+def _from_ordinals(ordinals: Any, freq: Any) -> Any:
+    # The stubs of pandas do not know it.
+    return pd.PeriodIndex.from_ordinals(ordinals, freq=freq).array  # type: ignore[attr-defined]
+
+
+def _masked(dtype: Any, array: Any) -> list[Field]:
+    zero = dtype.numpy_dtype.type(0)
+    values = array.to_numpy(dtype=dtype.numpy_dtype, na_value=zero)
+    return [_readable(values), np.asarray(array.isna())]
+
+
+def _categorical_types(dtype: Any) -> tuple[Any, ...]:
+    count = len(dtype.categories)
+    return (
+        next((np.dtype(t) for t in ("i1", "i2", "i4") if count <= np.iinfo(t).max), np.dtype("i8")),
+    )
+
+
+def _codes(dtype: Any, array: Any) -> list[Field]:
+    (codes,) = _categorical_types(dtype)
+    return [_readable(np.asarray(array.codes, codes))]
+
+
+def _arrow_array(array: Any, to: pa.DataType | None = None) -> pa.Array:
+    values = pa.array(array, from_pandas=True)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    return values if to is None or values.type == to else values.cast(to)
+
+
+def _nulls(array: pa.Array) -> np.ndarray[Any, Any] | None:
+    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def _validity(nulls: np.ndarray[Any, Any]) -> pa.Buffer | None:
+    if not nulls.any():
+        return None
+    return pa.py_buffer(np.packbits(nulls == 0, bitorder="little"))
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.large_string() if is_text else pa.large_binary()
+
+
+def _arrow_bytes(array: pa.Array) -> Bytes:
+    """Fields of Arrow's strings or binary values, with 8 bytes an offset."""
+    _, offsets, data = array.buffers()
+    nothing = np.empty(0, np.uint8)
+    ends = np.zeros(1, np.int64)
+    if offsets is not None and offsets.size:
+        ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return ends, nothing if data is None else data, _nulls(array)
+
+
+def _from_bytes(kind: pa.DataType, field: Bytes) -> pa.Array:
+    offsets, data, nulls = field
+    buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(nulls), buffers)
+
+
+def _text(_: Any, array: Any) -> list[Field]:
+    return [_arrow_bytes(_arrow_array(array, pa.large_string()))]
+
+
+def _from_text(dtype: Any, fields: list[Field]) -> Any:
+    return dtype.__from_arrow__(_from_bytes(pa.large_string(), fields[0]))
+
+
+def _arrow_text(dtype: Any, array: Any) -> list[Field]:
+    return [_arrow_bytes(_arrow_array(array, _large(dtype.pyarrow_dtype)))]
+
+
+def _from_arrow_text(dtype: Any, fields: list[Field]) -> Any:
+    values = _from_bytes(_large(dtype.pyarrow_dtype), fields[0])
+    return dtype.__from_arrow__(values.cast(dtype.pyarrow_dtype))
+
+
+def _arrow_width(dtype: Any) -> int:
+    kind = dtype.pyarrow_dtype
+    return 1 if pa.types.is_boolean(kind) else int(kind.bit_width) // 8
+
+
+def _arrow_fixed(dtype: Any, array: Any) -> list[Field]:
+    values = _arrow_array(array)
+    nulls = _nulls(values)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    width = _arrow_width(dtype)
+    start, length = values.offset * width, len(values) * width
+    data = values.buffers()[1]
+    memory = np.zeros(length, np.uint8)
+    if data is not None and length:
+        memory = np.frombuffer(data, np.uint8)[start : start + length]
+    is_null = np.zeros(len(values), bool) if nulls is None else nulls
+    return [memory.view(f"V{width}"), is_null]
+
+
+def _from_arrow_fixed(dtype: Any, fields: list[Field]) -> Any:
+    kind = dtype.pyarrow_dtype
+    values, nulls = fields
+    stored = pa.uint8() if pa.types.is_boolean(kind) else kind
+    array = pa.Array.from_buffers(stored, len(nulls), [_validity(nulls), pa.py_buffer(values)])
+    return dtype.__from_arrow__(array.cast(kind) if stored != kind else array)
+
+
+def dumps(value: object) -> bytes:
+    """``value`` pickled, by value where that has to be."""
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:  # whatever reducing raises: cloudpickle knows more, and says what it cannot
+        return bytes(cloudpickle.dumps(value, 5))
+
+
+def _pickled(_: Any, array: Any) -> list[Field]:
+    values = [dumps(value) for value in array]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    return [(offsets, b"".join(values), None)]
+
+
+def _unpickled(field: Bytes) -> np.ndarray[Any, Any]:
+    offsets, data, _ = field
+    memory = memoryview(data)
+    ends = offsets.tolist()
+    values = np.empty(len(ends) - 1, object)
+    for row in range(len(values)):
+        values[row] = pickle.loads(memory[ends[row] : ends[row + 1]])
+    return values
+
+
+def _objects(_: Any, fields: list[Field]) -> Any:
+    return _unpickled(fields[0])
+
+
+def _items(dtype: Any, fields: list[Field]) -> Any:
+    values = list(_unpickled(fields[0]))
+    return dtype.construct_array_type()._from_sequence(values, dtype=dtype)
+
+
+_BYTES: Callable[[Any], tuple[int, ...]] = lambda _: (0,)  # noqa: E731
+_INT64 = np.dtype("i8")
+
+KINDS = {
+    "plain": Kind(lambda d: (d.itemsize,), _plain, lambda _, f: f[0], lambda d: (d,)),
+    "zoned": Kind(lambda _: (8,), _integers, _zoned, lambda _: (_INT64,)),
+    "period": Kind(
+        lambda _: (8,),
+        _periods,
+        lambda d, f: _from_ordinals(f[0], d.freq),
+        lambda _: (_INT64,),
+    ),
+    "masked": Kind(
+        lambda d: (d.numpy_dtype.itemsize, 1),
+        _masked,
+        lambda d, f: d.construct_array_type()(f[0], f[1]),
+        lambda d: (d.numpy_dtype, np.dtype(bool)),
+    ),
+    "category": Kind(
+        lambda d: (_categorical_types(d)[0].itemsize,),
+        _codes,
+        lambda d, f: pd.Categorical.from_codes(f[0], dtype=d),
+        _categorical_types,
+    ),
+    "text": Kind(_BYTES, _text, _from_text, lambda _: (None,)),
+    "arrow text": Kind(_BYTES, _arrow_text, _from_arrow_text, lambda _: (None,)),
+    "arrow": Kind(
+        lambda d: (_arrow_width(d), 1),
+        _arrow_fixed,
+        _from_arrow_fixed,
+        lambda d: (np.dtype(f"V{_arrow_width(d)}"), np.dtype(bool)),
+    ),
+    "object": Kind(_BYTES, _pickled, _objects, lambda _: (None,)),
+    "items": Kind(_BYTES, _pickled, _items, lambda _: (None,)),
+}
+
+
+def _arrow_kind(kind: pa.DataType) -> str:
+    of_bytes = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
+    if any(is_of(kind) for is_of in of_bytes):
+        return "arrow text"
+    fixed = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_temporal,
+        pa.types.is_decimal,
+    )
+    return "arrow" if any(is_of(kind) for is_of in fixed) else "items"
+
+
+def kind_of(dtype: Any) -> str:
+    """The kind of a column of this dtype."""
+    if isinstance(dtype, np.dtype):
+        return "plain" if dtype.itemsize and not dtype.hasobject else "object"
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "category" if dtype.categories is not None else "items"
+    if isinstance(dtype, pd.ArrowDtype):
+        return _arrow_kind(dtype.pyarrow_dtype)
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return "zoned"
+    if isinstance(dtype, pd.PeriodDtype):
+        return "period"
+    if isinstance(dtype, pd.StringDtype):
+        return "text"
+    masked = (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray)
+    return "masked" if dtype.construct_array_type() in masked else "items"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one != other or type(one) is not type(other):
+        return False
+    if not isinstance(one, pd.CategoricalDtype):
+        return True
+    if one.categories is None or other.categories is None:
+        return one.categories is other.categories
+    same_type = one.categories.dtype == other.categories.dtype
+    # Equal dtypes may have their categories in another order, and so other codes.
+    return one.ordered == other.ordered and same_type and one.categories.equals(other.categories)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its dtype, and how it becomes fields."""
+
+    dtype: Any
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.dtype)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return KINDS[self.kind].widths(self.dtype)
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return KINDS[self.kind].types(self.dtype)
+
+    def fields(self, array: Any) -> list[Field]:
+        return KINDS[self.kind].fields(self.dtype, array)
+
+    def values(self, fields: Sequence[Field]) -> Any:
+        return KINDS[self.kind].values(self.dtype, list(fields))
+
+    def is_same(self, other: Column) -> bool:
+        """Whether rows of both have the same bytes for the same values."""
+        return _is_same(self.dtype, other.dtype)

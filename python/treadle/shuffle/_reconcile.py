@@ -1,0 +1,69 @@
+"""One column of several, whose types may differ: by the rules of Dask's own shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+# Private to pandas, and what Dask's shuffle uses.
+from pandas.core.dtypes.cast import find_common_type  # type: ignore[attr-defined]
+
+
+def _united(parts: Sequence[pd.Categorical]) -> pd.Categorical:
+    """All categories, in the order in which they come; ordered if the first is."""
+    categories = parts[0].categories
+    for part in parts[1:]:
+        if not part.categories.equals(categories):
+            categories = categories.append(part.categories.difference(categories, sort=False))
+    codes = np.concatenate(
+        [
+            part.set_categories(categories).codes
+            if part.categories is not categories
+            else part.codes
+            for part in parts
+        ]
+    )
+    dtype = pd.CategoricalDtype(categories, parts[0].ordered)
+    return pd.Categorical.from_codes(codes, dtype=dtype)
+
+
+def _inferred(array: Any) -> Any:
+    """Objects as what Arrow would take them for; as they are if it does not know."""
+    try:
+        values = pa.array(array, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return array
+    return pd.Series(values.to_pandas()).array
+
+
+def _cast(array: Any, dtype: Any) -> Any:
+    if array.dtype == dtype:
+        return array
+    values = pd.Series(array, copy=False).astype(dtype)
+    return values.to_numpy() if isinstance(values.dtype, np.dtype) else values.array
+
+
+def reconcile(parts: Sequence[Any], dtype: Any | None) -> Any:
+    """One array. ``dtype``: what the meta has, if that counts."""
+    if all(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
+        united = _united([pd.Categorical(part) for part in parts])
+        if dtype is None or isinstance(dtype, pd.CategoricalDtype):
+            return united
+        parts = [united]
+    if dtype is not None and dtype != np.dtype(object):
+        parts = [_inferred(part) if part.dtype == np.dtype(object) else part for part in parts]
+    dtypes = [part.dtype for part in parts] + ([] if dtype is None else [dtype])
+    if all(isinstance(each, pd.StringDtype) for each in dtypes):
+        common = dtypes[-1]
+    else:
+        common = find_common_type(dtypes)
+    cast = [_cast(part, common) for part in parts]
+    if len(cast) == 1:
+        return cast[0]
+    if isinstance(common, np.dtype):
+        return np.concatenate(cast)
+    return pd.concat([pd.Series(part, copy=False) for part in cast], ignore_index=True).array

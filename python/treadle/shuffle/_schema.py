@@ -1,0 +1,75 @@
+"""What a frame's columns and index become: the fields of its rows, in their order."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from treadle.shuffle._columns import Column, dumps
+
+
+def levels(index: pd.Index[Any]) -> list[Any]:
+    """The arrays of an index, one for each level."""
+    if isinstance(index, pd.MultiIndex):
+        return [index.get_level_values(level).array for level in range(index.nlevels)]
+    if isinstance(index, pd.RangeIndex):
+        return [index.to_numpy()]
+    return [index.array]
+
+
+def plain(array: Any) -> Any:
+    """NumPy's array, where pandas only wraps one."""
+    is_wrapped = isinstance(array, pd.arrays.NumpyExtensionArray)
+    zoneless = isinstance(array, pd.arrays.DatetimeArray | pd.arrays.TimedeltaArray)
+    if is_wrapped or (zoneless and not isinstance(array.dtype, pd.DatetimeTZDtype)):
+        return array.to_numpy()
+    return array
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a frame, then the levels of its index."""
+
+    columns: tuple[Column, ...]
+    levels: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, columns: Iterable[Any], index: Iterable[Any]) -> Schema:
+        """Of the arrays of a frame."""
+        as_columns = (tuple(Column(array.dtype) for array in arrays) for arrays in (columns, index))
+        return cls(*as_columns)
+
+    @property
+    def all(self) -> tuple[Column, ...]:
+        return self.columns + self.levels
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths of all fields; 0: bytes."""
+        return [width for column in self.all for width in column.widths]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row; 0: rows differ."""
+        widths = self.widths
+        return sum(widths) if all(widths) else 0
+
+    def is_same(self, other: Schema) -> bool:
+        """Whether rows of both have the same bytes for the same values."""
+        both = len(self.columns) == len(other.columns) and len(self.levels) == len(other.levels)
+        pairs = zip(self.all, other.all, strict=False)
+        return both and all(one.is_same(another) for one, another in pairs)
+
+    def note(self) -> bytes:
+        """What a map says whose schema is not the agreed one."""
+        dtypes = [[column.dtype for column in columns] for columns in (self.columns, self.levels)]
+        return dumps(dtypes)
+
+    @classmethod
+    def from_note(cls, note: bytes) -> Schema:
+        columns, index = (tuple(map(Column, dtypes)) for dtypes in pickle.loads(note))
+        return cls(columns, index)

@@ -63,7 +63,8 @@ class _Segment:
             if column.kind == "plain":
                 counts[column.dtype] = counts.get(column.dtype, 0) + 1
         for column in self.schema.levels:
-            counts.setdefault(column.dtype, 0)
+            if column.kind == "plain":
+                counts.setdefault(column.dtype, 0)
         blocks = {dtype: iter(np.empty((n, rows), dtype)) for dtype, n in counts.items()}
         # The index is no part of a block.
         return {dtype: _then_single(block, rows, dtype) for dtype, block in blocks.items()}
@@ -83,23 +84,25 @@ def _writable(field: Any) -> Any:
 
 def _segments(agreed: Agreed, pieces: Sequence[Piece]) -> list[_Segment]:
     """Pieces, by the schemas of their maps."""
+    pieces = [piece for piece in pieces if piece.rows]
+    datas = [memoryview(piece.data) for piece in pieces]
+    width = agreed.width
+    is_fixed = [
+        width > 0 and data.nbytes == piece.rows * width
+        for piece, data in zip(pieces, datas, strict=True)
+    ]
+    variable = [at for at, fixed in enumerate(is_fixed) if not fixed]
+    _, _, found = _core.scan_rows([], [datas[at] for at in variable], 0)
+    notes = {variable[at]: bytes(datas[variable[at]][start:end]) for at, start, end in found}
     segments: list[_Segment] = []
-    noted: tuple[int, bytes] | None = None  # the map whose note holds now
-    for piece in pieces:
-        if not piece.rows:
-            continue
-        data = memoryview(piece.data)
-        if agreed.width and data.nbytes == piece.rows * agreed.width:
-            note, least = b"", None
-        else:
-            _, _, notes = _core.scan_rows([], [data], 0)
-            for _, start, end in notes[:1]:
-                noted = (piece.map, bytes(data[start:end]))
-            note = noted[1] if noted is not None and noted[0] == piece.map else b""
-            least = agreed.least if agreed.width or note else None
+    note = b""
+    for at, piece in enumerate(pieces):
+        # What a map has noted holds for its further pieces.
+        if at in notes or is_fixed[at] or piece.map != pieces[at - 1].map:
+            note = notes.get(at, b"")
         if not segments or segments[-1].note != note:
-            segments.append(_Segment(agreed, note, least))
-        segments[-1].pieces.append(data)
+            segments.append(_Segment(agreed, note, agreed.least if note else None))
+        segments[-1].pieces.append(datas[at])
     return segments
 
 
@@ -122,7 +125,11 @@ def _frame(arrays: Sequence[Any], index: pd.Index[Any], columns: pd.Index[Any]) 
         else:
             blocks.append((array, np.array([place])))
     for places in by_base.values():
-        blocks.append((arrays[places[0]].base, np.array(places)))
+        base = arrays[places[0]].base
+        if len(places) == len(base):
+            blocks.append((base, np.array(places)))
+        else:  # some of its columns were converted
+            blocks += [(arrays[at].reshape(1, -1), np.array([at])) for at in places]
     made: pd.DataFrame = internals.create_dataframe_from_blocks(blocks, index, columns)
     return made
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 # Private to pandas, and what Dask's shuffle uses.
 from pandas.core.dtypes.cast import find_common_type  # type: ignore[attr-defined]
 
+from treadle.shuffle._schema import plain
+
 
 def _united(parts: Sequence[pd.Categorical]) -> pd.Categorical:
     """All categories, in the order in which they come; ordered if the first is."""
@@ -31,13 +33,18 @@ def _united(parts: Sequence[pd.Categorical]) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, dtype=dtype)
 
 
-def _inferred(array: Any) -> Any:
+def _inferred(array: Any, dtype: Any) -> Any:
     """Objects as what Arrow would take them for; as they are if it does not know."""
     try:
         values = pa.array(array, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         return array
-    return pd.Series(values.to_pandas()).array
+    if values.type != pa.null():
+        return plain(pd.Series(values.to_pandas()).array)
+    # Nothing but nulls has any type that has nulls.
+    is_number = isinstance(dtype, np.dtype) and dtype.kind not in "mM"
+    nulls = pd.Series([None] * len(array), dtype=np.dtype(float) if is_number else dtype)
+    return plain(nulls.array)
 
 
 def _cast(array: Any, dtype: Any) -> Any:
@@ -55,7 +62,9 @@ def reconcile(parts: Sequence[Any], dtype: Any | None) -> Any:
             return united
         parts = [united]
     if dtype is not None and dtype != np.dtype(object):
-        parts = [_inferred(part) if part.dtype == np.dtype(object) else part for part in parts]
+        parts = [
+            _inferred(part, dtype) if part.dtype == np.dtype(object) else part for part in parts
+        ]
     dtypes = [part.dtype for part in parts] + ([] if dtype is None else [dtype])
     if all(isinstance(each, pd.StringDtype) for each in dtypes):
         common = dtypes[-1]

@@ -46,6 +46,11 @@ def split(agreed: Agreed, frame: pd.DataFrame) -> _core.Rows:
     numbers = _numbers(frame.iloc[:, places[agreed.place]].array, agreed.column)
     columns = [plain(frame.iloc[:, places[at]].array) for at in agreed.kept]
     index = [plain(array) for array in levels(frame.index)]
+    if len(index) != len(agreed.schema.levels):
+        raise ValueError(
+            f"The index of a frame has {len(index)} levels, that of the shuffle "
+            f"{len(agreed.schema.levels)}."
+        )
     schema = Schema.of(columns, index)
     fields: list[Field] = []
     for column, array in zip(schema.all, [*columns, *index], strict=True):

@@ -83,9 +83,10 @@ impl RowDigest {
             mix(halves(pair));
         }
         if !rest.is_empty() {
-            let mut last = [0; 16];
-            last[..rest.len()].copy_from_slice(rest);
-            mix(halves(&last));
+            mix(match rest.split_first_chunk::<8>() {
+                Some((low, rest)) => [*low, padded(rest)],
+                None => [padded(rest), [0; 8]],
+            });
         }
         fold(self.0 ^ sum, 0x8ebc_6af0_9c88_c6e3)
     }
@@ -101,6 +102,16 @@ impl RowDigest {
 #[inline]
 fn halves(pair: &[u8; 16]) -> [[u8; 8]; 2] {
     [0, 8].map(|at| core::array::from_fn(|i| pair[at + i]))
+}
+
+/// Fewer than eight bytes as a word.
+#[inline]
+fn padded(rest: &[u8]) -> [u8; 8] {
+    let mut word = [0; 8];
+    if !rest.is_empty() {
+        word[..rest.len()].copy_from_slice(rest);
+    }
+    word
 }
 
 /// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first

@@ -1,23 +1,33 @@
 //! Memory with the batches of a group.
 
-use pyo3::exceptions::PyValueError;
+use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
 use treadle_memory::Buffer;
 use treadle_rows::Batch;
-use treadle_shuffle::block::{HEADER, Table};
+use treadle_shuffle::block::{BlockError, HEADER, Table};
 
 /// The batches of one transfer for one group, side by side; read-only.
 #[pyclass(frozen, module = "treadle._core")]
 pub(crate) struct Arena {
     buffer: Buffer,
-    batches: Vec<Batch>,
+    batches: Vec<(Batch, Table)>,
 }
 
 impl Arena {
-    pub(crate) fn new(buffer: Buffer, batches: Vec<Batch>) -> Self {
-        Self { buffer, batches }
+    pub(crate) fn new(buffer: Buffer, batches: Vec<Batch>) -> Result<Self, BlockError> {
+        let with_table = |batch: Batch| {
+            let start = batch.offset + HEADER;
+            let table = &buffer.as_slice()[start..][..batch.header.table_length() as usize];
+            let table = Table::new(&batch.header, Bytes::copy_from_slice(table))?;
+            Ok((batch, table))
+        };
+        let batches = batches
+            .into_iter()
+            .map(with_table)
+            .collect::<Result<_, _>>()?;
+        Ok(Self { buffer, batches })
     }
 }
 
@@ -30,7 +40,7 @@ impl Arena {
     /// Offset, length, rows, bytes of rows, and digest of each batch.
     #[getter]
     fn batches(&self) -> Vec<(usize, u64, u64, u64, u64)> {
-        let batches = self.batches.iter().map(|batch| {
+        let batches = self.batches.iter().map(|(batch, _)| {
             let tally = batch.header.tally;
             let length = batch.header.length();
             (batch.offset, length, tally.rows, tally.bytes, tally.digest)
@@ -39,21 +49,14 @@ impl Arena {
     }
 
     /// Offset, length, rows and half digest of each piece for a partition, in order.
-    fn find(&self, partition: u32) -> PyResult<Vec<(usize, u64, u64, u64)>> {
-        let mut found = Vec::new();
-        for batch in &self.batches {
-            let header = &batch.header;
-            let start = batch.offset + HEADER;
-            let table = &self.buffer.as_slice()[start..][..header.table_length() as usize];
-            let table = Table::new(header, bytes::Bytes::copy_from_slice(table))
-                .map_err(|error| PyValueError::new_err(error.to_string()))?;
-            if let Some(piece) = table.find(partition) {
-                let tally = piece.tally;
-                let offset = batch.offset + (header.rows_offset() + piece.offset) as usize;
-                found.push((offset, tally.bytes, tally.rows, tally.digest));
-            }
-        }
-        Ok(found)
+    fn find(&self, partition: u32) -> Vec<(usize, u64, u64, u64)> {
+        let found = self.batches.iter().filter_map(|(batch, table)| {
+            let piece = table.find(partition)?;
+            let tally = piece.tally;
+            let offset = batch.offset + (batch.header.rows_offset() + piece.offset) as usize;
+            Some((offset, tally.bytes, tally.rows, tally.digest))
+        });
+        found.collect()
     }
 
     /// # Safety

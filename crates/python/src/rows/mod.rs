@@ -137,9 +137,10 @@ impl Rows {
                 .fill(ShuffleId(shuffle), transfer, &mut slices)
                 .map_err(failed)?;
             let arenas = memory.into_iter().zip(batches);
-            Ok(arenas
-                .map(|(buffer, batches)| Arena::new(buffer, batches))
-                .collect())
+            let arenas = arenas.map(|(buffer, batches)| Arena::new(buffer, batches));
+            arenas
+                .map(|arena| arena.map_err(|error| failed(error.into())))
+                .collect()
         })
     }
 }

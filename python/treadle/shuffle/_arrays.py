@@ -37,8 +37,8 @@ def split_array(partitions: int, pieces: Iterable[tuple[int, Index, Any]]) -> _c
     pieces = list(pieces)
     heads = []
     for _, index, array in pieces:
-        head = (index, array.dtype, array.shape) if _is_plain(array) else (index, array)
-        heads.append(dumps(head))
+        shape = (array.dtype, array.shape) if _is_plain(array) else (array,)
+        heads.append(dumps((index, *shape)))
     sizes = [
         _LENGTH + len(head) + (array.nbytes if _is_plain(array) else 0)
         for head, (_, _, array) in zip(heads, pieces, strict=True)

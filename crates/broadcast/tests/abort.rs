@@ -92,7 +92,7 @@ impl Top {
     fn handle(&mut self, event: Event) -> Vec<Effect> {
         let now = Duration::ZERO;
         self.relay.handle(event, now, &mut self.effects).unwrap();
-        self.relay.check();
+        self.relay.check().unwrap();
         std::mem::take(&mut self.effects.0)
     }
 

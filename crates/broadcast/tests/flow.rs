@@ -178,6 +178,6 @@ fn a_cast_beside_the_others_waits_for_no_turn_and_none_waits_for_it() {
         let now = Duration::from_secs(2);
         engine.relay.handle(ran, now, &mut effects).unwrap();
         assert_eq!(effects.0.into_iter().find_map(run), expected);
-        engine.relay.check();
+        engine.relay.check().unwrap();
     }
 }

@@ -174,7 +174,7 @@ fn a_client_is_told_nothing_as_if_it_were_an_engine() {
         };
         assert!(top.handle(cast, now, &mut effects).is_err());
     }
-    top.check();
+    top.check().unwrap();
 }
 
 fn runs() -> impl Strategy<Value = Runs> {

@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 
 /// Whether the frames of a constant are still those that its key names: who owns their memory may
 /// have written to it since. Called with the key, the kind of the serialised value and the frames.
@@ -108,18 +109,24 @@ impl Kept {
     }
 
     /// Verifies that the tables agree.
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         for (key, id) in &self.ids {
             let of_id = self.by_id.get(id).map(|constant| &constant.key);
-            assert_eq!(of_id, Some(key), "what is kept under {id}");
+            ensure_eq!(of_id, Some(key), "what is kept under {id}");
         }
-        assert_eq!(self.ids.len(), self.by_id.len());
+        ensure_eq!(
+            self.ids.len(),
+            self.by_id.len(),
+            "ids, and constants that are kept"
+        );
         let bytes: u64 = self.by_id.values().map(|constant| constant.nbytes).sum();
-        assert_eq!(
-            bytes, self.bytes,
+        ensure_eq!(
+            bytes,
+            self.bytes,
             "the bytes that are kept are counted wrong"
         );
-        assert!(bytes <= self.limit, "{bytes} bytes are kept");
+        ensure!(bytes <= self.limit, "{bytes} bytes are kept");
+        Ok(())
     }
 
     /// How many constants are kept, and how many bytes they are.

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_messages::Standing;
 use treadle_types::WorkerId;
 
@@ -270,40 +271,38 @@ impl<T> Keys<T> {
 
     /// Verifies that the tables agree.
     #[allow(clippy::disallowed_methods, reason = "the order does not matter")]
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         for (key, &id) in &self.by_key {
             let entry = self.entries.get(id);
-            let entry = entry.unwrap_or_else(|| panic!("key {key:?} has no entry under {id}"));
-            assert_eq!(&entry.key, key, "id {id} is of another key");
-            let is_needed = entry.owner.is_some() || entry.holds > 0;
-            assert!(is_needed, "nobody needs key {key:?}");
-            assert!(id < self.next, "id {id} was never given out");
+            let of_entry = entry.map(|entry| &entry.key);
+            ensure_eq!(of_entry, Some(key), "key {key:?} and its entry under {id}");
+            let is_needed = entry.is_some_and(|entry| entry.owner.is_some() || entry.holds > 0);
+            ensure!(is_needed, "nobody needs key {key:?}");
+            ensure!(id < self.next, "id {id} was never given out");
         }
         let pages = self.entries.0.values();
-        let live = pages.map(|page| {
+        let mut count = 0;
+        for page in pages {
             let live = page.entries.iter().flatten().count();
-            assert!(live == page.live && live > 0, "a page counts wrong");
-            live
-        });
-        assert_eq!(
-            live.sum::<usize>(),
-            self.by_key.len(),
-            "entries without keys"
-        );
+            ensure!(live == page.live && live > 0, "a page counts wrong");
+            count += live;
+        }
+        ensure_eq!(count, self.by_key.len(), "entries without keys");
         let mut aliases = 0;
         for (id, names) in &self.names {
-            assert!(
+            ensure!(
                 self.entries.get(*id).is_some(),
                 "id {id} has names, and no entry"
             );
-            assert!(names.is_sorted() && !names.is_empty(), "{id}: {names:?}");
+            ensure!(names.is_sorted() && !names.is_empty(), "{id}: {names:?}");
             for name in names {
-                assert_eq!(self.aliases.get(name), Some(id), "alias {name}");
-                assert!(*name < self.next, "alias {name} was never given out");
+                ensure_eq!(self.aliases.get(name), Some(id), "alias {name}");
+                ensure!(*name < self.next, "alias {name} was never given out");
             }
             aliases += names.len();
         }
-        assert_eq!(aliases, self.aliases.len(), "aliases of keys that are gone");
+        ensure_eq!(aliases, self.aliases.len(), "aliases of keys that are gone");
+        Ok(())
     }
 
     /// The encoding of a key that is here.

@@ -9,6 +9,7 @@ use core::mem;
 use core::time::Duration;
 
 use bytes::Bytes;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_messages::{FromClient, Standing, ToClient};
 use treadle_types::WorkerId;
 
@@ -379,29 +380,30 @@ impl<T, V, A> Core<T, V, A> {
 
     /// Verifies the invariants.
     ///
-    /// # Panics
-    /// With what does not hold.
-    pub fn check(&self) {
-        self.keys.check();
-        self.kept.check();
+    /// # Errors
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
+        self.keys.check()?;
+        self.kept.check()?;
         let mut uses: Vec<u32> = self.puts.ids().chain(self.fetches.ids()).collect();
         uses.sort_unstable();
         for uses in uses.chunk_by(|one, other| one == other) {
             let holds = self.keys.holds(uses[0]);
-            assert!(
+            ensure!(
                 holds.is_some_and(|holds| holds as usize >= uses.len()),
                 "id {} is used {} times, and held {holds:?} times",
                 uses[0],
                 uses.len(),
             );
         }
-        assert!(self.releases.len() < RELEASES);
+        ensure!(self.releases.len() < RELEASES, "releases are not sent");
         for id in &self.releases {
-            assert!(self.keys.holds(*id).is_none(), "{id} is released and held");
+            ensure!(self.keys.holds(*id).is_none(), "{id} is released and held");
         }
         if self.is_over {
-            assert!(uses.is_empty(), "{uses:?} wait for what does not come");
-            assert_eq!(self.kept.totals(), (0, 0));
+            ensure!(uses.is_empty(), "{uses:?} wait for what does not come");
+            ensure_eq!(self.kept.totals(), (0, 0), "what is kept after the end");
         }
+        Ok(())
     }
 }

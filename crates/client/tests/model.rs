@@ -207,7 +207,7 @@ impl Test {
     fn follow<R>(&mut self, act: impl FnOnce(&mut Self, &mut Effects) -> R) -> R {
         let mut effects = Effects::new();
         let result = act(self, &mut effects);
-        self.core.check();
+        self.core.check().unwrap();
         for effect in effects {
             let debt = match effect {
                 Effect::Send(message) => {

@@ -34,7 +34,7 @@ impl Test {
 
     fn handle(&mut self, event: Event<u32, ()>) {
         self.core.handle(event, self.now, &mut self.effects);
-        self.core.check();
+        self.core.check().unwrap();
     }
 
     fn say(&mut self, message: ToClient) {
@@ -124,7 +124,7 @@ impl Test {
     fn fetch(&mut self) {
         let begun = self.core.fetch(7, [X].into_iter(), &mut self.effects);
         begun.unwrap();
-        self.core.check();
+        self.core.check().unwrap();
     }
 
     /// A key whose value two workers have had.

@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use treadle_guards::{InvariantError, ensure_eq};
+
 /// A task of one [`Graph`]: its position in the order in which tasks were added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
@@ -147,15 +149,15 @@ impl Graph {
 
     /// Verifies that both directions of every dependency agree.
     ///
-    /// # Panics
-    /// When they do not: a bug of this crate.
-    pub fn check(&self) {
-        assert_eq!(
+    /// # Errors
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
+        ensure_eq!(
             self.offsets.len(),
             self.len() + 1,
             "one offset a task and one more"
         );
-        assert_eq!(
+        ensure_eq!(
             self.dependents.len(),
             self.dependencies.len(),
             "one dependent a dependency"
@@ -173,7 +175,8 @@ impl Graph {
             .collect();
         backward.sort_unstable();
         forward.sort_unstable();
-        assert_eq!(forward, backward, "dependencies and dependents disagree");
+        ensure_eq!(forward, backward, "dependencies and dependents disagree");
+        Ok(())
     }
 }
 

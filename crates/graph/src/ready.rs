@@ -3,6 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use treadle_guards::{InvariantError, ensure_eq};
+
 /// A set of ranks (small integers, each at most once) that gives back the smallest.
 ///
 /// It is a bitmap with summaries: bit `r` of level 0 says that rank `r` is in the set, bit `w` of
@@ -125,23 +127,24 @@ impl ReadySet {
 
     /// Verifies that every summary agrees with the level below it.
     ///
-    /// # Panics
-    /// When one does not: a bug of this crate.
-    pub fn check(&self) {
+    /// # Errors
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
         let count: u32 = self
             .levels
             .first()
             .map_or(0, |l| l.iter().map(|w| w.count_ones()).sum());
-        assert_eq!(count as usize, self.len, "the length is the number of bits");
+        ensure_eq!(count as usize, self.len, "the length is the number of bits");
         for pair in self.levels.windows(2) {
             for (word, &bits) in pair[0].iter().enumerate() {
                 let summary = pair[1][word / 64] >> (word % 64) & 1 == 1;
-                assert_eq!(summary, bits != 0, "the summary of word {word} is wrong");
+                ensure_eq!(summary, bits != 0, "the summary of word {word} is wrong");
             }
         }
         if let Some(top) = self.levels.last() {
-            assert_eq!(top.len(), 1, "the top level is one word");
+            ensure_eq!(top.len(), 1, "the top level is one word");
         }
+        Ok(())
     }
 }
 
@@ -167,7 +170,7 @@ mod tests {
                 } else {
                     prop_assert_eq!(set.pop(), model.pop_first());
                 }
-                set.check();
+                set.check().unwrap();
                 prop_assert_eq!(set.len(), model.len());
                 prop_assert!(model.iter().all(|&rank| set.contains(rank)));
             }

@@ -1,5 +1,7 @@
 //! The state machine of an execution.
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+
 use crate::{Graph, GraphError, ReadySet, TaskId, order};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -290,10 +292,10 @@ impl Run {
 
     /// Verifies every invariant against a recount from the graph.
     ///
-    /// # Panics
-    /// When one does not hold: a bug of this crate.
-    pub fn check(&self) {
-        self.ready.check();
+    /// # Errors
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
+        self.ready.check()?;
         let n = self.status.len();
         let planned = |s: Status| matches!(s, Status::Waiting | Status::Ready | Status::Running);
         let mut readers = vec![0; n];
@@ -308,11 +310,12 @@ impl Run {
                 .count();
             if planned(status) {
                 unfinished += 1;
-                assert_eq!(
-                    self.sequence[self.rank[t] as usize], task,
+                ensure_eq!(
+                    self.sequence[self.rank[t] as usize],
+                    task,
                     "rank of {task:?}"
                 );
-                assert_eq!(
+                ensure_eq!(
                     missing == 0,
                     status != Status::Waiting,
                     "{task:?} is {status:?} and misses {missing} values"
@@ -322,31 +325,32 @@ impl Run {
                 }
             }
             if status == Status::Waiting {
-                assert_eq!(self.waiting[t] as usize, missing, "what {task:?} waits for");
+                ensure_eq!(self.waiting[t] as usize, missing, "what {task:?} waits for");
             }
             let is_ready = status == Status::Ready;
             ready += usize::from(is_ready);
-            assert_eq!(
+            ensure_eq!(
                 self.rank[t] != UNRANKED && self.ready.contains(self.rank[t]),
                 is_ready,
                 "the ready set and {task:?} disagree"
             );
             readers[t] += u32::from(self.held[t]);
         }
-        assert_eq!(self.readers, readers, "readers");
-        assert_eq!(self.unfinished, unfinished, "unfinished tasks");
-        assert_eq!(self.ready.len(), ready, "ready tasks");
+        ensure_eq!(self.readers, readers, "readers");
+        ensure_eq!(self.unfinished, unfinished, "unfinished tasks");
+        ensure_eq!(self.ready.len(), ready, "ready tasks");
         for task in self.graph.tasks().take(n) {
             let released = self.status[task.index()] == Status::Released;
-            assert!(
+            ensure!(
                 !(released && readers[task.index()] > 0),
                 "{task:?} was released too early"
             );
         }
-        assert!(
+        ensure!(
             unfinished == 0
                 || (0..n).any(|t| matches!(self.status[t], Status::Ready | Status::Running)),
             "nothing can go on"
         );
+        Ok(())
     }
 }

@@ -98,7 +98,7 @@ proptest! {
                         model.dependencies.push(dependencies);
                     }
                     batch.finish();
-                    run.graph().check();
+                    run.graph().check().unwrap();
                 }
                 Step::Want(picks) => {
                     let n = model.dependencies.len();
@@ -140,7 +140,7 @@ proptest! {
                     model.held.remove(&task);
                 }
             }
-            run.check();
+            run.check().unwrap();
             let useless = model.useless();
             let released: BTreeSet<u32> = effects.released.drain(..).map(|t| t.0).collect();
             prop_assert_eq!(&released, &useless, "released at once, once, and nothing else");
@@ -170,7 +170,7 @@ fn known_values_are_not_computed() {
     run.handle(Event::Known(TaskId(1)), &mut effects).unwrap();
     run.handle(Event::Wanted(&[TaskId(2)]), &mut effects)
         .unwrap();
-    run.check();
+    run.check().unwrap();
     assert_eq!(run.sequence(), [TaskId(2)]);
     run.handle(Event::Free, &mut effects).unwrap();
     run.handle(Event::Finished(TaskId(2)), &mut effects)
@@ -189,7 +189,7 @@ fn a_released_value_that_is_wanted_again_is_computed_again() {
             run.handle(Event::Free, &mut effects).unwrap();
             assert_eq!(effects.start, Some(task));
             run.handle(Event::Finished(task), &mut effects).unwrap();
-            run.check();
+            run.check().unwrap();
         }
         run.handle(Event::Dropped(TaskId(1)), &mut effects).unwrap();
         assert_eq!(
@@ -239,7 +239,7 @@ fn impossible_events_are_errors_that_change_nothing() {
     assert_eq!(error.to_string(), "t0 is Ready: it cannot be finished");
     assert!(run.handle(Event::Known(TaskId(0)), &mut effects).is_err());
     assert!(run.handle(Event::Dropped(TaskId(0)), &mut effects).is_err());
-    run.check();
+    run.check().unwrap();
     assert!(effects.released.is_empty());
 }
 
@@ -279,11 +279,11 @@ fn an_abandoned_or_wrong_batch_leaves_the_graph_as_it_was() {
             }
         );
     }
-    graph.check();
+    graph.check().unwrap();
     assert_eq!((graph.len(), graph.dependency_count()), (3, 2));
     assert!(matches!(
         graph.add(u32::MAX as usize),
         Err(GraphError::TooLarge)
     ));
-    graph.check();
+    graph.check().unwrap();
 }

@@ -5,7 +5,17 @@
 //! simulations and tests have, a thread can be [`without`] one of them: what follows there must be
 //! noticed, or the guard is untested.
 
+//!
+//! [`InvariantError`] is what the `check()` of a core returns. The caller decides what follows: a
+//! simulation reports it, a test panics.
+
 #![cfg_attr(not(feature = "switch"), no_std)]
+
+extern crate alloc;
+
+mod invariant;
+
+pub use invariant::InvariantError;
 
 /// Declares the guards of a crate: an enum with a documented variant for each.
 #[macro_export]

@@ -310,7 +310,7 @@ pub fn pair(bytes: &[u8]) {
                     return;
                 }
                 driver.arriving.insert(stripe);
-                pair.check();
+                pair.check().unwrap();
                 continue;
             }
             13 => {
@@ -341,7 +341,7 @@ pub fn pair(bytes: &[u8]) {
                 // The driver ends it: nothing may be left over.
                 pair.end(treadle_transfer::PairEnd::Goodbye, &mut effects);
             }
-            pair.check();
+            pair.check().unwrap();
             let new = std::mem::take(&mut effects);
             assert!(new.len() < 100_000);
             events.extend(driver.apply(new));
@@ -349,7 +349,7 @@ pub fn pair(bytes: &[u8]) {
     }
     let mut effects = Vec::new();
     pair.end(treadle_transfer::PairEnd::Goodbye, &mut effects);
-    pair.check();
+    pair.check().unwrap();
     assert_eq!(pair.stats().sending, 0);
 }
 

@@ -1,10 +1,9 @@
 //! The invariants.
 
 use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 
+use treadle_guards::{InvariantError, ensure};
 use treadle_types::{ClientId, TaskId, WorkerId};
 
 use crate::Guard;
@@ -16,24 +15,14 @@ use crate::scheduler::{Scheduler, state_of};
 use crate::task::{Flags, Phase, QueueId, Task};
 use crate::worker::{Load, Workers};
 
-type Checked = Result<(), String>;
-
-/// Fails with a message unless something holds.
-macro_rules! ensure {
-    ($holds:expr, $($message:tt)*) => {{
-        let holds: bool = $holds;
-        if !holds {
-            return Err(format!($($message)*));
-        }
-    }};
-}
+type Checked = Result<(), InvariantError>;
 
 impl Scheduler {
     /// Verifies every invariant, by counting anew: in time proportional to all that is there.
     ///
     /// # Errors
-    /// Says which one does not hold: a bug of this crate.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
         let work = &self.work;
         ensure!(
             work.failing.is_empty()
@@ -151,8 +140,9 @@ impl Scheduler {
             }
             counts[state_of(task.phase) as usize] += 1;
             self.check_edges(id, task)?;
-            self.check_phase(id, task)
-                .map_err(|what| format!("{id:?} is {:?}: {what}", task.phase))?;
+            self.check_phase(id, task).map_err(|what| {
+                InvariantError::new(format_args!("{id:?} is {:?}: {what}", task.phase))
+            })?;
         }
         for state in State::ALL {
             ensure!(
@@ -411,7 +401,7 @@ impl Scheduler {
         for (id, at) in self.workers.iter() {
             let present = at_worker.remove(&id).unwrap_or_default();
             self.check_load(id, &present)
-                .map_err(|what| format!("{id:?}: {what}"))?;
+                .map_err(|what| InvariantError::new(format_args!("{id:?}: {what}")))?;
             runnable += u64::from(at.runnable);
             let incoming = incoming.get(&id).copied().unwrap_or(0);
             ensure!(

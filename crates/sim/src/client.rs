@@ -224,7 +224,7 @@ impl World {
         let state = &mut self.clients[client];
         let result = act(&mut state.core, &mut effects);
         if self.kernel.steps().is_multiple_of(self.plan.check_every) {
-            state.core.check();
+            state.core.check()?;
         }
         for effect in effects {
             self.kernel.tell(|| format!("client {client}: {effect:?}"));

@@ -171,7 +171,7 @@ impl World {
         let handled = process.core.handle(event, &mut effects);
         handled.map_err(|error| format!("process {pid}: {error}"))?;
         if self.kernel.steps().is_multiple_of(self.plan.check_every) {
-            process.core.check();
+            process.core.check()?;
         }
         for effect in effects.0 {
             self.kernel.tell(|| format!("process {pid}: {effect:?}"));

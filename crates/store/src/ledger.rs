@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+
 use crate::{ObjectId, ObjectInfo};
 
 mod entry;
@@ -399,13 +401,17 @@ impl Ledger {
     /// Compares the sums and the order of eviction with the contents.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`InvariantError`]: they do not agree, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
         let mut totals = Totals::default();
         let mut candidates = 0;
         for (key, entry) in &self.entries {
             totals.add(entry);
-            let wrong = |what: &str| Err(format!("{key:?}: {what}: {entry:?}"));
+            let wrong = |what: &str| {
+                Err(InvariantError::new(format_args!(
+                    "{key:?}: {what}: {entry:?}"
+                )))
+            };
             let list = list_of(entry, &self.backed, &self.unbacked);
             if entry.evictable() {
                 candidates += 1;
@@ -433,21 +439,23 @@ impl Ledger {
                 return wrong("an overlap of forms that are not there");
             }
         }
-        if totals != self.totals {
-            return Err(format!("sums are {:?}, not {totals:?}", self.totals));
-        }
-        if candidates != self.backed.len() + self.unbacked.len() {
-            return Err("something is listed that is no candidate".into());
-        }
+        ensure_eq!(self.totals, totals, "sums");
+        ensure_eq!(
+            candidates,
+            self.backed.len() + self.unbacked.len(),
+            "candidates, and what is listed"
+        );
         for (id, key) in &self.current {
-            match self.entries.get(key) {
-                Some(entry) if entry.id == *id && !entry.orphan => {}
-                other => return Err(format!("{id} is {key:?}, which is {other:?}")),
-            }
+            let entry = self.entries.get(key);
+            ensure!(
+                entry.is_some_and(|entry| entry.id == *id && !entry.orphan),
+                "{id} is {key:?}, which is {entry:?}"
+            );
         }
-        if self.waiting.values().any(|&count| count == 0) {
-            return Err("a size that nobody waits with".into());
-        }
+        ensure!(
+            self.waiting.values().all(|&count| count > 0),
+            "a size that nobody waits with"
+        );
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use treadle_guards::{InvariantError, ensure_eq};
 use treadle_volume::{Backoff, Disk, File, Volume, VolumeError};
 
 use crate::ledger::{Cost, Key, Ledger};
@@ -113,7 +114,7 @@ impl State {
     }
 
     /// Compares what is here with the books.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         for (&key, contents) in &self.contents {
             let forms = self.ledger.content(key).map(|booked| {
                 booked.live == contents.live.is_some()
@@ -121,14 +122,14 @@ impl State {
                     && booked.shared == contents.shared.is_some()
                     && booked.file == contents.file.is_some()
             });
-            if forms != Some(true) {
-                return Err(format!("{key:?} is not what the books say"));
-            }
+            ensure_eq!(forms, Some(true), "{key:?}: its forms are in the books");
         }
-        match self.ledger.totals().contents.count == self.contents.len() as u64 {
-            true => Ok(()),
-            false => Err("the books have what is not there".into()),
-        }
+        ensure_eq!(
+            self.ledger.totals().contents.count,
+            self.contents.len() as u64,
+            "contents in the books, and here"
+        );
+        Ok(())
     }
 
     /// What to drop of a content that the ledger says is gone: its file goes with it. No lock is held

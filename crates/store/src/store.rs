@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use treadle_guards::InvariantError;
 use treadle_memory::{Consumer, Pool, Usage};
 use treadle_volume::{Disk, File, LocalDisk, VolumeError};
 
@@ -307,8 +308,8 @@ impl Store {
     /// Verifies the store's books against one another and against what it holds.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`InvariantError`]: they do not agree, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
         let state = self.inner.lock();
         state.ledger.check()?;
         state.check()?;

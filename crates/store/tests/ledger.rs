@@ -283,7 +283,8 @@ fn unload(content: &mut Content) {
 }
 
 fn compare(ledger: &Ledger, model: &Model) -> Result<(), TestCaseError> {
-    ledger.check().map_err(TestCaseError::fail)?;
+    let checked = ledger.check();
+    prop_assert!(checked.is_ok(), "{checked:?}");
     let totals = ledger.totals();
     let sum = |of: &dyn Fn(&Content) -> Option<u64>| -> (u64, u64) {
         let values: Vec<u64> = model.contents.iter().filter_map(of).collect();

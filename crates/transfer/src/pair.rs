@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_guards::InvariantError;
+
 use crate::Guard;
 use crate::event::{
     Config, Effect, Event, Extent, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -265,10 +267,11 @@ impl Pair {
 
     /// Verifies every invariant.
     ///
-    /// # Panics
-    /// When one does not hold.
-    pub fn check(&self) {
-        self.sender.check();
-        self.receiver.check();
+    /// # Errors
+    /// [`InvariantError`]: one does not hold, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
+        self.sender.check()?;
+        self.receiver.check()?;
+        Ok(())
     }
 }

@@ -5,6 +5,8 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+
 use crate::Guard;
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -438,9 +440,9 @@ impl Receiver {
         Some((done, incoming.bytes))
     }
 
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         let costs: u64 = self.objects.values().map(|incoming| incoming.cost).sum();
-        assert!(
+        ensure!(
             self.credit + self.taken + costs <= self.total_credit,
             "credit out of nothing"
         );
@@ -450,16 +452,17 @@ impl Receiver {
             .filter(|incoming| incoming.prefetched)
             .map(|incoming| incoming.bytes)
             .sum();
-        assert_eq!(prefetched, self.prefetched);
-        assert!(self.prefetched <= self.prefetch);
+        ensure_eq!(prefetched, self.prefetched, "bytes that are prefetched");
+        ensure!(self.prefetched <= self.prefetch, "too much is prefetched");
         for incoming in self.objects.values() {
             if incoming.state == State::Accepted {
                 let placed = incoming.slots.iter().filter(|slot| **slot == Slot::Placed);
-                assert_eq!(
+                ensure_eq!(
                     placed.count() as u64 + incoming.missing,
-                    incoming.grid.len()
+                    incoming.grid.len(),
+                    "extents, placed or missing"
                 );
-                assert!(incoming.missing > 0, "complete, and not said");
+                ensure!(incoming.missing > 0, "complete, and not said");
             }
         }
         for stripe in self.stripes.values() {
@@ -467,8 +470,13 @@ impl Receiver {
                 && let Some(incoming) = self.objects.get(&object)
                 && incoming.state == State::Accepted
             {
-                assert_eq!(incoming.slots[index as usize], Slot::Arriving);
+                ensure_eq!(
+                    incoming.slots[index as usize],
+                    Slot::Arriving,
+                    "extent {index} of {object:?}"
+                );
             }
         }
+        Ok(())
     }
 }

@@ -6,6 +6,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+
 use crate::Guard;
 use crate::event::{
     Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
@@ -670,18 +672,23 @@ impl Sender {
         self.objects.len()
     }
 
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         let regions = |object: &&ObjectId| {
             let outgoing = &self.objects[*object];
             outgoing.state != State::Waiting
         };
-        assert_eq!(self.offered, self.objects.keys().filter(regions).count());
+        ensure_eq!(
+            self.offered,
+            self.objects.keys().filter(regions).count(),
+            "objects that are offered"
+        );
         for object in &self.waiting {
-            assert_eq!(self.objects[object].state, State::Waiting);
+            let state = self.objects.get(object).map(|outgoing| outgoing.state);
+            ensure_eq!(state, Some(State::Waiting), "{object:?} is in the queue");
         }
         for (object, outgoing) in &self.objects {
             let times = self.active.iter().filter(|other| *other == object).count();
-            assert_eq!(
+            ensure_eq!(
                 times,
                 usize::from(outgoing.has_extents()),
                 "{object:?} in the rotation"
@@ -700,16 +707,17 @@ impl Sender {
                     seen[*index as usize] += 1;
                 }
             }
-            assert!(
+            ensure!(
                 seen.iter().all(|count| *count <= 1),
                 "an extent of {object:?} is in two places"
             );
         }
         for object in &self.active {
-            assert!(
+            ensure!(
                 self.objects.contains_key(object),
                 "{object:?} is gone, yet active"
             );
         }
+        Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+
 use crate::Backoff;
 
 /// What a volume knows of its directories and files.
@@ -140,15 +142,15 @@ impl Books {
     }
 
     /// Whether the sums are right.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         let used: u64 = self.places.iter().map(|place| place.used).sum();
-        if used != self.used {
-            return Err(format!("directories have {used} bytes, not {}", self.used));
-        }
-        match self.used <= self.quota {
-            true => Ok(()),
-            false => Err(format!("{used} bytes of {} are used", self.quota)),
-        }
+        ensure_eq!(self.used, used, "bytes in all directories");
+        ensure!(
+            used <= self.quota,
+            "{used} bytes of {} are used",
+            self.quota
+        );
+        Ok(())
     }
 }
 

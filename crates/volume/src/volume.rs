@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use treadle_guards::InvariantError;
+
 use crate::books::{Books, Place};
 use crate::{
     Directory, DirectoryKind, DirectoryStats, Disk, File, LocalDisk, Mode, Opened, Options, Stats,
@@ -115,8 +117,8 @@ impl Volume {
     /// Verifies the volume's books.
     ///
     /// # Errors
-    /// What is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`InvariantError`]: they do not agree, a bug of this crate.
+    pub fn check(&self) -> Result<(), InvariantError> {
         self.0.books().check()
     }
 }

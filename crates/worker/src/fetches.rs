@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_types::WorkerId;
 
 use crate::objects::Fetch;
@@ -99,27 +100,35 @@ impl Fetches {
     }
 
     /// Compares with a recount of `fetches`, by slot.
-    pub(crate) fn check<'a>(&self, fetches: impl Iterator<Item = (u32, &'a Fetch)>) {
+    pub(crate) fn check<'a>(
+        &self,
+        fetches: impl Iterator<Item = (u32, &'a Fetch)>,
+    ) -> Result<(), InvariantError> {
         let mut recount = Self::new(self.bytes_limit, self.flights_per_peer);
         for (slot, fetch) in fetches {
-            assert_eq!(fetch.key.slot(), slot, "the key of a fetch");
+            ensure_eq!(fetch.key.slot(), slot, "the key of a fetch");
             match fetch.from {
                 Some(peer) => recount.begin(peer, fetch.nbytes),
                 None => recount.queue(fetch),
             }
         }
-        assert_eq!(self.bytes, recount.bytes, "bytes under way");
-        assert_eq!(self.flights, recount.flights, "fetches under way");
-        assert!(
+        ensure_eq!(self.bytes, recount.bytes, "bytes under way");
+        ensure_eq!(self.flights, recount.flights, "fetches under way");
+        ensure!(
             self.bytes <= self.bytes_limit || self.flights == 1,
             "the limit of bytes"
         );
-        assert_eq!(self.peers.len(), recount.peers.len(), "peers");
+        ensure_eq!(self.peers.len(), recount.peers.len(), "peers");
         for (id, peer) in &self.peers {
-            let other = &recount.peers[id];
-            assert_eq!(peer.flights, other.flights, "fetches from {id:?}");
-            assert_eq!(peer.queue, other.queue, "what waits for {id:?}");
-            assert!(peer.flights <= self.flights_per_peer, "fetches from {id:?}");
+            let Some(other) = recount.peers.get(id) else {
+                return Err(InvariantError::new(format_args!(
+                    "nothing comes from {id:?}"
+                )));
+            };
+            ensure_eq!(peer.flights, other.flights, "fetches from {id:?}");
+            ensure_eq!(peer.queue, other.queue, "what waits for {id:?}");
+            ensure!(peer.flights <= self.flights_per_peer, "fetches from {id:?}");
         }
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use treadle_guards::{InvariantError, ensure_eq};
 use treadle_types::{Assignment, Holders, ObjectId, WorkerId};
 
 use crate::ready::Key;
@@ -139,19 +140,20 @@ impl Objects {
         entries.filter(|(_, entry)| !matches!(entry.state, State::Vacant))
     }
 
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
         let mut count = 0;
         for (slot, entry) in self.iter() {
             count += 1;
-            assert_eq!(
+            ensure_eq!(
                 self.find(entry.object),
                 Some(slot),
                 "slot of {:?}",
                 entry.object
             );
         }
-        assert_eq!(count, self.slots.len(), "objects");
-        assert_eq!(count + self.vacant.len(), self.entries.len(), "entries");
+        ensure_eq!(count, self.slots.len(), "objects");
+        ensure_eq!(count + self.vacant.len(), self.entries.len(), "entries");
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+use treadle_guards::{InvariantError, ensure_eq};
 use treadle_types::Priority;
 
 /// A task's place in a queue: its priority, ties by its slot. One integer, since comparing is all
@@ -78,13 +79,14 @@ impl Ready {
         }
     }
 
-    pub(crate) fn check(&self, is_valid: impl Fn(Key) -> bool) {
+    pub(crate) fn check(&self, is_valid: impl Fn(Key) -> bool) -> Result<(), InvariantError> {
         let keys = self.heap.iter().map(|&Reverse(key)| key);
         // A slot can be used again with the same priority before the old key is popped: the key is
         // then there twice, and the second is invalid when it is popped.
         let mut valid: Vec<_> = keys.filter(|&key| is_valid(key)).collect();
         valid.sort_unstable();
         valid.dedup();
-        assert_eq!(valid.len(), self.len, "ready tasks");
+        ensure_eq!(valid.len(), self.len, "ready tasks");
+        Ok(())
     }
 }

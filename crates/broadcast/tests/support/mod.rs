@@ -86,7 +86,7 @@ impl Engine {
         self.now += Duration::from_millis(1);
         let mut effects = Effects::default();
         let result = self.relay.handle(event, self.now, &mut effects);
-        self.relay.check();
+        self.relay.check().unwrap();
         // Of two sessions.
         assert!(self.relay.casts() <= 2 * OUTSTANDING);
         for effect in &effects.0 {

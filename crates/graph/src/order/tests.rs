@@ -163,7 +163,7 @@ proptest! {
         known in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
     ) {
         let graph = graph(&tasks);
-        graph.check();
+        graph.check().unwrap();
         let pick = |picks: &[prop::sample::Index]| -> Vec<TaskId> {
             picks.iter().map(|i| TaskId(i.index(tasks.len()) as u32)).collect()
         };

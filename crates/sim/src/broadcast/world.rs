@@ -296,7 +296,7 @@ impl World {
                 self.summary.dead += 1;
             }
             if self.plan.checks {
-                self.procs[pid].relay.check();
+                self.procs[pid].relay.check()?;
             }
             for effect in effects.0 {
                 self.kernel.tell(|| format!("{effect:?}"));

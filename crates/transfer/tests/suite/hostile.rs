@@ -24,7 +24,7 @@ impl Victim {
     fn handle(&mut self, event: Event) -> Result<Vec<Effect>, Violation> {
         let mut effects = Vec::new();
         let result = self.0.handle(event, NOW, &mut effects).map(|()| effects);
-        self.0.check();
+        self.0.check().unwrap();
         result
     }
 

@@ -29,7 +29,7 @@ impl One {
         self.pair
             .handle(event, self.now, &mut effects)
             .expect("no violation");
-        self.pair.check();
+        self.pair.check().unwrap();
         effects
     }
 

@@ -34,7 +34,7 @@ impl Line {
         let mut effects = Vec::new();
         let handled = self.pair.handle(event, self.now, &mut effects);
         handled.expect("no violation");
-        self.pair.check();
+        self.pair.check().unwrap();
         for effect in effects {
             match effect {
                 Effect::Dial(stripe) => {

@@ -174,7 +174,7 @@ impl Bench {
     pub(crate) fn attempt(&mut self, event: Event) -> Result<Vec<Effect>, WorkerError> {
         let mut effects = Effects::default();
         let result = self.0.handle(event, &mut effects);
-        self.0.check();
+        self.0.check().unwrap();
         assert!(
             result.is_ok() || effects.0.is_empty(),
             "an error has effects"

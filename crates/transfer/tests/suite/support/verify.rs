@@ -10,7 +10,7 @@ use super::world::{Key, World};
 impl World {
     pub(crate) fn check_side(&mut self, side: usize) -> Result<(), String> {
         let config = &self.plan.configs[side];
-        self.sides[side].pair.check();
+        self.sides[side].pair.check()?;
         self.sides[side].check_memory(config.credit, config.prefetch)?;
         let limit = config.stripes.unwrap_or(config.max_stripes);
         let in_use = |(key, stripe): &(&Key, &Stripe)| {

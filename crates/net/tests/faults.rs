@@ -15,6 +15,7 @@ use support::raw::{end_of, hello_to, preamble, proof};
 use support::{LONG, body, eventually, listener, soon, with_secret, with_tls};
 use treadle_net::wire::proto;
 use treadle_net::{Config, Listener, NetError, Options, PairEnd, Peer, Target};
+use treadle_sim::kernel::Random;
 use treadle_transfer::layout::EXTENT;
 
 const MIB: usize = 1 << 20;
@@ -388,24 +389,15 @@ fn tls_survives_a_bad_network_too() {
     }
 }
 
-/// xorshift64* (Vigna, 2016).
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-}
-
 #[test]
 fn many_objects_survive_a_bad_network_in_both_directions() {
     for seed in 1..=4u64 {
         let plan = move |connection: usize, _| {
-            let mut state = seed << 32 | connection as u64;
-            random(&mut state);
-            let after = 300_000 + random(&mut state) % 1_500_000;
+            let mut random = Random::new(seed << 32 | connection as u64);
+            let after = 300_000 + random.below(1_500_000);
             let bad = is_stripe(connection) && connection < 30;
             let mut fate = Fate::default();
-            match random(&mut state) % 5 {
+            match random.below(5) {
                 _ if !bad => {}
                 0 => fate.cut = Some(after),
                 1 => fate.cut_receiver = Some(after),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use treadle_net::leader::{Grace, Handover, Leadership};
 use treadle_net::{Early, Wait};
+use treadle_sim::kernel::Random;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -20,18 +21,6 @@ fn within(time: Duration) -> Wait<'static> {
     Wait {
         deadline: Some(Instant::now() + time),
         interrupted: None,
-    }
-}
-
-/// Numbers that depend on a seed alone.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
     }
 }
 
@@ -110,7 +99,7 @@ fn nobody_is_forgotten_whatever_ends_a_wait() {
         let counts: [&AtomicUsize; 3] = [&late, &interrupted, &panicked];
         let began = Instant::now();
         let work = |number: u64| {
-            let mut random = Random(seed * 1_000 + number + 1);
+            let mut random = Random::new(seed * 1_000 + number);
             for _ in 0..WAITS {
                 let kind = random.below(16);
                 let most = Duration::from_micros(random.below(4) * 100);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustls::version::TLS13;
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
+use treadle_sim::kernel::Random;
 
 use super::fuzzing::Ca;
 use super::*;
@@ -18,22 +19,6 @@ mod hostile;
 
 /// What a record has beyond its content: header, type, and tag.
 const OVERHEAD: usize = 5 + 1 + 16;
-
-/// xorshift64* (Vigna, 2016): enough for tests, and a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 fn unix_pair() -> (UnixStream, UnixStream) {
     let (a, b) = UnixStream::pair().unwrap();

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use treadle_net::secret::Secret;
 use treadle_net::tls::TlsOptions;
 use treadle_net::{Listener, Options, Peer, Received, Wait};
+use treadle_sim::kernel::Random;
 
 pub struct Pair {
     pub listener: Listener,
@@ -108,13 +109,10 @@ fn within(limit: Duration) -> Wait<'static> {
 
 /// Bytes that differ from place to place.
 pub fn body(length: usize) -> Bytes {
-    let mut state = length as u64 | 1;
+    let mut random = Random::new(length as u64);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        bytes.extend_from_slice(&state.to_le_bytes());
+        bytes.extend_from_slice(&random.next().to_le_bytes());
     }
     bytes.truncate(length);
     bytes.into()

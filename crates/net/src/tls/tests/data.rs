@@ -9,9 +9,9 @@ struct Choppy<S> {
 
 impl<S> Choppy<S> {
     fn turn(&mut self) -> io::Result<usize> {
-        match self.random.below(4) {
+        match self.random.index(4) {
             0 => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Ok(1 + self.random.below(self.largest)),
+            _ => Ok(1 + self.random.index(self.largest)),
         }
     }
 }
@@ -57,9 +57,9 @@ fn transfer<S: Read + Write>(
         if sent < data.len() {
             let mut rest = &data[sent..];
             let mut pieces = Vec::new();
-            for _ in 0..random.below(6) {
-                let largest = [0, 1, 40, 5_000, 300_000][random.below(5)];
-                let (piece, after) = rest.split_at(random.below(largest + 1).min(rest.len()));
+            for _ in 0..random.index(6) {
+                let largest = [0, 1, 40, 5_000, 300_000][random.index(5)];
+                let (piece, after) = rest.split_at(random.index(largest + 1).min(rest.len()));
                 pieces.push(IoSlice::new(piece));
                 rest = after;
             }
@@ -70,9 +70,9 @@ fn transfer<S: Read + Write>(
         } else {
             closed = sender.close(out).unwrap();
         }
-        let room = [1, 5, 100, 16_384, 16_385, 500_000][random.below(6)];
+        let room = [1, 5, 100, 16_384, 16_385, 500_000][random.index(6)];
         let room = room.min(received.len() - got);
-        let (first, second) = received[got..][..room].split_at_mut(random.below(room + 1));
+        let (first, second) = received[got..][..room].split_at_mut(random.index(room + 1));
         let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
         match receiver.read_vectored(into, slices) {
             Ok(0) => {
@@ -98,7 +98,7 @@ fn a_hundred_megabytes_arrive_whole_over_tcp_in_both_directions() {
     let (mut here, mut there) = tcp_pair();
     let mut client = Tls::client(node.client_config().unwrap()).unwrap();
     let mut server = Tls::server(node.server_config().unwrap()).unwrap();
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let data = noise(50_000_000, &mut random);
     transfer(
         (&mut client, &mut here),
@@ -121,13 +121,13 @@ fn any_split_of_reads_and_writes_gives_the_same_bytes() {
         let (here, there) = unix_pair();
         let choppy = |socket, seed| Choppy {
             socket,
-            random: Random(seed),
+            random: Random::new(seed),
             largest,
         };
         let (mut here, mut there) = (choppy(here, seed), choppy(there, seed * 100));
         let mut client = Tls::client(node.client_config().unwrap()).unwrap();
         let mut server = Tls::server(node.server_config().unwrap()).unwrap();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let data = noise((largest * 5_000).clamp(20_000, 3_000_000), &mut random);
         transfer(
             (&mut client, &mut here),
@@ -193,7 +193,7 @@ fn keys_change_on_the_way_and_on_request() {
         b"under the new key"
     );
 
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let data = noise(2_000_000, &mut random);
     transfer(
         (&mut pair.client, &mut pair.here),

@@ -88,19 +88,19 @@ fn hostile_handshakes_end_within_bounds() {
 #[test]
 fn random_bytes_in_place_of_any_message_never_panic() {
     let node = Ca::new().node(NODE_NAME, 1);
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for round in 0..500 {
         let mut pair = pair(&node, &node);
         // Each side's messages are changed on their way, at a random place, at a random time.
-        let changed = random.below(6);
+        let changed = random.index(6);
         for turn in 0..6 {
             let mut wire = vec![0; 1 << 16];
             let _ = pair.client.flush(&mut pair.here);
             if turn == changed
                 && let Ok(count) = pair.there.read(&mut wire)
             {
-                for _ in 0..1 + random.below(3) {
-                    let place = random.below(count);
+                for _ in 0..1 + random.index(3) {
+                    let place = random.index(count);
                     wire[place] = random.next() as u8;
                 }
                 let mut again = pair.here.try_clone().unwrap();

@@ -41,6 +41,6 @@ pub use error::Exhausted;
 pub use event::{Change, Event, Notification};
 pub use fetch::Fetched;
 pub use kept::{Constant, IsIntact};
-pub use put::{Contained, Content, Whither};
+pub use put::{Contained, Content, Destination};
 pub use state::Core;
 pub use submission::{Input, NewTask, Submission};

@@ -41,7 +41,7 @@ pub struct Content {
 
 impl Content {
     /// What the scheduler is told of it.
-    fn message(&self, id: u32, key: Bytes, whither: &Whither, kept: bool) -> FromClient {
+    fn message(&self, id: u32, key: Bytes, destination: &Destination, kept: bool) -> FromClient {
         FromClient::Put {
             id,
             key,
@@ -51,8 +51,8 @@ impl Content {
                 Contained::Frames(..) => None,
             },
             class: self.class.clone(),
-            workers: whither.workers.clone(),
-            copies: whither.copies,
+            workers: destination.workers.clone(),
+            copies: destination.copies,
             kept,
         }
     }
@@ -70,14 +70,14 @@ pub enum Contained {
 
 /// Where a value is to be.
 #[derive(Clone, Debug, Default)]
-pub struct Whither {
+pub struct Destination {
     /// Names, addresses or hosts of workers to choose from; empty: any.
     pub workers: Vec<String>,
     /// How many workers shall have it; at most as many as there are.
     pub copies: u32,
 }
 
-impl Whither {
+impl Destination {
     /// At one worker, whichever that is.
     pub(crate) fn anywhere() -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Whither {
 #[derive(Debug)]
 pub(crate) struct Pending {
     content: Content,
-    whither: Whither,
+    destination: Destination,
     /// The name under which it is brought to workers.
     placed: Option<u32>,
     /// Workers that have not answered.
@@ -120,10 +120,10 @@ pub(crate) struct Puts {
 }
 
 impl Pending {
-    fn new(content: Content, whither: Whither) -> Self {
+    fn new(content: Content, destination: Destination) -> Self {
         Self {
             content,
-            whither,
+            destination,
             placed: None,
             targets: 0,
             taken: false,
@@ -186,10 +186,10 @@ impl<T, V, A> Core<T, V, A> {
         key: &[u8],
         owner: T,
         content: Content,
-        whither: &Whither,
+        destination: &Destination,
         effects: &mut Effects,
     ) -> Result<Option<T>, Exhausted> {
-        let put = self.put_as(key, Some(owner), content, whither, None, effects);
+        let put = self.put_as(key, Some(owner), content, destination, None, effects);
         put.map(|(_, before)| before)
     }
 
@@ -200,7 +200,7 @@ impl<T, V, A> Core<T, V, A> {
         key: &[u8],
         owner: Option<T>,
         content: Content,
-        whither: &Whither,
+        destination: &Destination,
         is_intact: Option<IsIntact>,
         effects: &mut Effects,
     ) -> Result<(u32, Option<T>), Exhausted> {
@@ -241,7 +241,7 @@ impl<T, V, A> Core<T, V, A> {
         };
         let key = Bytes::copy_from_slice(key);
         let kept = is_intact.is_some_and(|is| self.keep(named, &key, &content, is, effects));
-        let message = content.message(named, key, whither, kept);
+        let message = content.message(named, key, destination, kept);
         let is_large = matches!(content.value, Contained::Frames(..));
         if is_large {
             // Until it is there.
@@ -252,7 +252,7 @@ impl<T, V, A> Core<T, V, A> {
             self.keys.let_go(id);
         }
         if is_large {
-            let put = Pending::new(content, whither.clone());
+            let put = Pending::new(content, destination.clone());
             self.puts.pending.insert(id, put);
         }
         self.send(message, effects);
@@ -325,7 +325,7 @@ impl<T, V, A> Core<T, V, A> {
         };
         let put = Pending {
             is_asked: true,
-            ..Pending::new(content, Whither::anywhere())
+            ..Pending::new(content, Destination::anywhere())
         };
         self.puts.pending.insert(id, put);
         self.say_put(id, named, key, effects);
@@ -336,7 +336,7 @@ impl<T, V, A> Core<T, V, A> {
         let kept = self.kept.rename(&key, named);
         if let Some(put) = self.puts.pending.get_mut(&id) {
             put.placed = None;
-            let message = put.content.message(named, key, &put.whither, kept);
+            let message = put.content.message(named, key, &put.destination, kept);
             self.send(message, effects);
         }
     }

@@ -11,7 +11,7 @@ use crate::effect::Effects;
 use crate::error::Exhausted;
 use crate::kept::IsIntact;
 use crate::keys::{Keys, Known};
-use crate::put::{Content, Whither};
+use crate::put::{Content, Destination};
 use crate::state::Core;
 
 /// The first batch leaves when it has so many bytes: workers can begin.
@@ -305,7 +305,7 @@ impl<T, V, A> Core<T, V, A> {
         is_intact: IsIntact,
         effects: &mut Effects,
     ) -> Result<Input, Exhausted> {
-        let anywhere = Whither::anywhere();
+        let anywhere = Destination::anywhere();
         let (id, _) = self.put_as(key, None, content, &anywhere, Some(is_intact), effects)?;
         submission.held.push(id);
         Ok(Input::Known(self.keys.named(id)))

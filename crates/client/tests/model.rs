@@ -8,7 +8,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use treadle_broadcast::Runs;
 use treadle_client::{
-    Contained, Content, Core, Effect, Effects, Event, NewTask, Notification, Submission, Whither,
+    Contained, Content, Core, Destination, Effect, Effects, Event, NewTask, Notification,
+    Submission,
 };
 use treadle_messages::{Answer, FromClient, Standing, TaskOptions, ToClient};
 use treadle_types::{Value, WorkerId};
@@ -300,9 +301,10 @@ impl Test {
             Step::Put(index, large) => {
                 if self.submission.is_none() {
                     let owner = self.model.new_future(index);
-                    let whither = Whither::default();
+                    let destination = Destination::default();
                     let put = |t: &mut Self, e: &mut Effects| {
-                        t.core.put(&key(index), owner, content(large), &whither, e)
+                        t.core
+                            .put(&key(index), owner, content(large), &destination, e)
                     };
                     self.follow(put).unwrap();
                 }

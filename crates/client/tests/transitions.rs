@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use treadle_broadcast::Runs;
 use treadle_client::{
-    Change, Contained, Content, Core, Effect, Effects, Event, Fetched, Input, NewTask,
-    Notification, Whither,
+    Change, Contained, Content, Core, Destination, Effect, Effects, Event, Fetched, Input, NewTask,
+    Notification,
 };
 use treadle_messages::{Answer, Call, FromClient, Standing, TaskOptions, ToClient};
 use treadle_types::{Value, WorkerId};
@@ -297,12 +297,12 @@ fn what_is_fetched_is_needed_until_it_has_come() {
 #[test]
 fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
     let mut test = Test::new();
-    let whither = Whither {
+    let destination = Destination {
         workers: vec![],
         copies: 3,
     };
     test.core
-        .put(X, "x", large(), &whither, &mut test.effects)
+        .put(X, "x", large(), &destination, &mut test.effects)
         .unwrap();
     let id = test.put();
     test.say(place(id, Runs::range(1, 4)));
@@ -325,9 +325,9 @@ fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
 #[test]
 fn a_value_that_no_worker_takes_is_put_again_and_then_cancelled() {
     let mut test = Test::new();
-    let whither = Whither::default();
+    let destination = Destination::default();
     test.core
-        .put(X, "x", large(), &whither, &mut test.effects)
+        .put(X, "x", large(), &destination, &mut test.effects)
         .unwrap();
     for attempt in 0..5 {
         let id = test.put();
@@ -401,10 +401,10 @@ fn nothing_is_waited_for_after_the_end() {
     let (mut test, _) = Test::remote();
     test.fetch();
     let (request, ..) = test.get();
-    let whither = Whither::default();
+    let destination = Destination::default();
     let put = test
         .core
-        .put(b"y", "y", large(), &whither, &mut test.effects);
+        .put(b"y", "y", large(), &destination, &mut test.effects);
     put.unwrap();
     test.handle(Event::Ended("cut".to_owned()));
     test.handle(Event::Ended("again".to_owned()));
@@ -435,8 +435,10 @@ fn a_key_that_is_put_anew_is_on_its_way() {
     let mut test = Test::new();
     let id = test.watch();
     test.notice(id, Standing::Cancelled(Bytes::new()));
-    let whither = Whither::default();
-    let put = test.core.put(X, "x", large(), &whither, &mut test.effects);
+    let destination = Destination::default();
+    let put = test
+        .core
+        .put(X, "x", large(), &destination, &mut test.effects);
     put.unwrap();
     let name = test.put();
     // Whoever wants it now waits, and does not name it once more.
@@ -460,8 +462,10 @@ fn a_key_that_is_put_anew_is_on_its_way() {
 #[test]
 fn a_value_that_was_cancelled_is_not_put_again() {
     let mut test = Test::new();
-    let whither = Whither::default();
-    let put = test.core.put(X, "x", large(), &whither, &mut test.effects);
+    let destination = Destination::default();
+    let put = test
+        .core
+        .put(X, "x", large(), &destination, &mut test.effects);
     put.unwrap();
     let name = test.put();
     test.say(place(name, Runs::new()));
@@ -508,8 +512,10 @@ fn what_a_later_batch_reads_keeps_its_name_until_then() {
 #[test]
 fn a_value_that_is_wanted_anew_while_it_is_brought_is_let_go_when_it_has_come() {
     let mut test = Test::new();
-    let whither = Whither::default();
-    let put = test.core.put(X, "x", large(), &whither, &mut test.effects);
+    let destination = Destination::default();
+    let put = test
+        .core
+        .put(X, "x", large(), &destination, &mut test.effects);
     put.unwrap();
     let name = test.put();
     test.say(place(name, Runs::one(1)));

@@ -33,7 +33,7 @@ mod workers;
 pub use error::ClientError;
 pub use lead::Lead;
 pub use treadle_client::{
-    Change, Contained, Content, Input, IsIntact, NewTask, Submission, Whither,
+    Change, Contained, Content, Destination, Input, IsIntact, NewTask, Submission,
 };
 pub use treadle_node_broadcast::{Arrival, CastError, Purpose, Traffic, What};
 pub use treadle_scheduler::Stuck;

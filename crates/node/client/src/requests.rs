@@ -3,7 +3,7 @@
 use bytes::Bytes;
 #[cfg(doc)]
 use treadle_client::Core;
-use treadle_client::{Content, Effects, Exhausted, Input, IsIntact, Submission, Whither};
+use treadle_client::{Content, Destination, Effects, Exhausted, Input, IsIntact, Submission};
 use treadle_messages::{Answer, Call, Definition, FromClient};
 use treadle_net::Wait;
 use treadle_net::thread::lock;
@@ -120,10 +120,10 @@ impl<T> Client<T> {
         key: &[u8],
         owner: T,
         content: Content,
-        whither: &Whither,
+        destination: &Destination,
     ) -> Result<Option<T>, ClientError> {
         self.check()?;
-        Ok(self.act(|core, effects| core.put(key, owner, content, whither, effects))?)
+        Ok(self.act(|core, effects| core.put(key, owner, content, destination, effects))?)
     }
 
     /// As [`Core::fetch`].

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_client::{Contained, Content, Input, NewTask, Submission, Whither};
+use treadle_client::{Contained, Content, Destination, Input, NewTask, Submission};
 use treadle_messages::TaskOptions;
 
 use super::{Planned, Sending, Standing, encode_key};
@@ -183,7 +183,7 @@ impl World {
                 core.constant(submission, &encoded, content, |_, _, _| true, effects)?;
                 return core.watch(&encoded, key, effects);
             }
-            core.put(&encoded, key, content, &Whither::default(), effects)
+            core.put(&encoded, key, content, &Destination::default(), effects)
         })?;
         put.map(drop).map_err(|error| error.to_string())
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use treadle_broadcast::Runs;
 use treadle_messages::{FromClient, Standing, ToClient};
-use treadle_node_client::{Change, Contained, Content, Event, Input, Whither};
+use treadle_node_client::{Change, Contained, Content, Destination, Event, Input};
 
 use crate::support::{
     Scheduler, TestClient, Worker, eventually, finished, inline, next, next_finished, notice, start,
@@ -17,8 +17,8 @@ fn large(bytes: usize) -> Content {
     }
 }
 
-fn two() -> Whither {
-    Whither {
+fn two() -> Destination {
+    Destination {
         workers: vec!["here".into()],
         copies: 2,
     }
@@ -51,7 +51,9 @@ fn a_small_value_goes_with_the_message() {
         class: Bytes::new(),
         value: Contained::Inline(Bytes::from_static(b"small")),
     };
-    client.put(b"x", "x", content, &Whither::default()).unwrap();
+    client
+        .put(b"x", "x", content, &Destination::default())
+        .unwrap();
     let FromClient::Put {
         id,
         inline: Some(value),
@@ -166,7 +168,7 @@ fn a_value_that_is_put_again_after_it_was_cancelled_goes_by_its_new_name() {
         other => panic!("not a Cancel: {other:?}"),
     };
     client
-        .put(b"x", "first", content(), &Whither::default())
+        .put(b"x", "first", content(), &Destination::default())
         .unwrap();
     let first = hear_put(&mut scheduler);
     scheduler.say([notice(first, inline(b"small"))]);
@@ -175,7 +177,7 @@ fn a_value_that_is_put_again_after_it_was_cancelled_goes_by_its_new_name() {
     assert_eq!(hear_cancel(&mut scheduler), [first]);
     // The notice has not come yet.
     client
-        .put(b"x", "second", content(), &Whither::default())
+        .put(b"x", "second", content(), &Destination::default())
         .unwrap();
     let second = hear_put(&mut scheduler);
     assert_ne!(first, second);

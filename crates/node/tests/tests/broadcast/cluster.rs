@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use treadle_messages::{Answer, Call, Hello, Role};
 use treadle_net::secret::Secret;
 use treadle_net::{Address, Wait};
-use treadle_node_client::{Change, Client, Contained, Content, Event, Traffic, What, Whither};
+use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
 use treadle_node_server::{self as server, Server};
 use treadle_node_worker::{Cast, Host, Next, Options, Worker};
 use treadle_types::{ClientId, ObjectId, Value};
@@ -304,12 +304,12 @@ impl Caster {
             class: Bytes::new(),
             value: Contained::Frames(1, vec![bytes]),
         };
-        let whither = Whither {
+        let destination = Destination {
             workers: Vec::new(),
             copies,
         };
         let key = Value::str(key.to_owned()).to_bytes();
-        self.client.put(&key, (), content, &whither).unwrap();
+        self.client.put(&key, (), content, &destination).unwrap();
         let deadline = Instant::now() + LONG;
         loop {
             if let Some(change) = self.changes.pop() {

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use treadle_messages::Data;
 use treadle_net::Frame;
-use treadle_node_client::{Contained, Content, Fetched, Whither};
+use treadle_node_client::{Contained, Content, Destination, Fetched};
 use treadle_recipe as recipe;
 use treadle_serialise as serialise;
 use treadle_types::INLINE;
@@ -75,13 +75,13 @@ impl ClientConnection {
         copies: u32,
     ) -> PyResult<()> {
         let client = self.client()?;
-        let whither = Whither { workers, copies };
+        let destination = Destination { workers, copies };
         let keys = keys.iter().map(super::encoded);
         let keys = keys.collect::<PyResult<Vec<_>>>()?;
         // All of them first: what cannot be pickled shall leave nothing behind.
         let contents = values.iter().map(content).collect::<PyResult<Vec<_>>>()?;
         for ((key, state), content) in keys.iter().zip(states).zip(contents) {
-            let before = py.detach(|| client.put(key, state, content, &whither));
+            let before = py.detach(|| client.put(key, state, content, &destination));
             drop(before.map_err(self.failed())?);
         }
         Ok(())

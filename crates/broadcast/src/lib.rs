@@ -21,7 +21,8 @@ mod run_map;
 pub use config::{Config, Guard};
 pub use event::{Effect, Effects, Event};
 pub use message::{
-    CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled, Told, Version,
+    CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled,
+    Version,
 };
 pub use plan::{Network, Shape};
 pub use relay::{Me, Relay, Violation};

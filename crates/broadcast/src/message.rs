@@ -113,7 +113,7 @@ pub enum Outcome {
 /// The same outcome of some members. If they finished with a size that is not 0, the bytes of each
 /// travel in the same message, in the order of the ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct CastResult {
     /// The cast's number.
     pub number: u64,
     /// Ids of workers.
@@ -180,7 +180,7 @@ pub enum Message {
         /// The session.
         session: ClientId,
         /// The results.
-        results: Vec<Told>,
+        results: Vec<CastResult>,
     },
     /// Up: text that engines wrote.
     Outputs {

@@ -231,7 +231,9 @@ impl Relay {
             Message::Want { cast, offset } => self.wanted(from, cast, offset, out)?,
             Message::Have { cast, offset } => self.has(from, cast, offset, out),
             Message::Decline { cast, members } => self.declined(from, cast, &members, out),
-            Message::Results { session, results } => self.told(from, session, results, out)?,
+            Message::Results { session, results } => {
+                self.receive_results(from, session, results, out)?
+            }
             Message::Outputs { session, outputs } => self.wrote(Some(from), session, outputs, out),
             Message::Settled { session, settled } => self.hear_settled(session, &settled, out),
             Message::Abort { cast, interrupt } => {

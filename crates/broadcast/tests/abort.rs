@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::{Engine, SESSION, TOP, config, member, offer, offers, worker};
 use treadle_broadcast::{
-    CastId, Effect, Effects, Event, Me, Message, Outcome, Relay, Runs, Settled, Told,
+    CastId, CastResult, Effect, Effects, Event, Me, Message, Outcome, Relay, Runs, Settled,
 };
 
 fn cast(number: u64) -> CastId {
@@ -19,14 +19,15 @@ fn abort(number: u64, interrupt: bool) -> Message {
     Message::Abort { cast, interrupt }
 }
 
-/// Numbers whose results are told, and what came of them.
-fn told(effects: &[Effect]) -> Vec<(u64, Outcome)> {
+/// Numbers whose results are reported, and what came of them.
+fn reported(effects: &[Effect]) -> Vec<(u64, Outcome)> {
     let messages = effects.iter().filter_map(|effect| match effect {
         Effect::Send(_, Message::Results { results, .. }) => Some(results),
         _ => None,
     });
-    let told = messages.flatten();
-    told.map(|told| (told.number, told.outcome.clone()))
+    let results = messages.flatten();
+    results
+        .map(|result| (result.number, result.outcome.clone()))
         .collect()
 }
 
@@ -45,7 +46,7 @@ fn busy(others: u64) -> Engine {
 fn what_waits_is_aborted_at_once_and_keeps_its_turn() {
     let mut engine = busy(2);
     let effects = engine.tell(TOP, abort(2, false)).unwrap();
-    assert_eq!(told(&effects), [(2, Outcome::Aborted)]);
+    assert_eq!(reported(&effects), [(2, Outcome::Aborted)]);
     // The one after it does not begin.
     assert_eq!(engine.running, Some(cast(1)));
     assert_eq!(engine.relay.waiting(), 1);
@@ -55,7 +56,7 @@ fn what_waits_is_aborted_at_once_and_keeps_its_turn() {
         size: 0,
     };
     let effects = engine.handle(ran).unwrap();
-    assert_eq!(told(&effects), [(1, Outcome::Finished { size: 0 })]);
+    assert_eq!(reported(&effects), [(1, Outcome::Finished { size: 0 })]);
     assert_eq!(engine.running, Some(cast(3)));
 }
 
@@ -78,7 +79,7 @@ fn what_the_engine_has_not_begun_is_taken_back() {
     }
     engine.running = None;
     let effects = engine.handle(Event::Withdrawn(cast(1))).unwrap();
-    assert_eq!(told(&effects), [(1, Outcome::Aborted)]);
+    assert_eq!(reported(&effects), [(1, Outcome::Aborted)]);
     assert_eq!(engine.running, Some(cast(2)));
 }
 
@@ -97,7 +98,7 @@ impl Top {
     }
 
     fn hear(&mut self, number: u64, engines: Runs, outcome: Outcome) -> Vec<Effect> {
-        let results = vec![Told {
+        let results = vec![CastResult {
             number,
             engines,
             outcome,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{Engine, SESSION, TOP, config, member, offer, offers, worker};
 use treadle_broadcast::{
-    CastId, Effect, Effects, Event, Me, Message, Neighbour, Offer, Outcome, Output, Previous,
-    Relay, Runs, Settled, Shape, Told, Version, Violation,
+    CastId, CastResult, Effect, Effects, Event, Me, Message, Neighbour, Offer, Outcome, Output,
+    Previous, Relay, Runs, Settled, Shape, Version, Violation,
 };
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -117,7 +117,7 @@ fn bytes_and_results_that_cannot_be_are_refused() {
         length: 11,
     };
     refuses(&mut victim, TOP, beyond, "not part of the payload");
-    let results = vec![Told {
+    let results = vec![CastResult {
         number: 1,
         engines: Runs::one(0),
         outcome: Outcome::Lost(Cause::Unreachable),
@@ -133,7 +133,7 @@ fn results_of_those_who_were_not_asked_change_nothing() {
     victim
         .tell(TOP, offers(offer(1, Runs::range(0, 4), 0)))
         .unwrap();
-    let results = vec![Told {
+    let results = vec![CastResult {
         number: 1,
         engines: Runs::range(0, 1_000),
         outcome: Outcome::Finished { size: u64::MAX },
@@ -263,7 +263,7 @@ fn message() -> impl Strategy<Value = Message> {
         3 => (0..2_u32, 0..6_u64, runs(), outcome()).prop_map(|(session, number, engines, outcome)| {
             Message::Results {
                 session: ClientId(session),
-                results: vec![Told { number, engines, outcome }],
+                results: vec![CastResult { number, engines, outcome }],
             }
         }),
         1 => (0..6_u64, 0..5_u32).prop_map(|(number, engine)| Message::Outputs {

@@ -72,8 +72,8 @@ pub(crate) struct Parent {
     pub(crate) who: Neighbour,
     /// Whom it asked for.
     pub(crate) asked: Runs,
-    /// How much of the log it has heard.
-    pub(crate) told: usize,
+    /// How much of the log was reported to it.
+    pub(crate) reported: usize,
     /// What it has asked for since, of that part of the log.
     pub(crate) again: Runs,
     /// It sends the payload as a mapping.

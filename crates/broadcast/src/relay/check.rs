@@ -67,7 +67,7 @@ impl Relay {
             "{id:?} waits for strangers"
         );
         ensure!(cast.payload.have <= cast.size, "{id:?} has more than all");
-        let told = cast
+        let counted = cast
             .log
             .iter()
             .map(|(engines, _)| engines.len())
@@ -78,7 +78,7 @@ impl Relay {
             all = all.union(engines);
         }
         let keeps = Guard::Keeping.holds() && Guard::Once.holds();
-        ensure!(!keeps || all.len() == told, "{id:?} has a result twice");
+        ensure!(!keeps || all.len() == counted, "{id:?} has a result twice");
         ensure!(
             all.is_disjoint(&cast.waiting),
             "{id:?} waits for what it has"
@@ -109,7 +109,7 @@ impl Relay {
                 "{id:?} has a lost parent"
             );
             ensure!(
-                parent.told <= cast.log.len(),
+                parent.reported <= cast.log.len(),
                 "{id:?}: a parent was told more than is known"
             );
         }

@@ -75,7 +75,7 @@ impl Relay {
             cast.parents.push(Parent {
                 who: from,
                 asked: Runs::new(),
-                told: cast.log.len(),
+                reported: cast.log.len(),
                 again: Runs::new(),
                 mapped: offer.mapped,
             });

@@ -10,7 +10,9 @@ use crate::Guard;
 use crate::relay::cast::Session;
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
-use crate::{CastId, Effect, Effects, Message, Neighbour, Outcome, Output, Runs, Settled, Told};
+use crate::{
+    CastId, CastResult, Effect, Effects, Message, Neighbour, Outcome, Output, Runs, Settled,
+};
 
 /// A message with results has about so many bytes of them at most, or one result.
 const MESSAGE: u64 = 1 << 20;
@@ -18,14 +20,15 @@ const MESSAGE: u64 = 1 << 20;
 const OUTPUT: usize = 1 << 18;
 
 impl Relay {
-    pub(super) fn told(
+    pub(super) fn receive_results(
         &mut self,
         from: Neighbour,
         session: ClientId,
-        results: Vec<Told>,
+        results: Vec<CastResult>,
         out: &mut Effects,
     ) -> Result<(), Violation> {
-        let is_made = |told: &Told| matches!(told.outcome, Outcome::Lost(_) | Outcome::Unreachable);
+        let is_made =
+            |result: &CastResult| matches!(result.outcome, Outcome::Lost(_) | Outcome::Unreachable);
         if results.iter().any(is_made) {
             let reason = "only the top knows who is lost";
             return Err(Violation::protocol(from, reason));
@@ -35,24 +38,24 @@ impl Relay {
         };
         let mut is_late = false;
         let mut heard = Vec::with_capacity(results.len());
-        for told in results {
-            is_late |= known.settled.contains(told.number);
-            heard.push(told);
+        for result in results {
+            is_late |= known.settled.contains(result.number);
+            heard.push(result);
         }
         if is_late {
             let settled = Settled(known.settled.clone());
             out.send(from, Message::Settled { session, settled });
         }
-        for told in heard {
-            let number = told.number;
+        for result in heard {
+            let number = result.number;
             let id = CastId { session, number };
             let Some(cast) = self.cast(id) else { continue };
             let Some(child) = cast.child(from) else {
                 continue;
             };
-            let engines = told.engines.intersection(&child.asked);
+            let engines = result.engines.intersection(&child.asked);
             let engines = engines.intersection(&cast.waiting);
-            self.learn(id, engines, told.outcome, out);
+            self.learn(id, engines, result.outcome, out);
         }
         Ok(())
     }
@@ -112,7 +115,7 @@ impl Relay {
     }
 
     /// Tells parents what they have not heard: a parent whose members have all their results at once,
-    /// others when time is up or `all` are told.
+    /// others when time is up or `all` are reported.
     pub(super) fn flush(&mut self, id: ClientId, all: bool, out: &mut Effects) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -120,7 +123,7 @@ impl Relay {
         if session.dirty.is_empty() && (!all || session.outputs.is_empty()) {
             return;
         }
-        let mut messages: BTreeMap<Neighbour, Vec<Told>> = BTreeMap::new();
+        let mut messages: BTreeMap<Neighbour, Vec<CastResult>> = BTreeMap::new();
         let dirty = core::mem::take(&mut session.dirty);
         for number in dirty {
             let Some(cast) = session.casts.get_mut(&number) else {
@@ -128,7 +131,7 @@ impl Relay {
             };
             let mut is_dirty = false;
             for parent in &mut cast.parents {
-                if parent.told == cast.log.len() && parent.again.is_empty() {
+                if parent.reported == cast.log.len() && parent.again.is_empty() {
                     continue;
                 }
                 if !all && !parent.asked.is_disjoint(&cast.waiting) {
@@ -137,14 +140,16 @@ impl Relay {
                 }
                 let results = messages.entry(parent.who).or_default();
                 let again = core::mem::take(&mut parent.again);
-                let (old, new) = cast.log.split_at(parent.told);
+                let (old, new) = cast.log.split_at(parent.reported);
                 merge(number, old, &again, results);
                 merge(number, new, &parent.asked, results);
-                parent.told = cast.log.len();
+                parent.reported = cast.log.len();
             }
             if !Guard::Keeping.holds() && !is_dirty && !cast.parents.is_empty() {
                 cast.log.clear();
-                cast.parents.iter_mut().for_each(|parent| parent.told = 0);
+                cast.parents
+                    .iter_mut()
+                    .for_each(|parent| parent.reported = 0);
             }
             if is_dirty {
                 session.dirty.insert(number);
@@ -234,7 +239,7 @@ impl Relay {
 }
 
 /// Adds what `log` has of `engines`, one entry for those with the same outcome.
-fn merge(number: u64, log: &[(Runs, Outcome)], engines: &Runs, results: &mut Vec<Told>) {
+fn merge(number: u64, log: &[(Runs, Outcome)], engines: &Runs, results: &mut Vec<CastResult>) {
     if engines.is_empty() {
         return;
     }
@@ -245,12 +250,12 @@ fn merge(number: u64, log: &[(Runs, Outcome)], engines: &Runs, results: &mut Vec
         }
         // Results of the same size come next to each other, or it is not worth a search.
         let mut recent = results.iter_mut().rev().take(4);
-        let same = recent.find(|told| told.number == number && told.outcome == *outcome);
+        let same = recent.find(|result| result.number == number && result.outcome == *outcome);
         match same {
-            Some(told) => told.engines = told.engines.union(&engines),
+            Some(result) => result.engines = result.engines.union(&engines),
             None => {
                 let outcome = outcome.clone();
-                results.push(Told {
+                results.push(CastResult {
                     number,
                     engines,
                     outcome,
@@ -261,11 +266,11 @@ fn merge(number: u64, log: &[(Runs, Outcome)], engines: &Runs, results: &mut Vec
 }
 
 /// Divides results into messages.
-fn pack(results: Vec<Told>) -> Vec<Vec<Told>> {
+fn pack(results: Vec<CastResult>) -> Vec<Vec<CastResult>> {
     let mut messages = vec![Vec::new()];
     let mut bytes = 0;
-    for told in results {
-        let size = match told.outcome {
+    for result in results {
+        let size = match result.outcome {
             Outcome::Finished { size } => size,
             _ => 0,
         };
@@ -274,15 +279,15 @@ fn pack(results: Vec<Told>) -> Vec<Vec<Told>> {
             0 => u64::MAX,
             _ => (MESSAGE / size).max(1),
         };
-        for engines in told.engines.parts(each) {
+        for engines in result.engines.parts(each) {
             let length = size.saturating_mul(engines.len());
             if length > MESSAGE - bytes.min(MESSAGE) && bytes > 0 {
                 messages.push(Vec::new());
                 bytes = 0;
             }
             bytes = length.saturating_add(bytes);
-            let (number, outcome) = (told.number, told.outcome.clone());
-            messages.last_mut().expect("there is one").push(Told {
+            let (number, outcome) = (result.number, result.outcome.clone());
+            messages.last_mut().expect("there is one").push(CastResult {
                 number,
                 engines,
                 outcome,

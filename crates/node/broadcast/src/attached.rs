@@ -71,12 +71,12 @@ pub(super) fn frames(message: &Message, keep: &impl Keep) -> Option<Vec<Bytes>> 
             let mut lengths = FrameLengths::new();
             let mut small = Vec::new();
             let mut large = Vec::new();
-            for told in results {
-                if !matches!(told.outcome, Outcome::Finished { size } if size > 0) {
+            for answer in results {
+                if !matches!(answer.outcome, Outcome::Finished { size } if size > 0) {
                     continue;
                 }
-                let number = told.number;
-                for engine in told.engines.iter() {
+                let number = answer.number;
+                for engine in answer.engines.iter() {
                     let cast = CastId { session, number };
                     let result = keep.result(cast, WorkerId(engine as u32))?;
                     lengths.push(result.iter().map(|frame| frame.len() as u64).collect());
@@ -128,11 +128,11 @@ pub(super) fn taken(mut frames: Vec<Frame>) -> Result<(Message, Attached), WireE
             let small = rest.next().ok_or(WireError::Missing("results"))?;
             let mut small = small.into_bytes();
             let mut lengths = lengths.into_iter();
-            for told in results {
-                if !matches!(told.outcome, Outcome::Finished { size } if size > 0) {
+            for answer in results {
+                if !matches!(answer.outcome, Outcome::Finished { size } if size > 0) {
                     continue;
                 }
-                for (engine, lengths) in told.engines.iter().zip(lengths.by_ref()) {
+                for (engine, lengths) in answer.engines.iter().zip(lengths.by_ref()) {
                     let mut result = Vec::with_capacity(lengths.len());
                     for length in lengths {
                         if length < SMALL {
@@ -144,7 +144,7 @@ pub(super) fn taken(mut frames: Vec<Frame>) -> Result<(Message, Attached), WireE
                             result.push(expects(length, rest.next())?);
                         }
                     }
-                    let name = (told.number, WorkerId(engine as u32));
+                    let name = (answer.number, WorkerId(engine as u32));
                     attached.results.push((name, result));
                 }
             }

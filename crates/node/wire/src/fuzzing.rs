@@ -271,8 +271,8 @@ mod tests {
     /// One of each kind, in the shortest form.
     fn relayed_seeds() -> Vec<(&'static str, Vec<u8>)> {
         use treadle_broadcast::{
-            CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Runs, Settled,
-            Shape, Told, Version,
+            CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Runs,
+            Settled, Shape, Version,
         };
         let session = ClientId(4);
         let cast = CastId { session, number: 7 };
@@ -297,16 +297,16 @@ mod tests {
             aborted: false,
             settled: Settled([1, 2, 3].into_iter().collect()),
         };
-        let told = |outcome| Told {
+        let result = |outcome| CastResult {
             number: 7,
             engines: Runs::range(1, 3),
             outcome,
         };
         let results = vec![
-            told(Outcome::Finished { size: 12 }),
-            told(Outcome::Finished { size: 0 }),
-            told(Outcome::Refused("no room".into())),
-            told(Outcome::Aborted),
+            result(Outcome::Finished { size: 12 }),
+            result(Outcome::Finished { size: 0 }),
+            result(Outcome::Refused("no room".into())),
+            result(Outcome::Aborted),
         ];
         let output = Output {
             number: 7,

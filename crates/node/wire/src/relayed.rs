@@ -3,12 +3,13 @@
 
 use prost::Message as _;
 use treadle_broadcast::{
-    CastId, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Shape, Told, Version,
+    CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Shape,
+    Version,
 };
 use treadle_types::WorkerId;
 
 use super::WireError;
-use super::broadcast::{self, neighbour::Who, relayed, told};
+use super::broadcast::{self, cast_result, neighbour::Who, relayed};
 use super::keep::Keeper;
 use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct};
 
@@ -23,7 +24,7 @@ wire_struct! {
     };
     Shape => broadcast::Shape { degree, local, chunk };
     Version => broadcast::Version { count, by };
-    Told => broadcast::Told { number, engines, outcome };
+    CastResult => broadcast::CastResult { number, engines, outcome };
     Output => broadcast::Output { number, engine, text };
 }
 
@@ -31,7 +32,7 @@ wire_required! {
     CastId => broadcast::Cast, "cast";
     Shape => broadcast::Shape, "shape";
     Version => broadcast::Version, "version";
-    Outcome => told::Outcome, "outcome";
+    Outcome => cast_result::Outcome, "outcome";
     Neighbour => Who, "neighbour";
 }
 
@@ -40,7 +41,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    Outcome => told::Outcome {
+    Outcome => cast_result::Outcome {
         units { Aborted }
         values { Refused }
         structs { Finished: broadcast::Finished { size } }
@@ -154,18 +155,18 @@ pub fn decode_chunk(bytes: &[u8]) -> Option<(CastId, u64, u32)> {
 }
 
 /// The lengths of the frames of each result that is not empty; they make up its size.
-fn frame_lengths(results: &[Told], numbers: &[u64]) -> Result<FrameLengths, WireError> {
+fn frame_lengths(results: &[CastResult], numbers: &[u64]) -> Result<FrameLengths, WireError> {
     let short = || WireError::Short { column: "frames" };
     let mut rest = numbers;
     let mut all = FrameLengths::new();
-    for told in results {
-        let Outcome::Finished { size } = told.outcome else {
+    for result in results {
+        let Outcome::Finished { size } = result.outcome else {
             continue;
         };
         if size == 0 {
             continue;
         }
-        for _ in told.engines.iter() {
+        for _ in result.engines.iter() {
             let (&count, after) = rest.split_first().ok_or_else(short)?;
             let count = usize::try_from(count).map_err(|_| short())?;
             let (lengths, after) = after.split_at_checked(count).ok_or_else(short)?;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use treadle_broadcast::{
-    Config, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Told,
+    CastResult, Config, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay,
+    Runs,
 };
 use treadle_types::{ClientId, WorkerId};
 
@@ -124,7 +125,7 @@ pub fn cost_of_call(engines: u32, calls: u64) -> Duration {
             handle(Event::Connected(root));
         }
         let outcome = Outcome::Finished { size: 0 };
-        let results = vec![Told {
+        let results = vec![CastResult {
             number,
             engines: members,
             outcome,

@@ -220,16 +220,16 @@ impl World {
             Message::Mapping { cast } => payload(*cast, self.oracle.size(*cast)),
             Message::Results { session, results } => {
                 let mut values = Vec::new();
-                for told in results {
-                    let number = told.number;
+                for result in results {
+                    let number = result.number;
                     let cast = CastId {
                         session: *session,
                         number,
                     };
-                    if !matches!(told.outcome, Outcome::Finished { size: 1.. }) {
+                    if !matches!(result.outcome, Outcome::Finished { size: 1.. }) {
                         continue;
                     }
-                    for engine in told.engines.iter() {
+                    for engine in result.engines.iter() {
                         let value = process.results.get(&(cast, engine));
                         let name = self.name(pid);
                         let missing = || format!("{name} has no result of {engine} for {cast:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use treadle_broadcast::{CastId, Event, Message, Neighbour, Outcome, Told};
+use treadle_broadcast::{CastId, CastResult, Event, Message, Neighbour, Outcome};
 
 use crate::broadcast::world::{Item, Pid, World};
 use crate::kernel::Link;
@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     /// To the one and to the other.
     links: [Link; 2],
     /// Who will hear that it is there, and who has.
-    told: [bool; 2],
+    notified: [bool; 2],
     seen: [bool; 2],
     /// Payloads that are under way.
     flying: [BTreeMap<CastId, Flying>; 2],
@@ -92,7 +92,7 @@ impl World {
             let neighbour = self.procs[other].neighbour;
             let connection = self.connection(from, to);
             let side = usize::from(at > other);
-            if !std::mem::replace(&mut connection.told[side], true) {
+            if !std::mem::replace(&mut connection.notified[side], true) {
                 let generation = connection.generation;
                 let event = Event::Connected(neighbour);
                 let at_once = connection.links[side].arrival(now);
@@ -122,7 +122,7 @@ impl World {
             let side = usize::from(at > from);
             let soon = self.kernel.now() + self.kernel.random.micros(10, 2_000);
             let connection = self.connection(one, other);
-            if connection.told[side] {
+            if connection.notified[side] {
                 let last = connection.links[side].arrival(soon);
                 let when = if lingers { last } else { soon };
                 self.kernel
@@ -236,8 +236,8 @@ impl World {
 
 /// Bytes of a message on the wire, about.
 fn length(message: &Message, inline: u64) -> u64 {
-    let told = |told: &Told| match told.outcome {
-        Outcome::Finished { size } => 16 + size * told.engines.len(),
+    let length = |result: &CastResult| match result.outcome {
+        Outcome::Finished { size } => 16 + size * result.engines.len(),
         _ => 32,
     };
     32 + match message {
@@ -247,7 +247,7 @@ fn length(message: &Message, inline: u64) -> u64 {
             inline + 8 * (offer.members.ranges().len() + offer.previous.0.len()) as u64 + 64
         }
         Message::Chunk { length, .. } => u64::from(*length),
-        Message::Results { results, .. } => results.iter().map(told).sum(),
+        Message::Results { results, .. } => results.iter().map(length).sum(),
         Message::Outputs { outputs, .. } => outputs.iter().map(|o| 16 + o.text.len() as u64).sum(),
         _ => 16,
     }

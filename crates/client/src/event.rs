@@ -15,7 +15,7 @@ use crate::fetch::Fetched;
 #[derive(Debug)]
 pub enum Event<V, A> {
     /// The scheduler says something.
-    Told(ToClient),
+    Received(ToClient),
     /// A worker sends a value.
     Got {
         /// The number of [`Effect::Get`](crate::Effect::Get).

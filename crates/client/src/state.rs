@@ -67,7 +67,7 @@ impl<T, V, A> Core<T, V, A> {
     /// Takes in what has happened. `now` is the time since any fixed moment.
     pub fn handle(&mut self, event: Event<V, A>, now: Duration, effects: &mut Effects) {
         match event {
-            Event::Told(message) => self.told(message, now, effects),
+            Event::Received(message) => self.received(message, now, effects),
             Event::Got { request, value } => {
                 self.answered(request, Fetched::Frames(value), effects);
             }
@@ -93,7 +93,7 @@ impl<T, V, A> Core<T, V, A> {
         }
     }
 
-    fn told(&mut self, message: ToClient, now: Duration, effects: &mut Effects) {
+    fn received(&mut self, message: ToClient, now: Duration, effects: &mut Effects) {
         match message {
             ToClient::Notice { id, standing } => self.notice(id, standing, effects),
             ToClient::Place {

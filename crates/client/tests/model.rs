@@ -231,7 +231,7 @@ impl Test {
     }
 
     fn say(&mut self, message: ToClient) {
-        self.handle(Event::Told(message));
+        self.handle(Event::Received(message));
     }
 
     fn answer(&mut self, which: u8, well: bool) {
@@ -258,7 +258,7 @@ impl Test {
                 let told = Value::Dict((0..i64::from(KEYS)).map(holders).collect());
                 let told = if well { told } else { Value::None };
                 let result = Ok(told.to_bytes().into());
-                Event::Told(ToClient::Answer(Answer { id, result }))
+                Event::Received(ToClient::Answer(Answer { id, result }))
             }
         };
         self.handle(event);

@@ -21,7 +21,7 @@ struct Test {
     effects: Effects,
 }
 
-type Told = Notification<&'static str, u32, ()>;
+type Notified = Notification<&'static str, u32, ()>;
 
 impl Test {
     fn new() -> Self {
@@ -38,7 +38,7 @@ impl Test {
     }
 
     fn say(&mut self, message: ToClient) {
-        self.handle(Event::Told(message));
+        self.handle(Event::Received(message));
     }
 
     fn notice(&mut self, id: u32, standing: Standing) {
@@ -102,12 +102,12 @@ impl Test {
         self.effects.is_empty()
     }
 
-    fn told(&mut self) -> Option<Told> {
+    fn notified(&mut self) -> Option<Notified> {
         self.core.next(|owner| owner)
     }
 
     fn fetched(&mut self) -> Fetched<u32> {
-        match self.told() {
+        match self.notified() {
             Some(Notification::Fetched { outcome, .. }) => outcome,
             other => panic!("not a value: {other:?}"),
         }
@@ -138,7 +138,7 @@ impl Test {
         }
         let id = test.watch();
         test.notice(id, at(1, 77));
-        assert!(is_finished(test.told()));
+        assert!(is_finished(test.notified()));
         (test, id)
     }
 
@@ -176,8 +176,8 @@ fn inline(value: &'static [u8]) -> Standing {
     }
 }
 
-fn is_finished(told: Option<Told>) -> bool {
-    let change = match told {
+fn is_finished(notified: Option<Notified>) -> bool {
+    let change = match notified {
         Some(Notification::Standing { owner: "x", change }) => change,
         other => panic!("not x: {other:?}"),
     };
@@ -217,7 +217,7 @@ fn a_value_that_its_holder_does_not_give_is_asked_of_another() {
     assert!(matches!(test.fetched(), Fetched::Frames(5)));
     // An answer to a request that is over is nobody's.
     test.handle(Event::Got { request, value: 6 });
-    assert!(test.told().is_none() && test.is_quiet());
+    assert!(test.notified().is_none() && test.is_quiet());
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn a_value_that_nobody_gives_is_given_up_after_longer_and_longer_pauses() {
     test.fetch();
     let (mut misses, mut pauses) = (0, vec![]);
     let reason = loop {
-        if let Some(told) = test.told() {
-            match told {
+        if let Some(notified) = test.notified() {
+            match notified {
                 Notification::Fetched {
                     outcome: Fetched::Unreachable(reason),
                     ..
@@ -263,17 +263,20 @@ fn a_value_that_is_being_made_is_asked_for_when_it_is_there() {
     test.notice(id, Standing::Pending);
     test.notice(id, inline(b"value"));
     assert!(matches!(
-        test.told(),
+        test.notified(),
         Some(Notification::Standing {
             change: Change::Pending,
             ..
         })
     ));
-    assert!(is_finished(test.told()));
+    assert!(is_finished(test.notified()));
     assert!(matches!(test.fetched(), Fetched::Inline(value) if value == "value"));
     test.notice(id, Standing::Unknown);
     test.fetch();
-    assert!(matches!(test.told(), Some(Notification::Standing { .. })));
+    assert!(matches!(
+        test.notified(),
+        Some(Notification::Standing { .. })
+    ));
     assert!(matches!(test.fetched(), Fetched::Unknown));
 }
 
@@ -308,7 +311,7 @@ fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
     test.say(place(id, Runs::range(1, 4)));
     assert!(matches!(test.effect(), Effect::Spread(workers, _) if workers.len() == 3));
     test.notice(id, at(1, 77));
-    assert!(test.told().is_none(), "two have not answered");
+    assert!(test.notified().is_none(), "two have not answered");
     let (taken, reason) = (Runs::range(1, 3), "no room".to_owned());
     test.handle(Event::Spread {
         name: id,
@@ -317,9 +320,9 @@ fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
     });
     let call = test.call();
     assert_eq!(call.operation, "held");
-    assert!(test.told().is_none());
+    assert!(test.notified().is_none());
     test.answer(&call, &[]);
-    assert!(is_finished(test.told()));
+    assert!(is_finished(test.notified()));
 }
 
 #[test]
@@ -386,14 +389,14 @@ fn what_the_application_did_not_process_is_the_next_thing_again() {
     let id = test.watch();
     test.notice(id, Standing::Pending);
     test.say(ToClient::Restarted);
-    let first = test.told().unwrap();
+    let first = test.notified().unwrap();
     test.core.put_back(first);
     assert!(matches!(
-        test.told(),
+        test.notified(),
         Some(Notification::Standing { owner: "x", .. })
     ));
-    assert!(matches!(test.told(), Some(Notification::Restarted)));
-    assert!(test.told().is_none());
+    assert!(matches!(test.notified(), Some(Notification::Restarted)));
+    assert!(test.notified().is_none());
 }
 
 #[test]
@@ -408,7 +411,7 @@ fn nothing_is_waited_for_after_the_end() {
     put.unwrap();
     test.handle(Event::Ended("cut".to_owned()));
     test.handle(Event::Ended("again".to_owned()));
-    assert!(matches!(test.told(), Some(Notification::Closed(reason)) if reason == "cut"));
+    assert!(matches!(test.notified(), Some(Notification::Closed(reason)) if reason == "cut"));
     assert!(matches!(test.fetched(), Fetched::Unreachable(reason) if reason == "cut"));
     let reason = "closed".to_owned();
     test.handle(Event::Missed { request, reason });
@@ -427,7 +430,7 @@ fn nothing_is_waited_for_after_the_end() {
     submission.add(&task, Some("z"));
     let unsent = test.core.finish(submission, [], &mut test.effects);
     assert_eq!(unsent, Ok(vec!["z"]));
-    assert!(test.told().is_none() && test.core.next_due().is_none());
+    assert!(test.notified().is_none() && test.core.next_due().is_none());
 }
 
 #[test]
@@ -449,13 +452,13 @@ fn a_key_that_is_put_anew_is_on_its_way() {
     assert!(matches!(test.effect(), Effect::Bring(..)));
     test.notice(name, inline(b"value"));
     assert!(matches!(
-        test.told(),
+        test.notified(),
         Some(Notification::Standing {
             change: Change::Cancelled(_),
             ..
         })
     ));
-    assert!(is_finished(test.told()));
+    assert!(is_finished(test.notified()));
     assert!(matches!(test.fetched(), Fetched::Inline(_)));
 }
 

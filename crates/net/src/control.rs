@@ -378,7 +378,7 @@ impl Inner {
                 if let Message::Accept { object } = message {
                     self.peer_accepted(object);
                 }
-                self.handle(Event::Told(message), now);
+                self.handle(Event::Received(message), now);
             }
             Frame::Released { segments, files } => self.released(&segments, &files, now),
             Frame::Descriptors(..) => {

@@ -240,7 +240,7 @@ pub fn pair(bytes: &[u8]) {
             0..4 => {
                 let length = input.short();
                 match message(input.take(length)) {
-                    Some(message) => Event::Told(message),
+                    Some(message) => Event::Received(message),
                     None => continue,
                 }
             }

@@ -80,7 +80,7 @@ pub(crate) struct Client {
     reads: BTreeMap<u64, (Key, ObjectId)>,
     /// What the core asks workers for: its number for that, the worker and the value.
     gets: BTreeMap<u64, (u64, WorkerId, ObjectId)>,
-    /// Keys of fetches that the core has not told of.
+    /// Keys of fetches of which the core has not notified the application.
     pub(crate) fetches: BTreeMap<u64, Key>,
     /// When the core is called next.
     due: Option<Duration>,
@@ -230,8 +230,8 @@ impl World {
             self.kernel.tell(|| format!("client {client}: {effect:?}"));
             self.client_effect(client, effect)?;
         }
-        while let Some(told) = self.clients[client].core.next(|key| *key) {
-            self.notified(client, told)?;
+        while let Some(notification) = self.clients[client].core.next(|key| *key) {
+            self.notified(client, notification)?;
         }
         let due = self.clients[client].core.next_due();
         if due != self.clients[client].due {
@@ -333,8 +333,12 @@ impl World {
     }
 
     /// The application is told something.
-    fn notified(&mut self, client: usize, told: Notification<Key, u64, ()>) -> Result<(), String> {
-        match told {
+    fn notified(
+        &mut self,
+        client: usize,
+        notification: Notification<Key, u64, ()>,
+    ) -> Result<(), String> {
+        match notification {
             Notification::Standing { owner: key, change } => {
                 let inline = self.clients[client].core.value(&encode_key(key));
                 let state = &mut self.clients[client];
@@ -386,6 +390,6 @@ impl World {
         if let ToClient::Bring(_) = message {
             self.clients[client].is_spoilt = self.kernel.random.chance(10);
         }
-        self.client_event(client, Event::Told(message))
+        self.client_event(client, Event::Received(message))
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Oracle {
     /// When a value could not be got last.
     pub(crate) unfetched: Option<Duration>,
     /// Tasks that clients have heard to be finished, and nothing since.
-    told: BTreeSet<(ClientId, TaskId)>,
+    notified: BTreeSet<(ClientId, TaskId)>,
     /// Losses of workers.
     pub(crate) losses: usize,
     pub(crate) has_restarted: bool,
@@ -383,7 +383,7 @@ impl Oracle {
         task: TaskId,
         holder: Option<WorkerId>,
     ) -> Result<(), String> {
-        if !self.told.insert((client, task)) {
+        if !self.notified.insert((client, task)) {
             return Err(format!("{client:?} hears twice that {task:?} is finished"));
         }
         if let Some(object) = self.latest(task)
@@ -407,12 +407,12 @@ impl Oracle {
 
     /// A client may hear about a task again.
     pub(crate) fn asks(&mut self, client: ClientId, task: TaskId) {
-        self.told.remove(&(client, task));
+        self.notified.remove(&(client, task));
     }
 
     /// A task is forgotten: its id may stand for another.
     pub(crate) fn forgotten(&mut self, task: TaskId) {
-        self.told.retain(|&(_, other)| other != task);
+        self.notified.retain(|&(_, other)| other != task);
         self.latest.remove(&task);
         self.undone.remove(&task);
     }

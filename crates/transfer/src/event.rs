@@ -166,7 +166,7 @@ pub enum Event {
     /// The application took an object that is complete.
     Take(ObjectId),
     /// The other side said something.
-    Told(Message),
+    Received(Message),
     /// An outgoing stripe is connected.
     Opened(StripeId),
     /// An outgoing stripe could not be opened at this end.

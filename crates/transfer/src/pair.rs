@@ -93,9 +93,9 @@ impl Pair {
             Event::Mapped(object) => self.receiver.mapped(object, effects),
             Event::Refuse(object, reason) => self.receiver.refuse(object, reason, effects),
             Event::Take(object) => self.receiver.take(object, effects),
-            Event::Told(message) => {
+            Event::Received(message) => {
                 self.heard = now;
-                self.told(message, now, effects)?;
+                self.received(message, now, effects)?;
             }
             Event::Opened(stripe) => self.sender.opened(stripe, now, effects),
             Event::OpenFailed(stripe, reason) => {
@@ -127,7 +127,7 @@ impl Pair {
         Ok(())
     }
 
-    fn told(
+    fn received(
         &mut self,
         message: Message,
         now: Duration,

@@ -55,7 +55,7 @@ impl Inner {
         let now = shared.now();
         let object = header.object;
         let segments = std::mem::take(&mut header.segments);
-        let event = Event::Told(Message::Offer {
+        let event = Event::Received(Message::Offer {
             object,
             regions: header.layout.regions.clone(),
             cost: header.cost,

@@ -106,7 +106,7 @@ impl<T> Client<T> {
                 }
             };
             let messages = decoder.filter_map(|message| match message {
-                Ok(message) => Some(Incoming::Told(message)),
+                Ok(message) => Some(Incoming::Received(message)),
                 Err(error) => {
                     let error: WireError = error;
                     broken.get_or_insert(error.into());

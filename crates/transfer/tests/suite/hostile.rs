@@ -29,7 +29,7 @@ impl Victim {
     }
 
     fn told(&mut self, message: Message) -> Result<Vec<Effect>, Violation> {
-        self.handle(Event::Told(message))
+        self.handle(Event::Received(message))
     }
 
     fn offer(&mut self, object: ObjectId, regions: Vec<u64>, cost: u64) -> Result<(), Violation> {

@@ -34,7 +34,7 @@ impl One {
     }
 
     fn told(&mut self, message: Message) -> Vec<Effect> {
-        self.handle(Event::Told(message))
+        self.handle(Event::Received(message))
     }
 
     fn send(&mut self, object: ObjectId, regions: Vec<u64>, cost: u64) -> Vec<Effect> {
@@ -389,7 +389,7 @@ pub(super) fn an_end_leaves_the_accounts_in_order() {
 fn the_end_of_one_pair_is_not_taken_from_the_effects_of_another() {
     let mut one = One::new(Config::default());
     let mut effects = vec![Effect::End(PairEnd::Goodbye)];
-    let goodbye = Event::Told(Message::Goodbye);
+    let goodbye = Event::Received(Message::Goodbye);
     one.pair.handle(goodbye, one.now, &mut effects).unwrap();
     assert_eq!(effects, vec![Effect::End(PairEnd::Goodbye); 2]);
 }

@@ -45,7 +45,7 @@ impl Line {
                     self.stripes.get_mut(&stripe).expect("connected").retired = true;
                 }
                 Effect::Tell(Message::Ping { token }) => {
-                    self.handle(Event::Told(Message::Pong { token }));
+                    self.handle(Event::Received(Message::Pong { token }));
                 }
                 _ => {}
             }
@@ -70,7 +70,7 @@ impl Line {
             self.handle(Event::Drained(id, sent));
             if over {
                 self.stripes.remove(&id);
-                self.handle(Event::Told(Message::Report {
+                self.handle(Event::Received(Message::Report {
                     stripe: id,
                     extents,
                     corrupt: false,
@@ -101,7 +101,7 @@ fn send(bytes: u64, rate: impl Fn(usize) -> u64) -> (usize, usize) {
         cost: 1,
         shared: false,
     });
-    line.handle(Event::Told(Message::Accept { object: OBJECT }));
+    line.handle(Event::Received(Message::Accept { object: OBJECT }));
     let is_sending = |line: &Line| {
         let given: u64 = line.stripes.values().map(|stripe| stripe.queued).sum();
         line.now < now + Duration::from_secs(60) && (line.pair.stats().sending > 0 && given > 0)

@@ -88,6 +88,6 @@ impl World {
             let inbound = Inbound::new(regions, *cost, *shared);
             self.sides[side].inbox.insert(*object, inbound);
         }
-        self.event(side, Event::Told(message))
+        self.event(side, Event::Received(message))
     }
 }

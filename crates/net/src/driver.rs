@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::leader::{Grace, Handover, Leadership};
 use crate::lock;
-use crate::lookout::Lookout;
 use crate::sources::Sources;
+use crate::spin::Spin;
 use crate::thread::{self, caught};
 use crate::wait::{Early, Wait, Waiters};
 
@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Lead {
     ticked: Instant,
-    lookout: Lookout,
+    spin: Spin,
 }
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Driver {
             leadership: Leadership::with_standby(Handover::Next, grace, interrupt)?,
             lead: Mutex::new(Lead {
                 ticked: Instant::now(),
-                lookout: Lookout::default(),
+                spin: Spin::default(),
             }),
             spins,
             retired: AtomicBool::new(false),
@@ -130,12 +130,12 @@ impl Driver {
             let now = Instant::now();
             let left = most.saturating_sub(now - started);
             if left.is_zero() {
-                lead.lookout.note_nothing(now - quiet_since);
+                lead.spin.note_nothing(now - quiet_since);
                 return false;
             }
-            let spinning = self.spins && now - quiet_since < lead.lookout.length();
+            let spinning = self.spins && now - quiet_since < lead.spin.length();
             if self.turn(lead, if spinning { Duration::ZERO } else { left }) {
-                lead.lookout.note(quiet_since.elapsed());
+                lead.spin.note(quiet_since.elapsed());
                 quiet_since = Instant::now();
             } else if spinning {
                 std::thread::yield_now();

@@ -29,7 +29,7 @@ impl Lane {
         Self::with(Driver::start())
     }
 
-    /// A lane whose threads sleep at once when there is nothing to do. Others look out for a moment
+    /// A lane whose threads sleep at once when there is nothing to do. Others spin for a moment
     /// first, which costs a processor and makes what comes next be met sooner: the wrong choice
     /// where many processes of one machine wait for each other.
     ///

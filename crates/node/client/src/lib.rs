@@ -295,7 +295,7 @@ impl<T> Client<T> {
     }
 
     /// Something is about to be submitted, and its encoding will take longer than sending a word:
-    /// the scheduler, if it sleeps, wakes up meanwhile, unless it looks out still. What was released
+    /// the scheduler, if it sleeps, wakes up meanwhile, unless it spins still. What was released
     /// is said, so that what follows from it is done by then.
     pub fn announce(&self) {
         if lock(&self.sender).is_active() {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use treadle_messages::{FromClient, ToClient};
-use treadle_net::{LOOKOUT, Peer};
+use treadle_net::{Peer, SPIN};
 use treadle_node_wire::Link;
 use treadle_node_wire::NodeError;
 
@@ -36,9 +36,9 @@ impl Sender {
         self.active = Instant::now();
     }
 
-    /// Whether the scheduler looks out still.
+    /// Whether the scheduler spins still.
     pub(super) fn is_active(&self) -> bool {
-        self.active.elapsed() < LOOKOUT
+        self.active.elapsed() < SPIN
     }
 
     /// Has the scheduler wake up for a message that is about to be made, unless something has just

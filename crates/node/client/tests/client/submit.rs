@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use treadle_messages::{Batch, Definition, FromClient, Standing, TaskOptions};
-use treadle_net::LOOKOUT;
+use treadle_net::SPIN;
 use treadle_node_client::{Contained, Content, Event, Input, NewTask};
 use treadle_types::ClientId;
 
@@ -201,14 +201,14 @@ fn a_released_key_is_released_before_it_is_named_again() {
 #[test]
 fn an_announcement_is_what_was_released_or_no_message() {
     let (mut scheduler, client) = start();
-    std::thread::sleep(LOOKOUT);
+    std::thread::sleep(SPIN);
     client.announce();
     eventually("an announcement", || scheduler.peer.has_next());
     assert!(scheduler.has_heard_nothing());
     assert!(!scheduler.peer.has_next());
     let id = watched(&mut scheduler, &client, "x");
     assert_eq!(client.release(b"x"), Some("x"));
-    std::thread::sleep(LOOKOUT);
+    std::thread::sleep(SPIN);
     client.announce();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
 }

@@ -197,7 +197,7 @@ impl Worker {
                 error: error.clone(),
             });
             let waiters = self.remove_pending(waiter, effects);
-            self.disappoint(reader, waiters, Holders::new(), effects);
+            self.report_unavailable(reader, waiters, Holders::new(), effects);
         }
         self.abandon_if_idle(slot);
         Ok(())
@@ -318,7 +318,7 @@ impl Worker {
             let readers = entries.filter(|(_, entry)| reads(&entry.state));
             readers.map(|(reader, _)| reader).collect()
         };
-        self.disappoint(object, readers, Holders::new(), effects);
+        self.report_unavailable(object, readers, Holders::new(), effects);
         self.objects.remove(slot);
         self.stored -= 1;
     }
@@ -329,7 +329,7 @@ impl Worker {
         let entry = self.objects.at_mut(slot);
         let object = entry.object;
         let waiters = core::mem::take(&mut entry.waiters);
-        self.disappoint(object, waiters, tried, effects);
+        self.report_unavailable(object, waiters, tried, effects);
         self.abandon_if_idle(slot);
     }
 

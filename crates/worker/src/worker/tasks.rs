@@ -89,7 +89,7 @@ impl Worker {
             State::Pending(_) => {
                 effects.report(Report::Retracted(object));
                 let waiters = self.remove_pending(slot, effects);
-                self.disappoint(object, waiters, Holders::new(), effects);
+                self.report_unavailable(object, waiters, Holders::new(), effects);
             }
             // One that is cancelled, too, will be reported as stopped.
             State::Started {
@@ -116,7 +116,7 @@ impl Worker {
             }
             _ => return,
         };
-        self.disappoint(object, waiters, Holders::new(), effects);
+        self.report_unavailable(object, waiters, Holders::new(), effects);
     }
 
     pub(super) fn ran(
@@ -295,12 +295,12 @@ impl Worker {
         let object = entry.object;
         let waiters = core::mem::take(&mut entry.waiters);
         self.objects.remove(slot);
-        self.disappoint(object, waiters, Holders::new(), effects);
+        self.report_unavailable(object, waiters, Holders::new(), effects);
     }
 
     /// Gives back the tasks `waiters`, since `input` cannot come, and those that wait for their
     /// values, and so on.
-    pub(super) fn disappoint(
+    pub(super) fn report_unavailable(
         &mut self,
         input: ObjectId,
         waiters: Vec<u32>,

@@ -22,8 +22,8 @@ pub enum Event {
         members: Runs,
         /// Bytes of the payload.
         size: u64,
-        /// See [`Offer::beside`](crate::Offer::beside).
-        beside: bool,
+        /// See [`Offer::unordered`](crate::Offer::unordered).
+        unordered: bool,
     },
     /// Top: an unfinished cast is for these members too. Those that it is for already, and a cast
     /// that is complete, change nothing.
@@ -122,7 +122,7 @@ pub enum Effect {
         engines: Runs,
     },
     /// The payload is whole and it is its turn: run it. [`Event::Ran`] or [`Event::Withdrawn`]
-    /// follows; until then nothing else is run, except casts [beside](crate::Offer::beside) the
+    /// follows; until then nothing else is run, except casts [unordered](crate::Offer::unordered) the
     /// others.
     Run(CastId),
     /// The engine is not to run this, if it has not begun: [`Event::Withdrawn`].

@@ -71,9 +71,9 @@ pub struct Offer {
     pub version: Version,
     /// The payload follows at once; otherwise when it is asked for with [`Message::Want`].
     pub fresh: bool,
-    /// It is run beside other casts, as soon as the payload is whole: it waits for no turn, and none
+    /// It has no place in the order of casts, and is run as soon as the payload is whole: it waits for no turn, and none
     /// waits for it. `previous` is 0 for all members.
-    pub beside: bool,
+    pub unordered: bool,
     /// The payload comes as a [`Message::Mapping`], when the sender has it whole, not in chunks.
     pub mapped: bool,
     /// Members that have not begun answer that they are aborted.

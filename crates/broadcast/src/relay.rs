@@ -159,8 +159,8 @@ impl Relay {
                 number,
                 members,
                 size,
-                beside,
-            } => self.make(number, &members, (size, beside), out)?,
+                unordered,
+            } => self.make(number, &members, (size, unordered), out)?,
             Event::Extend { number, members } => self.extend(number, &members, out)?,
             Event::Abort { number, interrupt } => {
                 if let Some(session) = self.top.as_ref().map(|top| top.session) {

@@ -126,7 +126,7 @@ fn top(casts: u64) -> Top {
             number,
             members,
             size,
-            beside: false,
+            unordered: false,
         });
     }
     top.handle(Event::Connected(worker(0)));

@@ -158,13 +158,13 @@ fn a_cast_beside_the_others_waits_for_no_turn_and_none_waits_for_it() {
         effects.0.into_iter().filter_map(run).collect()
     };
     let me = Runs::one(0);
-    let beside = |number| Offer {
-        beside: true,
+    let unordered = |number| Offer {
+        unordered: true,
         previous: Previous([(1, 0)].into_iter().collect()),
         ..offer(number, Runs::one(0), 0)
     };
     assert_eq!(runs(offer(1, me.clone(), 0)), [Effect::Run(id(1))]);
-    assert_eq!(runs(beside(2)), [Effect::Run(id(2))]);
+    assert_eq!(runs(unordered(2)), [Effect::Run(id(2))]);
     // Its turn is after the first.
     let next = Offer {
         previous: Previous([(1, 1)].into_iter().collect()),

@@ -62,11 +62,11 @@ fn an_offer_that_breaks_a_rule_is_refused() {
     };
     refuses(&mut victim, TOP, offers(unordered), "previous");
     let both = Offer {
-        beside: true,
+        unordered: true,
         previous: Previous([(4, 7)].into_iter().collect()),
         ..good.clone()
     };
-    refuses(&mut victim, TOP, offers(both), "beside the others");
+    refuses(&mut victim, TOP, offers(both), "an unordered cast");
     let shapeless = Offer {
         shape: Shape {
             degree: 0,
@@ -170,7 +170,7 @@ fn a_client_is_told_nothing_as_if_it_were_an_engine() {
             number,
             members,
             size,
-            beside: false,
+            unordered: false,
         };
         assert!(top.handle(cast, now, &mut effects).is_err());
     }
@@ -225,7 +225,7 @@ fn any_offer() -> impl Strategy<Value = Message> {
                 previous,
                 size,
                 (count, by),
-                (fresh, beside, mapped, aborted),
+                (fresh, unordered, mapped, aborted),
                 settled,
             )| {
                 offers(Offer {
@@ -236,7 +236,7 @@ fn any_offer() -> impl Strategy<Value = Message> {
                         by: by.map(WorkerId),
                     },
                     fresh,
-                    beside,
+                    unordered,
                     mapped,
                     aborted,
                     settled: Settled(settled.intersection(&Runs::range(0, 2))),

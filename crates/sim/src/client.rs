@@ -197,7 +197,7 @@ impl World {
             91..96 => self.read_some(client),
             _ => self.submit(client)?,
         }
-        self.beside(|world| match world.kernel.random.chance(fetches) {
+        self.with_other_stream(|world| match world.kernel.random.chance(fetches) {
             true => world.fetch_some(client),
             false => Ok(()),
         })?;
@@ -261,8 +261,8 @@ impl World {
             Effect::Send(message) => {
                 if let Some(connection) = self.clients[client].connection {
                     // Questions, and what follows from answers, leave the rest alone.
-                    let beside = matches!(message, FromClient::Call(_));
-                    self.tell_server(connection, message, beside);
+                    let other_stream = matches!(message, FromClient::Call(_));
+                    self.tell_server(connection, message, other_stream);
                 }
             }
             Effect::Get {
@@ -277,7 +277,7 @@ impl World {
                 let found = self.server.find(object.task);
                 let nbytes = found.map_or(0, |(key, _)| self.plan.universe.spec(key).nbytes);
                 let party = Party::Client(client);
-                self.beside(|world| world.request(party, worker, object, nbytes));
+                self.with_other_stream(|world| world.request(party, worker, object, nbytes));
             }
             Effect::Bring(worker, load) => {
                 self.bring_to(client, &Runs::one(worker.0.into()), &load, false);
@@ -324,10 +324,10 @@ impl World {
         Ok(())
     }
 
-    fn tell_server(&mut self, connection: usize, message: FromClient, beside: bool) {
+    fn tell_server(&mut self, connection: usize, message: FromClient, other_stream: bool) {
         let message = Message::Client(Box::new(message));
-        match beside {
-            true => self.send_beside(connection, true, message),
+        match other_stream {
+            true => self.send_with_other_stream(connection, true, message),
             false => self.send_to_server(connection, message),
         }
     }

@@ -86,7 +86,12 @@ impl World {
 
     /// Sends something, in order with the rest, that is not to change when that arrives: it draws
     /// nothing, and travels no longer than anything else.
-    pub(crate) fn send_beside(&mut self, connection: usize, to_server: bool, message: Message) {
+    pub(crate) fn send_with_other_stream(
+        &mut self,
+        connection: usize,
+        to_server: bool,
+        message: Message,
+    ) {
         if !self.connections[connection].is_closed[usize::from(to_server)] {
             let latency = self.least_latency();
             self.arrive(connection, to_server, message, latency);

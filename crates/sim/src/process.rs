@@ -305,7 +305,7 @@ impl World {
         let nbytes = copied.map_or(0, |copied| copied.nbytes);
         let delay = match by {
             Party::Client(client) if self.clients[client].has_asked(request) => {
-                self.beside(|world| world.transfer(nbytes))
+                self.with_other_stream(|world| world.transfer(nbytes))
             }
             _ => self.transfer(nbytes),
         };

@@ -240,11 +240,11 @@ impl World {
     }
 
     /// Says something to a client.
-    pub(crate) fn tell_client(&mut self, client: ClientId, message: ToClient, beside: bool) {
+    pub(crate) fn tell_client(&mut self, client: ClientId, message: ToClient, other_stream: bool) {
         if let Some(session) = self.server.clients.get(&client) {
             let (connection, message) = (session.connection, Message::ToClient(Box::new(message)));
-            match beside {
-                true => self.send_beside(connection, false, message),
+            match other_stream {
+                true => self.send_with_other_stream(connection, false, message),
                 false => self.send_from_server(connection, message),
             }
         }

@@ -141,7 +141,7 @@ pub(crate) struct World {
     pub(crate) places: BTreeMap<WorkerId, usize>,
     pub(crate) clients: Vec<Client>,
     pub(crate) next_request: u64,
-    /// What the simulation draws beside; see [`World::beside`].
+    /// The other stream of random numbers; see [`World::with_other_stream`].
     other: Random,
     pub(crate) summary: Summary,
 }
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Does something that draws from another stream: it leaves what is drawn for the rest alone.
-    pub(crate) fn beside<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn with_other_stream<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> R {
         std::mem::swap(&mut self.kernel.random, &mut self.other);
         let result = act(self);
         std::mem::swap(&mut self.kernel.random, &mut self.other);

@@ -35,7 +35,7 @@ pub(crate) struct Session {
 pub(crate) struct Cast {
     pub(crate) size: u64,
     /// It has no place in the order of its session.
-    pub(crate) beside: bool,
+    pub(crate) unordered: bool,
     pub(crate) shape: Shape,
     /// The highest version that was seen or made here.
     pub(crate) version: Version,
@@ -160,10 +160,10 @@ pub(crate) struct Trouble {
 }
 
 impl Cast {
-    pub(crate) fn new(size: u64, beside: bool, shape: Shape, now: Duration) -> Self {
+    pub(crate) fn new(size: u64, unordered: bool, shape: Shape, now: Duration) -> Self {
         Self {
             size,
-            beside,
+            unordered,
             shape,
             version: Version::default(),
             aborted: false,

@@ -51,7 +51,7 @@ impl Relay {
             let verdict = match &cast.payload.memory {
                 _ if cast.aborted => Outcome::Aborted,
                 Memory::Refused(reason) => Outcome::Refused(reason.clone()),
-                _ if cast.is_whole() && cast.beside => {
+                _ if cast.is_whole() && cast.unordered => {
                     self.cast(id).expect("it is there").own = Some(Own::Running);
                     out.push(Effect::Run(id));
                     return;
@@ -75,7 +75,7 @@ impl Relay {
             .values()
             .flat_map(|session| session.casts.values());
         let is_waiting = |cast: &&Cast| {
-            !cast.beside && !cast.aborted && matches!(cast.own, Some(Own::Waiting | Own::Ready))
+            !cast.unordered && !cast.aborted && matches!(cast.own, Some(Own::Waiting | Own::Ready))
         };
         casts.filter(is_waiting).count()
     }

@@ -67,7 +67,7 @@ impl Relay {
         let is_first = !session.casts.contains_key(&id.number);
         let (shape, now) = (offer.shape, self.now);
         let cast = session.casts.entry(id.number);
-        let cast = cast.or_insert_with(|| Cast::new(offer.size, offer.beside, shape, now));
+        let cast = cast.or_insert_with(|| Cast::new(offer.size, offer.unordered, shape, now));
         cast.version = cast.version.max(offer.version);
 
         let members = offer.members.difference(&self.gone);
@@ -111,7 +111,7 @@ impl Relay {
         let again = !Guard::Once.holds() && cast.own == Some(Own::Done);
         if added.contains(me) || again && members.contains(me) {
             cast.own = Some(Own::Waiting);
-            if !cast.beside {
+            if !cast.unordered {
                 session.after.insert(cast.previous.get(me), id.number);
             }
         }
@@ -177,8 +177,8 @@ impl Relay {
             return wrong("not one previous cast for each member");
         }
         let mut previous = offer.previous.0.iter();
-        if offer.beside && previous.any(|&(_, number)| number > 0) {
-            return wrong("a cast beside the others has one before it");
+        if offer.unordered && previous.any(|&(_, number)| number > 0) {
+            return wrong("an unordered cast has one before it");
         }
         let mut strangers = offer.members.difference(&self.known);
         strangers.remove(self.id());

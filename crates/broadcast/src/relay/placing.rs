@@ -234,7 +234,7 @@ impl Relay {
             return;
         };
         let (waiting, size, shape) = (cast.waiting.clone(), cast.size, cast.shape);
-        let (aborted, beside, previous) = (cast.aborted, cast.beside, &cast.previous);
+        let (aborted, unordered, previous) = (cast.aborted, cast.unordered, &cast.previous);
         let is_it = |child: &&mut Child| child.who == who;
         let Some(child) = cast.children.iter_mut().find(is_it) else {
             return;
@@ -261,7 +261,7 @@ impl Relay {
                 shape,
                 version: given.version,
                 fresh: given.fresh,
-                beside,
+                unordered,
                 mapped: is_near,
                 aborted,
                 settled: Settled(session.settled.clone()),

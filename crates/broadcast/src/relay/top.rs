@@ -52,7 +52,7 @@ impl Relay {
         &mut self,
         number: u64,
         members: &Runs,
-        (size, beside): (u64, bool),
+        (size, unordered): (u64, bool),
         out: &mut Effects,
     ) -> Result<(), Violation> {
         let wrong = |reason| Err(Violation::cast(number, reason));
@@ -75,7 +75,7 @@ impl Relay {
         let shape = self.shape(members, size);
         let now = self.now;
         let session = self.sessions.get_mut(&id.session).expect("it has one");
-        let mut cast = Cast::new(size, beside, shape, now);
+        let mut cast = Cast::new(size, unordered, shape, now);
         cast.payload.have = size;
         session.casts.insert(number, cast);
         self.top.as_mut().expect("it is one").next += 1;
@@ -114,7 +114,7 @@ impl Relay {
         let top = self.top.as_mut().expect("only the top adds members");
         let session = self.sessions.get_mut(&id.session).expect("it has one");
         let cast = session.casts.get_mut(&id.number).expect("it was made");
-        if !cast.beside {
+        if !cast.unordered {
             let before = top.last.project(members);
             cast.previous.set_some(members, &before, members);
             top.last.set(members, id.number);

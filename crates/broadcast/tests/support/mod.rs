@@ -53,7 +53,7 @@ pub(crate) fn offer(number: u64, members: Runs, size: u64) -> Offer {
         },
         version: Version::default(),
         fresh: true,
-        beside: false,
+        unordered: false,
         mapped: false,
         aborted: false,
         settled: Settled::default(),

@@ -347,7 +347,7 @@ impl Host {
             number,
             members,
             size,
-            beside: purpose != Purpose::Run,
+            unordered: purpose != Purpose::Run,
         };
         let outcome = self.feed(event, Attached::default(), deferred);
         if outcome.is_err() {

@@ -292,7 +292,7 @@ mod tests {
                 by: Some(WorkerId(9)),
             },
             fresh: true,
-            beside: true,
+            unordered: true,
             mapped: false,
             aborted: false,
             settled: Settled([1, 2, 3].into_iter().collect()),

@@ -20,7 +20,7 @@ wire_struct! {
     CastId => broadcast::Cast { session, number };
     Member => broadcast::Member { worker, host, address };
     Offer => broadcast::Offer {
-        cast, members, previous, size, shape, version, fresh, beside, mapped, aborted, settled,
+        cast, members, previous, size, shape, version, fresh, unordered, mapped, aborted, settled,
     };
     Shape => broadcast::Shape { degree, local, chunk };
     Version => broadcast::Version { count, by };

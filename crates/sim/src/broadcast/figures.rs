@@ -118,7 +118,7 @@ pub fn cost_of_call(engines: u32, calls: u64) -> Duration {
             number,
             members: members.clone(),
             size: 100,
-            beside: false,
+            unordered: false,
         };
         handle(cast);
         if number == 1 {

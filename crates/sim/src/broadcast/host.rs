@@ -66,7 +66,7 @@ impl Process {
     }
 
     fn runs(&self, cast: CastId) -> bool {
-        self.running == Some(cast) || self.beside.contains(&cast)
+        self.running == Some(cast) || self.unordered.contains(&cast)
     }
 
     /// Takes a cast back that the engine has not begun; whether there was one.
@@ -278,8 +278,8 @@ impl World {
             return Err("a client runs a cast".into());
         };
         let engine = u64::from(worker.0);
-        if self.oracle.is_beside(cast) {
-            process.beside.insert(cast);
+        if self.oracle.is_unordered(cast) {
+            process.unordered.insert(cast);
         } else if let Some(running) = process.running.replace(cast) {
             return Err(format!("{engine} runs {running:?} and {cast:?}"));
         }
@@ -290,7 +290,7 @@ impl World {
         if !is_whole {
             return Err(format!("{engine} runs {cast:?} without its payload"));
         }
-        if self.procs[pid].beside.contains(&cast) {
+        if self.procs[pid].unordered.contains(&cast) {
             return self.run_begins(pid, cast);
         }
         self.procs[pid].has_begun = false;
@@ -310,9 +310,9 @@ impl World {
         let Neighbour::Worker(worker) = process.neighbour else {
             return Ok(());
         };
-        let is_beside = process.beside.contains(&cast);
+        let is_unordered = process.unordered.contains(&cast);
         let waits = process.running == Some(cast) && !process.has_begun;
-        if !is_beside && !waits {
+        if !is_unordered && !waits {
             return Ok(());
         }
         process.has_begun |= waits;
@@ -340,7 +340,7 @@ impl World {
         if !process.runs(cast) || waits {
             return Ok(());
         }
-        if !process.beside.remove(&cast) {
+        if !process.unordered.remove(&cast) {
             process.running = None;
         }
         let Neighbour::Worker(worker) = process.neighbour else {

@@ -17,7 +17,7 @@ const PROMPT: Duration = Duration::from_secs(3);
 /// A cast, as its client asked for it.
 pub(crate) struct Cast {
     size: u64,
-    beside: bool,
+    unordered: bool,
     members: BTreeSet<u64>,
     aborted: Option<Duration>,
     /// At the client.
@@ -67,13 +67,13 @@ impl Oracle {
     pub(crate) fn cast(
         &mut self,
         id: CastId,
-        (size, beside): (u64, bool),
+        (size, unordered): (u64, bool),
         members: &Runs,
         now: Duration,
     ) {
         let cast = Cast {
             size,
-            beside,
+            unordered,
             members: members.iter().collect(),
             aborted: None,
             results: BTreeMap::new(),
@@ -93,14 +93,14 @@ impl Oracle {
     }
 
     fn chain(&mut self, id: CastId, engine: u64) {
-        if !self.is_beside(id) {
+        if !self.is_unordered(id) {
             let chain = self.chains.entry((id.session, engine)).or_default();
             chain.push(id.number);
         }
     }
 
-    pub(crate) fn is_beside(&self, id: CastId) -> bool {
-        self.casts[&id].beside
+    pub(crate) fn is_unordered(&self, id: CastId) -> bool {
+        self.casts[&id].unordered
     }
 
     pub(crate) fn extend(&mut self, id: CastId, engine: u64) {
@@ -164,7 +164,7 @@ impl Oracle {
         if let Some(result @ (Outcome::Aborted | Outcome::Refused(_))) = cast.results.get(&engine) {
             return wrong(format!("which is {result:?}"));
         }
-        if cast.beside {
+        if cast.unordered {
             return Ok(());
         }
         let chain = &self.chains[&(id.session, engine)];
@@ -241,7 +241,7 @@ impl Oracle {
             if !is_right {
                 return wrong("which is not what happened");
             }
-            if *outcome == Outcome::Aborted && !cast.beside {
+            if *outcome == Outcome::Aborted && !cast.unordered {
                 let runs = |number: &u64| {
                     let (session, number) = (id.session, *number);
                     let before = CastId { session, number };
@@ -313,7 +313,7 @@ impl Oracle {
             if !process.payloads.is_empty() || !process.results.is_empty() {
                 return Err(format!("{name} keeps payloads or results"));
             }
-            if let Some(running) = process.running.as_ref().or(process.beside.first()) {
+            if let Some(running) = process.running.as_ref().or(process.unordered.first()) {
                 return Err(format!("{name} runs {running:?} for ever"));
             }
             if process.relay.next_deadline().is_some() {

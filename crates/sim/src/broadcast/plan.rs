@@ -56,8 +56,8 @@ pub struct Plan {
     pub(crate) overhead: Duration,
     /// Percentage of messages that are late, by up to so much.
     pub(crate) late: (u64, Duration),
-    /// Percentage of casts that are run beside the others.
-    pub(crate) beside: u64,
+    /// Percentage of casts that are unordered.
+    pub(crate) unordered: u64,
     /// Percentage of payloads for which there is no memory.
     pub(crate) refusals: u64,
     /// Percentage of questions for memory that take time.
@@ -163,7 +163,7 @@ impl Plan {
             bandwidth,
             overhead,
             late,
-            beside: mix(seed) % 3 * 15,
+            unordered: mix(seed) % 3 * 15,
             refusals: match faultless {
                 true => 0,
                 false => random.pick(&[0, 0, 10, 40]),
@@ -207,7 +207,7 @@ impl Plan {
             bandwidth: network.bandwidth,
             overhead: network.overhead,
             late: (0, Duration::ZERO),
-            beside: 0,
+            unordered: 0,
             refusals: 0,
             slow_memory: 0,
             queued: 0,

@@ -88,8 +88,8 @@ pub(crate) struct Process {
     /// What the engine was given, and whether it has begun.
     pub(crate) running: Option<CastId>,
     pub(crate) has_begun: bool,
-    /// Casts that run beside that.
-    pub(crate) beside: BTreeSet<CastId>,
+    /// Unordered casts that run.
+    pub(crate) unordered: BTreeSet<CastId>,
     /// Of whom it knows that they are gone.
     pub(crate) dead: BTreeSet<Neighbour>,
 }
@@ -197,7 +197,7 @@ impl World {
             results: BTreeMap::new(),
             running: None,
             has_begun: false,
-            beside: BTreeSet::new(),
+            unordered: BTreeSet::new(),
             dead: BTreeSet::new(),
         });
         self.by_neighbour.insert(neighbour, pid);
@@ -351,16 +351,16 @@ impl World {
                 let cast = CastId { session, number };
                 self.summary.casts += 1;
                 let draw = mix(self.plan.seed ^ mix(u64::from(session.0) << 40 | number));
-                let beside = draw % 100 < self.plan.beside;
+                let unordered = draw % 100 < self.plan.unordered;
                 let (to, now) = (&members, self.kernel.now());
-                self.oracle.cast(cast, (size, beside), to, now);
+                self.oracle.cast(cast, (size, unordered), to, now);
                 let stored = Stored::whole(cast, size);
                 self.procs[pid].payloads.insert(cast, stored);
                 let event = Event::Cast {
                     number,
                     members,
                     size,
-                    beside,
+                    unordered,
                 };
                 self.handle(pid, event, Body::None)
             }

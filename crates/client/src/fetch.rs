@@ -198,7 +198,7 @@ impl<T, V, A> Core<T, V, A> {
 
     /// Hands out what became of a value.
     fn fetched(&mut self, wanted: &Wanted, outcome: Fetched<V>, effects: &mut Effects) {
-        self.let_go(wanted.id, effects);
+        self.release_hold(wanted.id, effects);
         self.tell(Item::Ready(Notification::Fetched {
             ticket: wanted.ticket,
             index: wanted.index,

@@ -193,14 +193,14 @@ impl<T> Keys<T> {
         self.entries.get_mut(id)?.owner.replace(owner)
     }
 
-    /// Something else needs the key until [`Keys::let_go`].
+    /// Something else needs the key until [`Keys::release_hold`].
     pub(crate) fn hold(&mut self, id: u32) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.holds += 1;
         }
     }
 
-    pub(crate) fn let_go(&mut self, id: u32) -> Option<u32> {
+    pub(crate) fn release_hold(&mut self, id: u32) -> Option<u32> {
         let entry = self.entries.get_mut(id)?;
         entry.holds = entry.holds.saturating_sub(1);
         self.forget_if_unused(id)

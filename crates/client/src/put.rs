@@ -249,7 +249,7 @@ impl<T, V, A> Core<T, V, A> {
         }
         if self.puts.pending.remove(&id).is_some() {
             // It was cancelled. Something else needs the key by now.
-            self.keys.let_go(id);
+            self.keys.release_hold(id);
         }
         if is_large {
             let put = Pending::new(content, destination.clone());
@@ -496,7 +496,7 @@ impl<T, V, A> Core<T, V, A> {
             if let Some(change) = put.held_back {
                 self.tell(Item::Standing(id, change));
             }
-            self.let_go(id, effects);
+            self.release_hold(id, effects);
         }
     }
 

@@ -177,7 +177,7 @@ impl<T, V, A> Core<T, V, A> {
         }
         self.tell(Item::Ready(Notification::Closed(reason.clone())));
         for id in self.puts.clear() {
-            self.let_go(id, effects);
+            self.release_hold(id, effects);
         }
         self.kept.clear();
         self.abandon_fetches(&reason, effects);
@@ -212,8 +212,8 @@ impl<T, V, A> Core<T, V, A> {
     }
 
     /// Something does not need a key any more.
-    pub(crate) fn let_go(&mut self, id: u32, effects: &mut Effects) {
-        if let Some(id) = self.keys.let_go(id) {
+    pub(crate) fn release_hold(&mut self, id: u32, effects: &mut Effects) {
+        if let Some(id) = self.keys.release_hold(id) {
             self.unneeded(id, effects);
             if self.releases.len() == 1 {
                 effects.push(Effect::Wake);

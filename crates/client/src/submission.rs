@@ -337,7 +337,7 @@ impl<T, V, A> Core<T, V, A> {
     ) -> Result<Vec<T>, Exhausted> {
         let garbage = self.send_batch(&mut submission, true, definitions, effects);
         for id in submission.held {
-            self.let_go(id, effects);
+            self.release_hold(id, effects);
         }
         garbage
     }
@@ -363,7 +363,7 @@ impl<T, V, A> Core<T, V, A> {
             garbage.extend(self.finish(rest, [], effects)?);
         } else {
             for id in rest.held {
-                self.let_go(id, effects);
+                self.release_hold(id, effects);
             }
         }
         Ok(garbage)

@@ -317,7 +317,7 @@ impl Segments {
     /// A receiver has unmapped what was lent to it. Call it once for each [`lend`](Self::lend): who
     /// relays what peers say has to check that they say it about what they were lent.
     pub fn release(&self, segment: SegmentId) {
-        self.let_go(segment, |holds| holds.lends = holds.lends.saturating_sub(1));
+        self.release_hold(segment, |holds| holds.lends = holds.lends.saturating_sub(1));
     }
 
     /// A receiver has disappeared without a word. Children of it may still have the memory mapped,
@@ -419,7 +419,7 @@ impl Segments {
         })
     }
 
-    fn let_go(&self, segment: SegmentId, change: impl FnOnce(&mut Holds)) {
+    fn release_hold(&self, segment: SegmentId, change: impl FnOnce(&mut Holds)) {
         let mut doomed = Doomed::default();
         let mut state = self.state();
         let Some(holds) = state.holds(segment) else {
@@ -547,7 +547,7 @@ impl AsFd for Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.segments.let_go(self.segment, |holds| {
+        self.segments.release_hold(self.segment, |holds| {
             holds.exports = holds.exports.saturating_sub(1);
         });
     }

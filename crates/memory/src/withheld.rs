@@ -26,7 +26,7 @@ fn place(descriptor: RawFd) -> Option<(&'static AtomicU64, u64)> {
 pub fn withhold(descriptor: RawFd) {
     // SAFETY: the handler is a function of this library, which is never unloaded.
     WATCH.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(let_go));
+        libc::pthread_atfork(None, None, Some(close_in_child));
     });
     if let Some((word, bit)) = place(descriptor) {
         word.fetch_or(bit, Ordering::Relaxed);
@@ -42,7 +42,7 @@ pub fn give_back(descriptor: RawFd) {
 
 /// In a forked child: puts something harmless where the parent's descriptors were. The numbers stay taken,
 /// since what has them here is never dropped.
-extern "C" fn let_go() {
+extern "C" fn close_in_child() {
     // SAFETY: system calls that a signal handler may make. The descriptors are those of this library.
     unsafe {
         let nothing = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);

@@ -461,7 +461,7 @@ impl Scheduler {
     fn take_over(&mut self, id: TaskId, effects: &mut Effects) {
         if self.tasks[id].phase.is_active() {
             self.leave(id, effects);
-            self.let_go_of_inputs(id);
+            self.release_inputs(id);
             self.enter(id, Phase::Released);
         }
         while let Some(input) = self.tasks.unlink_last(id) {

@@ -80,7 +80,7 @@ impl Scheduler {
     }
 
     /// An active task reads its inputs no more.
-    pub(crate) fn let_go_of_inputs(&mut self, id: TaskId) {
+    pub(crate) fn release_inputs(&mut self, id: TaskId) {
         for index in 0..self.tasks[id].inputs.len() {
             let input = self.tasks[id].inputs[index].task;
             let task = &mut self.tasks[input];
@@ -134,7 +134,7 @@ impl Scheduler {
         }
         self.notify_finished(id, effects);
         self.supply_dependents(id, kept_here.then_some(worker));
-        self.let_go_of_inputs(id);
+        self.release_inputs(id);
         if inline && !self.tasks[id].flags.has(Flags::ACTOR | Flags::EFFECTS) {
             // The value cannot be lost, so what led to it is not needed for its sake.
             while let Some(input) = self.tasks.unlink_last(id) {
@@ -356,7 +356,7 @@ impl Scheduler {
             && matches!(phase, Phase::Memory { .. });
         if phase.is_active() {
             self.leave(id, effects);
-            self.let_go_of_inputs(id);
+            self.release_inputs(id);
         } else if !lost {
             // It has failed already, or is not needed any more.
             return;
@@ -393,7 +393,7 @@ impl Scheduler {
             phase if phase.is_active() => {
                 self.leave(id, effects);
                 self.enter(id, Phase::Released);
-                self.let_go_of_inputs(id);
+                self.release_inputs(id);
                 self.brought.coming.remove(&id);
             }
             // A value that cannot be computed again stays as long as one could be computed from it.
@@ -568,7 +568,7 @@ impl Scheduler {
         self.add_holder(id, worker);
         self.notify_finished(id, effects);
         self.supply_dependents(id, None);
-        self.let_go_of_inputs(id);
+        self.release_inputs(id);
     }
 
     /// Tells each client that wants a task.

@@ -437,7 +437,7 @@ impl Inner {
     pub(super) fn done(&self, task: &Task, outcome: Outcome, duration: Duration) -> bool {
         for input in &task.inputs {
             if let Input::Held(_, held) = input {
-                self.values.let_go(held);
+                self.values.release(held);
             }
         }
         let long = duration > REPORT_EVERY;

@@ -80,7 +80,7 @@ impl Values {
         self.store.put(name(object), Form::from(frames), timeout)
     }
 
-    /// Keeps a value until [`Values::let_go`].
+    /// Keeps a value until [`Values::release`].
     pub(super) fn hold(&self, object: ObjectId) -> Option<Held> {
         if let Some(value) = lock(&self.small).get(&object) {
             return Some(Held::Small(value.clone()));
@@ -89,7 +89,7 @@ impl Values {
         held.map(|()| Held::Stored(object))
     }
 
-    pub(super) fn let_go(&self, held: &Held) {
+    pub(super) fn release(&self, held: &Held) {
         if let Held::Stored(object) = held {
             // It was retained, so it is known.
             let _ = self.store.release(name(*object));

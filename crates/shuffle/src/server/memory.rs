@@ -170,7 +170,7 @@ impl Server {
             if is_written {
                 state.runs.insert(run);
             }
-            self.let_go(shuffle, group, dropped, effects);
+            self.drop_batches(shuffle, group, dropped, effects);
         }
         self.unpark(effects);
         Ok(())

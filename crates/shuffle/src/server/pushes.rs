@@ -294,12 +294,12 @@ impl Server {
             return;
         }
         let lost = state.lose_attempt(transfer.map, transfer.attempt);
-        self.let_go(shuffle, group, lost, effects);
+        self.drop_batches(shuffle, group, lost, effects);
         self.unpark(effects);
     }
 
     /// Batches are dropped from memory.
-    pub(super) fn let_go(
+    pub(super) fn drop_batches(
         &mut self,
         shuffle: ShuffleId,
         group: GroupId,

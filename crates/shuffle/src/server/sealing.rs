@@ -44,7 +44,7 @@ impl Server {
                 dropped.extend(state.lose_attempt(map, attempt));
             }
         }
-        self.let_go(seal.shuffle, group, dropped, effects);
+        self.drop_batches(seal.shuffle, group, dropped, effects);
         self.unpark(effects);
     }
 }

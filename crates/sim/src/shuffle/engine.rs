@@ -302,7 +302,7 @@ impl World {
     }
 
     /// The results of a job are not needed any more, if they are there.
-    pub(super) fn let_go(&mut self, index: usize) -> Result<(), String> {
+    pub(super) fn release_job(&mut self, index: usize) -> Result<(), String> {
         let job = &mut self.head.jobs[index];
         if !job.is_open() {
             return Ok(());
@@ -340,7 +340,7 @@ impl World {
             job.verify()?;
             match job.plan.hold {
                 Duration::ZERO => self.end_job(index, Ok(()))?,
-                hold => self.kernel.schedule(hold, Item::LetGo(index)),
+                hold => self.kernel.schedule(hold, Item::Release(index)),
             }
         }
         Ok(())

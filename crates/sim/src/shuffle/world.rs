@@ -69,7 +69,7 @@ crate::counters! {
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Begin(usize),
-    LetGo(usize),
+    Release(usize),
     Cancel(usize),
     Up(ServerId, Up),
     Down(Pid, Down),
@@ -159,7 +159,7 @@ impl kernel::World for World {
         }
         match item {
             Item::Begin(job) => self.begin_job(job),
-            Item::LetGo(job) => self.let_go(job),
+            Item::Release(job) => self.release_job(job),
             Item::Cancel(job) => self.end_job(job, Err("cancelled".into())),
             Item::Up(from, up) => self.head_hears(from, up),
             Item::Down(pid, down) => self.process_hears(pid, down),

@@ -144,7 +144,7 @@ impl ClientConnection {
             if kept.as_ref().is_some_and(|kept| kept.is(&state)) {
                 futures.del_item(&key)?;
             }
-            let_go(client, &key, &state, kept)?;
+            release_state(client, &key, &state, kept)?;
             end(state, ended, why)?;
         }
         Ok(())
@@ -163,7 +163,7 @@ impl ClientConnection {
             let key = key?;
             if let Some(state) = futures.get_item(&key)? {
                 futures.del_item(&key)?;
-                let_go(client, &key, &state, None)?;
+                release_state(client, &key, &state, None)?;
                 end(state, ended, why)?;
             }
         }
@@ -175,13 +175,13 @@ impl ClientConnection {
     fn disown(&self, state: &Bound<'_, PyAny>, futures: &Bound<'_, PyDict>) -> PyResult<()> {
         let key = state.getattr(intern!(state.py(), "key"))?;
         let kept = futures.get_item(&key)?;
-        let_go(self.client()?, &key, state, kept)
+        release_state(self.client()?, &key, state, kept)
     }
 }
 
 /// Nobody is notified of the state any more; of `kept`, another one of the same key, still: the state may
 /// have been submitted after the client had let go of it, and taken the place of that.
-fn let_go(
+fn release_state(
     client: &Client,
     key: &Bound<'_, PyAny>,
     state: &Bound<'_, PyAny>,

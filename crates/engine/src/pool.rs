@@ -5,7 +5,7 @@
 //! runs never wait for each other's threads, and nothing is left behind but some idle threads,
 //! which end after [`LIFETIME`].
 
-use crate::team::{Left, Team};
+use crate::team::{Exit, Team};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
@@ -196,12 +196,12 @@ impl Pool {
     }
 
     /// The thread has left a run. Whether it is idle; otherwise it has another team.
-    fn return_thread(&self, slot: &Arc<ThreadSlot>, left: Left) -> bool {
+    fn return_thread(&self, slot: &Arc<ThreadSlot>, exit: Exit) -> bool {
         let mut state = self.state();
-        match left {
-            Left::Finished(threads) => state.returning += threads as isize - 1,
-            Left::Late => state.returning -= 1,
-            Left::Early | Left::Ended => {}
+        match exit {
+            Exit::Finished(threads) => state.returning += threads as isize - 1,
+            Exit::Late => state.returning -= 1,
+            Exit::Early | Exit::Ended => {}
         }
         match state.queued.pop() {
             Some(team) => slot.give(team),

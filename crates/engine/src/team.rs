@@ -48,7 +48,7 @@ impl End {
 
 /// How a thread left a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Exit {
     /// Nothing was ready; the run goes on.
     Early,
     /// It ended the run with a failure.
@@ -59,11 +59,11 @@ pub(crate) enum Left {
     Late,
 }
 
-impl Left {
+impl Exit {
     /// Whether the run ended in the hands of this thread, which then has to announce it when it is
     /// detached.
     pub(crate) fn has_to_announce(self) -> bool {
-        matches!(self, Left::Ended | Left::Finished(_))
+        matches!(self, Exit::Ended | Exit::Finished(_))
     }
 }
 
@@ -178,7 +178,7 @@ impl Team {
     }
 
     /// Works on the job until nothing is ready. Called on a thread that was recruited.
-    pub(crate) fn work(self: &Arc<Self>, py: Python<'_>) -> Left {
+    pub(crate) fn work(self: &Arc<Self>, py: Python<'_>) -> Exit {
         let _inside = InTask::enter();
         // A panic ends here: who waits for the run would wait for ever. What it left behind, the job
         // above all, is of no use to anybody, as the run has failed.
@@ -186,11 +186,11 @@ impl Team {
         let left = catch_unwind(work).unwrap_or_else(|panic| Err(panicked(&*panic)));
         left.unwrap_or_else(|failure| {
             self.note_failure(failure);
-            Left::Ended
+            Exit::Ended
         })
     }
 
-    fn work_until_idle(self: &Arc<Self>, py: Python<'_>) -> PyResult<Left> {
+    fn work_until_idle(self: &Arc<Self>, py: Python<'_>) -> PyResult<Exit> {
         let is_ours = matches!(self.source, Source::Pool);
         let began = Instant::now();
         let mut switch = PeriodicSwitch::from_now();
@@ -199,29 +199,29 @@ impl Team {
         loop {
             take_turn(&self.job, finished.take(), &mut turn)?;
             if turn.returning > 0 {
-                return Ok(Left::Finished(turn.returning));
+                return Ok(Exit::Finished(turn.returning));
             }
             if turn.recruits > 0 {
                 self.recruit(py, turn.recruits);
             }
             let Some(started) = turn.next.take() else {
-                return Ok(if turn.over { Left::Late } else { Left::Early });
+                return Ok(if turn.over { Exit::Late } else { Exit::Early });
             };
             let value = run_task(py, &self.job, &started, Some(&self.context))?;
             if fork::generation() != self.generation {
                 // A task forked, and this is the child: the parent's run is not ours.
-                return Ok(Left::Early);
+                return Ok(Exit::Early);
             }
             finished = Some((started.task, value));
             if switch.switch_if_due(py)? && !is_ours && began.elapsed() > SLICE {
                 self.job.turn(finished.take(), false, &mut turn)?;
                 turn.drop_garbage();
                 if turn.over {
-                    return Ok(Left::Finished(turn.returning));
+                    return Ok(Exit::Finished(turn.returning));
                 }
                 // Whoever comes takes the place of this thread. If nobody can, it stays.
                 if self.send_new(py).is_ok() {
-                    return Ok(Left::Early);
+                    return Ok(Exit::Early);
                 }
             }
         }

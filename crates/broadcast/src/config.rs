@@ -50,7 +50,7 @@ treadle_guards::guards! {
         /// An engine runs a cast when it has finished the one before.
         Order,
         /// What was aborted is not settled before what it stands behind.
-        Turn,
+        SettleOrder,
         /// An engine never runs a number again.
         Once,
         /// Results are kept until they are settled.

@@ -78,7 +78,7 @@ fn a_seed_replays_exactly() {
 fn without_a_guard_a_promise_is_broken() {
     let guards = [
         (Guard::Order, 50, &["and did not run"][..]),
-        (Guard::Turn, 50, &["and did not run"][..]),
+        (Guard::SettleOrder, 50, &["and did not run"][..]),
         (Guard::Once, 100, &["and ran it before"][..]),
         (Guard::Keeping, 100, &["goes round in circles"][..]),
         (Guard::Responsibility, 50, &["is not complete"][..]),

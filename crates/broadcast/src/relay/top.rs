@@ -176,7 +176,7 @@ impl Relay {
     /// Members have aborted a cast. To be settled means that its turn has come, and what came before
     /// is over: so it is not, where that is not yet so.
     pub(super) fn skip(&mut self, id: CastId, members: &Runs) {
-        if !Guard::Turn.holds() {
+        if !Guard::SettleOrder.holds() {
             return;
         }
         let (Some(session), Some(top)) = (self.sessions.get_mut(&id.session), &mut self.top) else {

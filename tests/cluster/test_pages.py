@@ -138,7 +138,7 @@ def test_many_who_ask_at_once_are_answered_or_turned_away(start, join):
     urls = [scheduler.link.replace("/?", f"{path}?") for path in PAGES[1:] * 50]
 
     def ask(url):
-        # One that is turned away at the door may see its connection end.
+        # One that is refused before it is served may see its connection end.
         try:
             return get(url)[0]
         except OSError:

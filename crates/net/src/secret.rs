@@ -159,7 +159,7 @@ impl Secret {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
         let path = path.as_ref();
         let file = open_private(path)?;
-        let mut bytes = Wiped(Vec::with_capacity(MAX_SECRET + 2));
+        let mut bytes = Zeroized(Vec::with_capacity(MAX_SECRET + 2));
         file.take(MAX_SECRET as u64 + 2)
             .read_to_end(&mut bytes.0)
             .map_err(failed("read", path))?;
@@ -314,7 +314,7 @@ fn create(path: &Path) -> Result<(), SecretError> {
 }
 
 fn write_secret(file: &mut File) -> io::Result<()> {
-    let mut text = Wiped(hex(&random::<32>()).into_bytes());
+    let mut text = Zeroized(hex(&random::<32>()).into_bytes());
     text.0.push(b'\n');
     file.write_all(&text.0)?;
     file.sync_all()
@@ -326,9 +326,9 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// Bytes that do not stay in freed memory.
-struct Wiped(Vec<u8>);
+struct Zeroized(Vec<u8>);
 
-impl Drop for Wiped {
+impl Drop for Zeroized {
     fn drop(&mut self) {
         self.0.fill(0);
         // Keeps the compiler from leaving out a write that nobody reads.

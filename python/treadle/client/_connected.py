@@ -579,9 +579,9 @@ class Connected(Counting):
         name = message.get("client", self.id)
         if name == self.id:
             return
-        wish = "desire" if operation == "client-desires-keys" else "undesire"
+        request = "desire" if operation == "client-desires-keys" else "undesire"
         keys = list(message["keys"])
-        connection.call("", wish, {"client": name, "keys": keys}, _ignore)
+        connection.call("", request, {"client": name, "keys": keys}, _ignore)
 
     def _event(self, topic: str, event: Any) -> None:
         self._keep(asyncio.ensure_future(self._handle_event(topic, event)), self._events)

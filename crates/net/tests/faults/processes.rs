@@ -463,10 +463,10 @@ fn a_client_that_is_stopped_is_waited_for_as_long_as_it_said() {
 
 #[test]
 fn who_is_stopped_while_it_connects_is_not_late() {
-    let door = TcpListener::bind("127.0.0.1:0").unwrap();
-    let argument = format!("0 {}", door.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let argument = format!("0 {}", listener.local_addr().unwrap());
     let process = Process::start("processes::echo_of_client", &argument);
-    let (stream, _) = door.accept().unwrap();
+    let (stream, _) = listener.accept().unwrap();
     Process::pause(&[&process], Duration::from_secs(6));
     let _raw = Raw::accept(stream, &secret());
     assert_eq!(process.line(), "connected");

@@ -18,7 +18,7 @@ use super::{Scene, refusal, support};
 
 const SIZE: u64 = 1 << 20;
 
-fn knock(name: &[u8]) -> UnixStream {
+fn connect_unix(name: &[u8]) -> UnixStream {
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let socket = UnixStream::connect_addr(&address).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
@@ -32,7 +32,7 @@ fn open(raw: &Raw) -> Raw<UnixStream> {
         session: raw.hello.session,
         ..hello_unix(&raw.hello.descriptors, proto::Role::Descriptors)
     };
-    let socket = knock(&raw.hello.descriptors);
+    let socket = connect_unix(&raw.hello.descriptors);
     Raw::open(socket, &hello, &raw.session_secret).unwrap()
 }
 
@@ -396,7 +396,7 @@ fn answer(raw: &Raw, role: proto::Role) -> String {
         session: raw.hello.session,
         ..hello_unix(&raw.hello.descriptors, role)
     };
-    let mut socket = knock(&raw.hello.descriptors);
+    let mut socket = connect_unix(&raw.hello.descriptors);
     socket.write_all(&preamble(&hello)).unwrap();
     refusal(&last_words(&mut socket))
 }
@@ -424,7 +424,7 @@ fn other_users_are_sent_away() {
     let words = std::thread::spawn(move || {
         // Of this thread alone.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
-        let mut socket = knock(&name);
+        let mut socket = connect_unix(&name);
         let _ = socket.write_all(&preamble(&hello_unix(&name, proto::Role::Descriptors)));
         last_words(&mut socket)
     });

@@ -30,12 +30,12 @@ pub(crate) struct Connection {
     notified: [bool; 2],
     seen: [bool; 2],
     /// Payloads that are under way.
-    flying: [BTreeMap<CastId, Flying>; 2],
+    in_flight: [BTreeMap<CastId, InFlight>; 2],
 }
 
 /// What of a payload is under way on a connection.
 #[derive(Default)]
-struct Flying {
+struct InFlight {
     bytes: u64,
     /// How often it was asked for since nothing was.
     asked: u64,
@@ -112,7 +112,7 @@ impl World {
             return;
         }
         connection.is_open = false;
-        connection.flying = Default::default();
+        connection.in_flight = Default::default();
         let generation = connection.generation;
         if !lingers {
             self.severed.insert((key(one, other), generation));
@@ -165,12 +165,12 @@ impl World {
             return Ok(());
         }
         if let Message::Chunk { cast, length, .. } = &message {
-            let flying = connection.flying[side].entry(*cast).or_default();
-            flying.bytes += u64::from(*length);
+            let in_flight = connection.in_flight[side].entry(*cast).or_default();
+            in_flight.bytes += u64::from(*length);
             // A child that asks again does not take back what is under way: there may be a window
             // more each time, and one that it acknowledges by what came twice.
-            if flying.bytes > (2 + flying.asked) * window {
-                let bytes = flying.bytes;
+            if in_flight.bytes > (2 + in_flight.asked) * window {
+                let bytes = in_flight.bytes;
                 return Err(format!("{bytes} bytes of {cast:?} are under way to {to}"));
             }
         }
@@ -203,18 +203,21 @@ impl World {
         if let Message::Chunk { cast, length, .. } = message {
             let connection = self.connection(from, to);
             if connection.is_now(generation)
-                && let Some(flying) = connection.flying[side].get_mut(cast)
+                && let Some(in_flight) = connection.in_flight[side].get_mut(cast)
             {
-                flying.bytes -= u64::from(*length);
-                if flying.bytes == 0 {
-                    connection.flying[side].remove(cast);
+                in_flight.bytes -= u64::from(*length);
+                if in_flight.bytes == 0 {
+                    connection.in_flight[side].remove(cast);
                 }
             }
         }
         if let Message::Want { cast, .. } = message {
             let connection = self.connection(from, to);
             if connection.is_now(generation) {
-                connection.flying[1 - side].entry(*cast).or_default().asked += 1;
+                connection.in_flight[1 - side]
+                    .entry(*cast)
+                    .or_default()
+                    .asked += 1;
             }
         }
         !self.severed.contains(&(key(from, to), generation))

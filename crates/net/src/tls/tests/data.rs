@@ -1,13 +1,13 @@
 use super::*;
 
 /// A socket that moves at most so many bytes at once, and sometimes none.
-struct Choppy<S> {
+struct PartialIo<S> {
     socket: S,
     random: Random,
     largest: usize,
 }
 
-impl<S> Choppy<S> {
+impl<S> PartialIo<S> {
     fn turn(&mut self) -> io::Result<usize> {
         match self.random.index(4) {
             0 => Err(io::ErrorKind::WouldBlock.into()),
@@ -16,14 +16,14 @@ impl<S> Choppy<S> {
     }
 }
 
-impl<S: Read> Read for Choppy<S> {
+impl<S: Read> Read for PartialIo<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.turn()?.min(into.len());
         self.socket.read(&mut into[..count])
     }
 }
 
-impl<S: Write> Write for Choppy<S> {
+impl<S: Write> Write for PartialIo<S> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         let count = self.turn()?.min(from.len());
         self.socket.write(&from[..count])
@@ -119,12 +119,12 @@ fn any_split_of_reads_and_writes_gives_the_same_bytes() {
     let node = Ca::new().node(NODE_NAME, 1);
     for (seed, largest) in [(2, 1), (3, 7), (4, 1_000), (5, 20_000), (6, 300_000)] {
         let (here, there) = unix_pair();
-        let choppy = |socket, seed| Choppy {
+        let partial = |socket, seed| PartialIo {
             socket,
             random: Random::new(seed),
             largest,
         };
-        let (mut here, mut there) = (choppy(here, seed), choppy(there, seed * 100));
+        let (mut here, mut there) = (partial(here, seed), partial(there, seed * 100));
         let mut client = Tls::client(node.client_config().unwrap()).unwrap();
         let mut server = Tls::server(node.server_config().unwrap()).unwrap();
         let mut random = Random::new(seed);

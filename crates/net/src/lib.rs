@@ -72,7 +72,7 @@ pub use memory::{Frame, Target};
 pub use objects::{Incoming, Received, Sending, Timings};
 pub use options::{Offer, Options};
 pub use peer::{Peer, Stats};
-pub use poller::{Poller, Signal, Turn};
+pub use poller::{Poller, ReadyGuard, Signal};
 pub use spin::SPIN;
 pub use treadle_transfer::layout::{INLINE, SMALL};
 pub use treadle_transfer::{Config, Failure, PairEnd};

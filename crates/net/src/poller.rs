@@ -78,7 +78,7 @@ impl Poller {
     ///
     /// # Errors
     /// When the wait ends.
-    pub fn next(&self, wait: &mut Wait<'_>) -> Result<Turn, NetError> {
+    pub fn next(&self, wait: &mut Wait<'_>) -> Result<ReadyGuard, NetError> {
         let mut found = lock(&self.ready).pop_front();
         if found.is_none() {
             let mut done = || {
@@ -100,7 +100,7 @@ impl Poller {
         }
         let watch = found.expect("the wait ended with it");
         watch.set(State::Taken);
-        Ok(Turn(watch))
+        Ok(ReadyGuard(watch))
     }
 
     fn push(&self, watch: Arc<Watch>) {
@@ -168,9 +168,9 @@ impl Signal {
 
 /// A pair that a thread has to itself.
 #[derive(Debug)]
-pub struct Turn(Arc<Watch>);
+pub struct ReadyGuard(Arc<Watch>);
 
-impl Turn {
+impl ReadyGuard {
     /// What the pair was added as.
     pub fn key(&self) -> usize {
         self.0.key
@@ -182,7 +182,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ReadyGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
         if *state == State::TakenAndChanged {

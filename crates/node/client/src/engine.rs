@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use treadle_client::{Effect, Effects};
 use treadle_messages::{FromClient, ToClient};
-use treadle_net::Turn;
+use treadle_net::ReadyGuard;
 use treadle_net::thread::{caught, lock};
 use treadle_node_wire::{Link, WireError};
 use treadle_types::WorkerId;
@@ -37,7 +37,7 @@ impl<T> Client<T> {
 
     /// Takes what a turn of the poller stands for. A panic is the end of the connection: nobody would
     /// hear of what it lost.
-    pub(super) fn serve(&self, turn: Turn) {
+    pub(super) fn serve(&self, turn: ReadyGuard) {
         if let Err(reason) = caught(|| self.serve_turn(turn)) {
             self.fail(&reason);
         }
@@ -59,7 +59,7 @@ impl<T> Client<T> {
         self.signal.set();
     }
 
-    fn serve_turn(&self, turn: Turn) {
+    fn serve_turn(&self, turn: ReadyGuard) {
         let engine = &mut *lock(&self.engine);
         match turn.key() {
             CONTROL => {

@@ -59,7 +59,7 @@ impl Hub {
         let _ = peer.send(WELCOME, &[encode_welcome(&welcome).into()]);
         if is_refused {
             peer.start_close();
-            self.graves.push(peer.clone());
+            self.closing.push(peer.clone());
         } else {
             self.announce(key);
         }

@@ -115,7 +115,7 @@ pub(super) struct Hub {
     /// Workers that were found to be gone.
     pub(super) losing: Vec<(WorkerId, Cause, String)>,
     /// Connections that are being closed.
-    pub(super) graves: Vec<Peer>,
+    pub(super) closing: Vec<Peer>,
     /// Of the cancellation at hand.
     pub(super) reason: Bytes,
     /// Small values that people asked to be at several workers.
@@ -160,7 +160,7 @@ impl Hub {
             ticked: Duration::ZERO,
             stops: awake::stops(),
             losing: Vec::new(),
-            graves: Vec::new(),
+            closing: Vec::new(),
             reason: Bytes::new(),
             turn: 0,
             waiting: Waiting::default(),
@@ -234,7 +234,7 @@ impl Hub {
     fn drop_stranger(&mut self, key: usize) {
         if let Some(Connection::Stranger(link, _)) = self.connections.remove(&key) {
             link.peer().start_close();
-            self.graves.push(link.peer().clone());
+            self.closing.push(link.peer().clone());
         }
     }
 
@@ -577,6 +577,6 @@ impl Hub {
         for key in silent {
             self.drop_stranger(key);
         }
-        self.graves.retain(|peer| !peer.is_closed());
+        self.closing.retain(|peer| !peer.is_closed());
     }
 }

@@ -173,7 +173,7 @@ impl Hub {
         self.retired(worker);
         self.trace_loss(worker, &cause);
         self.feed_own(Event::WorkerLost { worker, cause });
-        self.graves.push(node.link.peer().clone());
+        self.closing.push(node.link.peer().clone());
     }
 
     /// A client is gone.
@@ -200,7 +200,7 @@ impl Hub {
         if let Some(places) = self.definitions.leave(client) {
             self.undefine(client, &places);
         }
-        self.graves.push(node.link.peer().clone());
+        self.closing.push(node.link.peer().clone());
     }
 
     /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
@@ -210,7 +210,7 @@ impl Hub {
             self.tell_worker(worker, &leave);
         }
         self.flush();
-        let mut peers = std::mem::take(&mut self.graves);
+        let mut peers = std::mem::take(&mut self.closing);
         for node in self.workers.iter() {
             peers.push(node.link.peer().clone());
         }

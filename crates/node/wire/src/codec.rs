@@ -72,9 +72,9 @@ impl<C: Codec> Reader<C> {
 impl<C: Codec> Rows for Reader<C> {
     fn new(
         columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
-        keeper: super::keep::Keeper,
+        detacher: super::keep::Detacher,
     ) -> Self {
-        Self(C::Rows::new(columns, keeper))
+        Self(C::Rows::new(columns, detacher))
     }
 
     fn end(&self) -> Result<(), WireError> {
@@ -230,9 +230,9 @@ impl<P: Pieces> Codec for Blob<P> {
 }
 
 /// Bytes, if there are any: a length of 0 says that there are none, others are one more.
-pub(super) struct Perhaps;
+pub(super) struct OptionalBytes;
 
-impl Codec for Perhaps {
+impl Codec for OptionalBytes {
     type Value = Option<Bytes>;
     type Columns = (Column, Column);
     type Rows = (Cells, Kept);
@@ -451,11 +451,11 @@ macro_rules! columns_of_enum {
         impl Rows for $rows {
             fn new(
                 columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
-                keeper: Keeper,
+                detacher: Detacher,
             ) -> Self {
                 Self {
-                    kinds: Rows::new(columns, keeper),
-                    $($column: Rows::new(columns, keeper),)*
+                    kinds: Rows::new(columns, detacher),
+                    $($column: Rows::new(columns, detacher),)*
                 }
             }
 

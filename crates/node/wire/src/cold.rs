@@ -7,7 +7,7 @@ use treadle_messages::{
 };
 use treadle_scheduler::Stuck;
 
-use super::keep::Keeper;
+use super::keep::Detacher;
 use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct, wire_words};
 use super::{PROTOCOL, WireError, proto};
 
@@ -117,13 +117,13 @@ impl Wire<proto::Answer> for Answer {
         }
     }
 
-    fn of_wire(wire: proto::Answer, keeper: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: proto::Answer, detacher: Detacher) -> Result<Self, WireError> {
         use proto::answer::Result as Outcome;
         Ok(Self {
             id: wire.id,
             result: match wire.result.ok_or(WireError::Missing("answer"))? {
-                Outcome::Value(value) => Ok(keeper.keep_field(value)),
-                Outcome::Error(error) => Err(keeper.keep_field(error)),
+                Outcome::Value(value) => Ok(detacher.detach_field(value)),
+                Outcome::Error(error) => Err(detacher.detach_field(error)),
             },
         })
     }
@@ -154,7 +154,7 @@ pub fn decode_hello(bytes: &[u8]) -> Result<Hello, WireError> {
             ours: PROTOCOL,
         });
     }
-    Hello::of_wire(hello, Keeper::new(bytes.len()))
+    Hello::of_wire(hello, Detacher::new(bytes.len()))
 }
 
 /// The contents of an object of kind [`WELCOME`](super::WELCOME).
@@ -170,5 +170,5 @@ pub fn encode_welcome(welcome: &Welcome) -> Vec<u8> {
 pub fn decode_welcome(bytes: &[u8]) -> Result<Welcome, WireError> {
     let welcome = proto::Welcome::decode(bytes)?;
     let outcome = welcome.outcome.ok_or(WireError::Missing("outcome"))?;
-    Welcome::of_wire(outcome, Keeper::new(bytes.len()))
+    Welcome::of_wire(outcome, Detacher::new(bytes.len()))
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use treadle_types::varint::{self, VarintError};
 
 use super::WireError;
-use super::keep::{Keeper, Kept};
+use super::keep::{Detacher, Kept};
 
 /// The most entries of a list in one message: keys, tasks, inputs, or others. What a client wants to
 /// say about more of them takes several messages.
@@ -244,14 +244,14 @@ impl Columns for Column {
 /// Columns that are read.
 pub trait Rows: Sized {
     /// From names and bytes in the order of the fields.
-    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self;
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, detacher: Detacher) -> Self;
 
     /// Refuses what is left over.
     fn end(&self) -> Result<(), WireError>;
 }
 
 impl Rows for Cells {
-    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Keeper) -> Self {
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Detacher) -> Self {
         let (name, bytes) = columns.next().unwrap_or_default();
         Self::new(name, bytes)
     }
@@ -262,8 +262,8 @@ impl Rows for Cells {
 }
 
 impl Rows for Kept {
-    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self {
-        keeper.column(Rows::new(columns, keeper))
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, detacher: Detacher) -> Self {
+        detacher.column(Rows::new(columns, detacher))
     }
 
     fn end(&self) -> Result<(), WireError> {
@@ -273,7 +273,7 @@ impl Rows for Kept {
 
 /// No column: what a codec remembers.
 impl Rows for Bytes {
-    fn new(_: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Keeper) -> Self {
+    fn new(_: &mut impl Iterator<Item = (&'static str, Bytes)>, _: Detacher) -> Self {
         Self::new()
     }
 
@@ -294,8 +294,8 @@ macro_rules! tuples {
 
         #[allow(non_snake_case)]
         impl<$($part: Rows),*> Rows for ($($part,)*) {
-            fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, keeper: Keeper) -> Self {
-                ($($part::new(columns, keeper),)*)
+            fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, detacher: Detacher) -> Self {
+                ($($part::new(columns, detacher),)*)
             }
 
             fn end(&self) -> Result<(), WireError> {

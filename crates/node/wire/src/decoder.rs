@@ -7,7 +7,7 @@ use treadle_net::SMALL;
 
 use super::column::Rows;
 use super::direction::Message;
-use super::keep::Keeper;
+use super::keep::Detacher;
 use super::{WireError, proto};
 
 /// The messages of a packet, in order.
@@ -52,10 +52,10 @@ impl<M: Message> Decoder<M> {
             if !self.rest.has_remaining() {
                 return Ok(None);
             }
-            let keeper = Keeper::new(self.packet);
-            match M::rows(self.section()?, keeper) {
+            let detacher = Detacher::new(self.packet);
+            match M::rows(self.section()?, detacher) {
                 Ok(rows) => self.rows = Some(rows),
-                Err(section) => return self.count(M::of_wire(section, keeper)?).map(Some),
+                Err(section) => return self.count(M::of_wire(section, detacher)?).map(Some),
             }
         }
     }

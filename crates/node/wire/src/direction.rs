@@ -5,7 +5,7 @@ use treadle_types::{Command, Report};
 
 use super::WireError;
 use super::column::{Columns, Rows};
-use super::keep::Keeper;
+use super::keep::Detacher;
 use super::proto;
 use super::proto::section::Section;
 use super::rows::{
@@ -46,7 +46,7 @@ pub trait Message: Wire<Section> + Clone {
         clippy::result_large_err,
         reason = "a section that is not columns is no error"
     )]
-    fn rows(section: Section, keeper: Keeper) -> Result<Self::Rows, Section>;
+    fn rows(section: Section, detacher: Detacher) -> Result<Self::Rows, Section>;
     /// The next row.
     #[doc(hidden)]
     fn get(rows: &mut Self::Rows) -> Result<Option<Self>, WireError>;
@@ -87,12 +87,12 @@ macro_rules! direction {
                 columns.put(row);
             }
 
-            fn rows(section: Section, keeper: Keeper) -> Result<$rows, Section> {
+            fn rows(section: Section, detacher: Detacher) -> Result<$rows, Section> {
                 let Section::$section(columns) = section else {
                     return Err(section);
                 };
                 let columns = [$((stringify!($name), columns.$name)),*];
-                Ok(Rows::new(&mut columns.into_iter(), keeper))
+                Ok(Rows::new(&mut columns.into_iter(), detacher))
             }
 
             #[inline]
@@ -213,13 +213,13 @@ wire_enum! {
             },
             Self::Notice { .. } => unreachable!("other notices are in columns"),
         }
-        from(keeper) {
+        from(detacher) {
             Section::Failed(proto::FailedTask { id, failed }) => {
                 let failed = failed.ok_or(WireError::Missing("failure"))?;
-                Self::Notice { id, standing: Standing::Failed(Wire::of_wire(failed, keeper)?) }
+                Self::Notice { id, standing: Standing::Failed(Wire::of_wire(failed, detacher)?) }
             },
             Section::Cancelled(proto::CancelledTask { id, reason }) => {
-                Self::Notice { id, standing: Standing::Cancelled(keeper.keep_field(reason)) }
+                Self::Notice { id, standing: Standing::Cancelled(detacher.detach_field(reason)) }
             },
             other => return Err(foreign(&other)),
         }

@@ -16,12 +16,12 @@ const GROUP: usize = 4096;
 
 /// Takes what may stay out of one packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Keeper {
+pub struct Detacher {
     /// The packet's length.
     packet: usize,
 }
 
-impl Keeper {
+impl Detacher {
     pub(super) fn new(packet: usize) -> Self {
         Self { packet }
     }
@@ -29,7 +29,7 @@ impl Keeper {
     /// A column of pieces.
     pub(super) fn column(self, cells: Cells) -> Kept {
         Kept {
-            keeper: self,
+            detacher: self,
             cells,
             window: Bytes::new(),
             start: 0,
@@ -37,7 +37,7 @@ impl Keeper {
     }
 
     /// A whole field.
-    pub(super) fn keep_field(self, field: Bytes) -> Bytes {
+    pub(super) fn detach_field(self, field: Bytes) -> Bytes {
         if field.len() > self.packet / 2 && field.len() >= GROUP {
             field
         } else {
@@ -49,7 +49,7 @@ impl Keeper {
 /// A column whose pieces may stay.
 #[derive(Debug)]
 pub(super) struct Kept {
-    keeper: Keeper,
+    detacher: Detacher,
     cells: Cells,
     /// A copy of a part of the column.
     window: Bytes,
@@ -63,7 +63,7 @@ impl Kept {
     pub(super) fn next(&mut self, length: u64) -> Result<Bytes, WireError> {
         let size = usize::try_from(length).unwrap_or(usize::MAX);
         if size >= GROUP / 2 {
-            return if size > self.keeper.packet / 2 {
+            return if size > self.detacher.packet / 2 {
                 self.cells.slice(length)
             } else {
                 Ok(Bytes::copy_from_slice(self.cells.take(length)?))

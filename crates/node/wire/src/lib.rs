@@ -95,7 +95,7 @@ pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireE
 /// # Errors
 /// For other numbers.
 pub fn get_runs(numbers: Vec<u64>) -> Result<treadle_broadcast::Runs, WireError> {
-    let treadle_broadcast::Settled(runs) = schema::field("runs", numbers, keep::Keeper::new(0))?;
+    let treadle_broadcast::Settled(runs) = schema::field("runs", numbers, keep::Detacher::new(0))?;
     Ok(runs)
 }
 

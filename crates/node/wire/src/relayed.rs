@@ -10,7 +10,7 @@ use treadle_types::WorkerId;
 
 use super::WireError;
 use super::broadcast::{self, cast_result, neighbour::Who, relayed};
-use super::keep::Keeper;
+use super::keep::Detacher;
 use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct};
 
 /// The lengths of the frames of results, in the order of the message.
@@ -79,7 +79,7 @@ impl Wire<Vec<u64>> for Previous {
             .collect()
     }
 
-    fn of_wire(wire: Vec<u64>, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Vec<u64>, _: Detacher) -> Result<Self, WireError> {
         let wrong = |value| WireError::Range { column: "", value };
         let (pairs, rest) = wire.as_chunks::<2>();
         if let [single] = rest {
@@ -105,7 +105,7 @@ pub fn encode_neighbour(who: Neighbour, meant: WorkerId) -> Vec<u8> {
 /// For other bytes.
 pub fn decode_neighbour(bytes: &[u8]) -> Result<(Neighbour, WorkerId), WireError> {
     let neighbour = broadcast::Neighbour::decode(bytes)?;
-    let who = Wire::of_wire(neighbour.who, Keeper::new(bytes.len()))?;
+    let who = Wire::of_wire(neighbour.who, Detacher::new(bytes.len()))?;
     Ok((who, WorkerId(neighbour.meant)))
 }
 
@@ -127,7 +127,7 @@ pub fn encode_relayed(message: &Message, lengths: &[Vec<u64>]) -> Vec<u8> {
 pub fn decode_relayed(bytes: &[u8]) -> Result<(Message, FrameLengths), WireError> {
     let relayed = broadcast::Relayed::decode(bytes)?;
     let message = relayed.message.ok_or(WireError::Missing("message"))?;
-    let message = Message::of_wire(message, Keeper::new(bytes.len()))?;
+    let message = Message::of_wire(message, Detacher::new(bytes.len()))?;
     let results = match &message {
         Message::Results { results, .. } => results,
         _ => &[][..],

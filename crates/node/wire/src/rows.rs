@@ -11,11 +11,11 @@ use treadle_types::{
 
 use super::WireError;
 use super::codec::{
-    Blob, Class, Codec, Delta, List, Object, ObjectNumber, Perhaps, Priorities, Reader, Varint,
-    Writer, columns_of_enum, columns_of_struct, cost_in,
+    Blob, Class, Codec, Delta, List, Object, ObjectNumber, OptionalBytes, Priorities, Reader,
+    Varint, Writer, columns_of_enum, columns_of_struct, cost_in,
 };
 use super::column::{Cells, Column, Columns, Rows};
-use super::keep::{Keeper, Kept};
+use super::keep::{Detacher, Kept};
 
 type Workers = List<Varint<WorkerId>, Holders>;
 
@@ -93,7 +93,7 @@ columns_of_enum! {
         duration: Varint<Duration>,
         nbytes: Varint<u64>,
         kept: Varint<bool>,
-        inline: Perhaps,
+        inline: OptionalBytes,
         class: Class,
         error: Blob<Kept>,
         input: Object,
@@ -149,7 +149,7 @@ columns_of_enum! {
     columns {
         id: Delta<u32>,
         nbytes: Varint<u64>,
-        inline: Perhaps,
+        inline: OptionalBytes,
         class: Class,
         holder: Varint<Option<WorkerId>>,
         object: ObjectNumber,

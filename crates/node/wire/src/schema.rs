@@ -10,7 +10,7 @@ use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::codec::Pieces;
 use super::column::{Cells, MOST, at_most, get_all, put_all};
-use super::keep::Keeper;
+use super::keep::Detacher;
 use super::{WireError, proto};
 
 /// A type that is a part of messages, where it is a `P`.
@@ -19,7 +19,7 @@ pub trait Wire<P>: Sized {
 
     /// # Errors
     /// For what the schema allows and has no meaning.
-    fn of_wire(wire: P, keeper: Keeper) -> Result<Self, WireError>;
+    fn of_wire(wire: P, detacher: Detacher) -> Result<Self, WireError>;
 }
 
 /// A field of a message, which an error names.
@@ -27,9 +27,9 @@ pub trait Wire<P>: Sized {
 pub(super) fn field<P, T: Wire<P>>(
     name: &'static str,
     wire: P,
-    keeper: Keeper,
+    detacher: Detacher,
 ) -> Result<T, WireError> {
-    T::of_wire(wire, keeper).map_err(|error| error.in_column(name))
+    T::of_wire(wire, detacher).map_err(|error| error.in_column(name))
 }
 
 /// Declares structs whose fields have the same names as those of generated ones.
@@ -45,8 +45,8 @@ macro_rules! wire_struct {
                 }
             }
 
-            fn of_wire(wire: $wire, keeper: Keeper) -> Result<Self, WireError> {
-                let own = $own { $($name: field(stringify!($name), wire.$name, keeper)?),* };
+            fn of_wire(wire: $wire, detacher: Detacher) -> Result<Self, WireError> {
+                let own = $own { $($name: field(stringify!($name), wire.$name, detacher)?),* };
                 $(let own = $check(own)?;)?
                 Ok(own)
             }
@@ -64,7 +64,7 @@ macro_rules! wire_enum {
         $(values { $($value:ident),* $(,)? })?
         $(structs { $($name:ident: $message:ty { $($field:ident),* $(,)? }),* $(,)? })?
         $(to { $($to:pat => $to_wire:expr),* $(,)? })?
-        $(from($keeper:ident) { $($from:pat => $of_wire:expr),* $(,)? })?
+        $(from($detacher:ident) { $($from:pat => $of_wire:expr),* $(,)? })?
     }) => {
         impl Wire<$wire> for $own {
             fn to_wire(&self) -> $wire {
@@ -80,16 +80,16 @@ macro_rules! wire_enum {
                 }
             }
 
-            fn of_wire(wire: $wire, keeper: Keeper) -> Result<Self, WireError> {
+            fn of_wire(wire: $wire, detacher: Detacher) -> Result<Self, WireError> {
                 type Generated = $wire;
-                $(let $keeper = keeper;)?
+                $(let $detacher = detacher;)?
                 Ok(match wire {
                     $($(Generated::$unit(_) => Self::$unit,)*)?
                     $($(Generated::$value(value) => {
-                        Self::$value(field(stringify!($value), value, keeper)?)
+                        Self::$value(field(stringify!($value), value, detacher)?)
                     })*)?
                     $($(Generated::$name(message) => Self::$name {
-                        $($field: field(stringify!($field), message.$field, keeper)?),*
+                        $($field: field(stringify!($field), message.$field, detacher)?),*
                     },)*)?
                     $($($from => $of_wire,)*)?
                 })
@@ -107,8 +107,8 @@ macro_rules! wire_required {
                 Some(Wire::<$wire>::to_wire(self))
             }
 
-            fn of_wire(wire: Option<$wire>, keeper: Keeper) -> Result<Self, WireError> {
-                Self::of_wire(wire.ok_or(WireError::Missing($name))?, keeper)
+            fn of_wire(wire: Option<$wire>, detacher: Detacher) -> Result<Self, WireError> {
+                Self::of_wire(wire.ok_or(WireError::Missing($name))?, detacher)
             }
         }
     )*};
@@ -125,8 +125,8 @@ macro_rules! wire_list {
                 }
             }
 
-            fn of_wire(wire: $wire::$message, keeper: Keeper) -> Result<Self, WireError> {
-                Self::of_wire(wire.$list, keeper)
+            fn of_wire(wire: $wire::$message, detacher: Detacher) -> Result<Self, WireError> {
+                Self::of_wire(wire.$list, detacher)
             }
         }
     )*};
@@ -144,7 +144,7 @@ macro_rules! wire_words {
                 }
             }
 
-            fn of_wire(wire: i32, _: Keeper) -> Result<Self, WireError> {
+            fn of_wire(wire: i32, _: Detacher) -> Result<Self, WireError> {
                 type Generated = $wire;
                 let word = Generated::try_from(wire).map_err(|_| WireError::Missing($name))?;
                 Ok(match word {
@@ -163,7 +163,7 @@ macro_rules! plain {
                 self.to_owned()
             }
 
-            fn of_wire(wire: $own, _: Keeper) -> Result<Self, WireError> {
+            fn of_wire(wire: $own, _: Detacher) -> Result<Self, WireError> {
                 Ok(wire)
             }
         }
@@ -179,7 +179,7 @@ macro_rules! ids {
                 self.0
             }
 
-            fn of_wire(wire: u32, _: Keeper) -> Result<Self, WireError> {
+            fn of_wire(wire: u32, _: Detacher) -> Result<Self, WireError> {
                 Ok(Self(wire))
             }
         }
@@ -193,7 +193,7 @@ impl Wire<String> for Arc<str> {
         String::from(&**self)
     }
 
-    fn of_wire(wire: String, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: String, _: Detacher) -> Result<Self, WireError> {
         Ok(wire.into())
     }
 }
@@ -203,8 +203,8 @@ impl Wire<Bytes> for Bytes {
         self.clone()
     }
 
-    fn of_wire(wire: Bytes, keeper: Keeper) -> Result<Self, WireError> {
-        Ok(keeper.keep_field(wire))
+    fn of_wire(wire: Bytes, detacher: Detacher) -> Result<Self, WireError> {
+        Ok(detacher.detach_field(wire))
     }
 }
 
@@ -213,8 +213,8 @@ impl<P, T: Wire<P>> Wire<Option<P>> for Option<T> {
         self.as_ref().map(T::to_wire)
     }
 
-    fn of_wire(wire: Option<P>, keeper: Keeper) -> Result<Self, WireError> {
-        wire.map(|wire| T::of_wire(wire, keeper)).transpose()
+    fn of_wire(wire: Option<P>, detacher: Detacher) -> Result<Self, WireError> {
+        wire.map(|wire| T::of_wire(wire, detacher)).transpose()
     }
 }
 
@@ -223,10 +223,10 @@ impl<P, T: Wire<P>> Wire<Vec<P>> for Vec<T> {
         self.iter().map(T::to_wire).collect()
     }
 
-    fn of_wire(wire: Vec<P>, keeper: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Vec<P>, detacher: Detacher) -> Result<Self, WireError> {
         at_most("", wire.len() as u64, MOST)?;
         wire.into_iter()
-            .map(|wire| T::of_wire(wire, keeper))
+            .map(|wire| T::of_wire(wire, detacher))
             .collect()
     }
 }
@@ -236,8 +236,8 @@ impl<P, T: Wire<P>> Wire<P> for Box<T> {
         (**self).to_wire()
     }
 
-    fn of_wire(wire: P, keeper: Keeper) -> Result<Self, WireError> {
-        T::of_wire(wire, keeper).map(Box::new)
+    fn of_wire(wire: P, detacher: Detacher) -> Result<Self, WireError> {
+        T::of_wire(wire, detacher).map(Box::new)
     }
 }
 
@@ -247,7 +247,7 @@ impl Wire<Bytes> for Vec<u32> {
         put_all(self, |column, value| column.put_delta((*value).into()))
     }
 
-    fn of_wire(wire: Bytes, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Bytes, _: Detacher) -> Result<Self, WireError> {
         get_all(wire, |cells| {
             let value = cells.get_delta()?;
             u32::try_from(value).map_err(|_| cells.range(value))
@@ -264,7 +264,7 @@ impl Wire<Bytes> for Vec<u16> {
         put_all(self, |column, value| column.put((*value).into()))
     }
 
-    fn of_wire(wire: Bytes, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Bytes, _: Detacher) -> Result<Self, WireError> {
         get_all(wire, |cells| {
             let value = cells.get()?;
             u16::try_from(value).map_err(|_| cells.range(value))
@@ -297,7 +297,7 @@ impl Wire<Option<proto::Keys>> for Vec<Bytes> {
         Some(proto::Keys { lengths, keys })
     }
 
-    fn of_wire(wire: Option<proto::Keys>, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Option<proto::Keys>, _: Detacher) -> Result<Self, WireError> {
         let wire = wire.unwrap_or_default();
         get_pieces(wire.lengths, Cells::new("", wire.keys))
     }
@@ -310,9 +310,9 @@ impl Wire<Option<proto::Pieces>> for Vec<Bytes> {
         Some(proto::Pieces { lengths, pieces })
     }
 
-    fn of_wire(wire: Option<proto::Pieces>, keeper: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Option<proto::Pieces>, detacher: Detacher) -> Result<Self, WireError> {
         let wire = wire.unwrap_or_default();
-        get_pieces(wire.lengths, keeper.column(Cells::new("", wire.pieces)))
+        get_pieces(wire.lengths, detacher.column(Cells::new("", wire.pieces)))
     }
 }
 
@@ -322,7 +322,7 @@ impl Wire<Vec<u64>> for Settled {
         self.0.gaps().collect()
     }
 
-    fn of_wire(wire: Vec<u64>, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Vec<u64>, _: Detacher) -> Result<Self, WireError> {
         let wrong = |value| WireError::Range { column: "", value };
         let (pairs, rest) = wire.as_chunks::<2>();
         if let [single] = rest {
@@ -346,8 +346,8 @@ impl Wire<Vec<u64>> for Runs {
         self.gaps().collect()
     }
 
-    fn of_wire(wire: Vec<u64>, keeper: Keeper) -> Result<Self, WireError> {
-        let Settled(runs) = Wire::of_wire(wire, keeper)?;
+    fn of_wire(wire: Vec<u64>, detacher: Detacher) -> Result<Self, WireError> {
+        let Settled(runs) = Wire::of_wire(wire, detacher)?;
         let end = runs.ranges().last().map_or(0, |&(_, end)| end);
         if end > 1 + u64::from(u32::MAX) {
             return Err(WireError::Range {
@@ -368,7 +368,7 @@ impl Wire<proto::Resource> for (String, f64) {
         }
     }
 
-    fn of_wire(wire: proto::Resource, _: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: proto::Resource, _: Detacher) -> Result<Self, WireError> {
         Ok((wire.name, wire.amount))
     }
 }
@@ -386,8 +386,8 @@ impl Wire<Option<proto::Cause>> for Cause {
         Some(proto::Cause { cause })
     }
 
-    fn of_wire(wire: Option<proto::Cause>, keeper: Keeper) -> Result<Self, WireError> {
+    fn of_wire(wire: Option<proto::Cause>, detacher: Detacher) -> Result<Self, WireError> {
         let cause = wire.and_then(|wire| wire.cause);
-        Self::of_wire(cause.ok_or(WireError::Missing("cause"))?, keeper)
+        Self::of_wire(cause.ok_or(WireError::Missing("cause"))?, detacher)
     }
 }

@@ -310,7 +310,7 @@ impl Inner {
             }
             ToWorker::Call(ref call) if tracing::is_told(call) => {
                 // At once: what was sent behind it is to be recorded.
-                self.tracing.told(call);
+                self.tracing.switched(call);
                 others.push(message);
             }
             ToWorker::SessionOver(_)

@@ -204,7 +204,7 @@ impl Tracing {
 
     /// The scheduler switches it on or off, or wants what was recorded so far: the next batch
     /// repeats the mark.
-    pub(super) fn told(&self, call: &Call) {
+    pub(super) fn switched(&self, call: &Call) {
         let argument = Value::from_bytes(&call.argument).unwrap_or(Value::None);
         let mut state = self.state();
         if let Some(Value::Int(mark)) = argument.get("mark") {
@@ -429,12 +429,12 @@ mod tests {
         }
     }
 
-    fn told(tracing: &Tracing, is_on: bool, mark: i64) {
+    fn switched(tracing: &Tracing, is_on: bool, mark: i64) {
         let argument = Value::Dict(vec![
             (Value::str("on"), Value::Bool(is_on)),
             (Value::str("mark"), Value::Int(mark)),
         ]);
-        tracing.told(&Call {
+        tracing.switched(&Call {
             id: 0,
             node: String::new(),
             operation: SWITCH.into(),
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn a_full_ring_loses_the_oldest_and_counts_them() {
         let tracing = Tracing::default();
-        told(&tracing, true, 1);
+        switched(&tracing, true, 1);
         assert!(tracing.is_on());
         let more = 100;
         for number in 0..MOST as u64 + more {
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn what_runs_is_forgotten_when_it_ends_and_when_nobody_traces() {
         let tracing = Tracing::default();
-        told(&tracing, true, 1);
+        switched(&tracing, true, 1);
         let object = ObjectId::from_u64(7);
         tracing.begins(0, object, Bytes::new(), 1);
         tracing.begins(1, object, Bytes::new(), 1);
@@ -479,7 +479,7 @@ mod tests {
         });
         let lanes: Vec<u32> = tracing.state().running.keys().copied().collect();
         assert_eq!(lanes, [1]);
-        told(&tracing, false, 2);
+        switched(&tracing, false, 2);
         assert!(tracing.state().running.is_empty());
         assert_eq!(tracing.state().mark, 2);
         assert!(!tracing.is_on());

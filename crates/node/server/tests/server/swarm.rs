@@ -52,7 +52,7 @@ impl Profile {
 }
 
 /// What to do with a worker.
-enum Wish {
+enum Instruction {
     Add(Profile, Sender<Result<WorkerId, String>>),
     /// Close its connection, having said this.
     Drop(WorkerId, Option<(Cause, String)>),
@@ -92,7 +92,7 @@ type Store = HashMap<(WorkerId, ObjectId), i64>;
 
 /// Workers on one thread.
 pub(crate) struct Swarm {
-    wishes: Sender<Wish>,
+    instructions: Sender<Instruction>,
     signal: Signal,
     pub(crate) seen: Arc<Mutex<Seen>>,
     thread: Option<JoinHandle<()>>,
@@ -101,7 +101,7 @@ pub(crate) struct Swarm {
 
 impl Swarm {
     pub(crate) fn new(scheduler: &Address, options: &Options) -> Self {
-        let (wishes, received) = channel();
+        let (instructions, received) = channel();
         let lane = Lane::new().unwrap();
         let poller = Poller::on(&lane);
         let signal = poller.signal(usize::MAX);
@@ -114,7 +114,7 @@ impl Swarm {
                 ..options.clone()
             },
             poller,
-            wishes: received,
+            instructions: received,
             workers: HashMap::new(),
             store: Store::new(),
             seen: Arc::clone(&seen),
@@ -123,7 +123,7 @@ impl Swarm {
         };
         let thread = std::thread::spawn(move || reactor.run());
         Self {
-            wishes,
+            instructions,
             signal,
             seen,
             thread: Some(thread),
@@ -131,14 +131,14 @@ impl Swarm {
         }
     }
 
-    fn wish(&self, wish: Wish) {
-        self.wishes.send(wish).unwrap();
+    fn instruct(&self, instruction: Instruction) {
+        self.instructions.send(instruction).unwrap();
         self.signal.set();
     }
 
     pub(crate) fn try_add(&self, profile: Profile) -> Result<WorkerId, String> {
         let (reply, answer) = channel();
-        self.wish(Wish::Add(profile, reply));
+        self.instruct(Instruction::Add(profile, reply));
         answer.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 
@@ -154,23 +154,23 @@ impl Swarm {
 
     /// Its connection ends without a word.
     pub(crate) fn kill(&self, worker: WorkerId) {
-        self.wish(Wish::Drop(worker, None));
+        self.instruct(Instruction::Drop(worker, None));
     }
 
     pub(crate) fn leave(&self, worker: WorkerId, cause: Cause, log: &str) {
-        self.wish(Wish::Drop(worker, Some((cause, log.to_owned()))));
+        self.instruct(Instruction::Drop(worker, Some((cause, log.to_owned()))));
     }
 
     pub(crate) fn run(&self, worker: WorkerId, runs: bool) {
-        self.wish(Wish::Run(worker, runs));
+        self.instruct(Instruction::Run(worker, runs));
     }
 
     pub(crate) fn drain(&self, worker: WorkerId) {
-        self.wish(Wish::Drain(worker));
+        self.instruct(Instruction::Drain(worker));
     }
 
     pub(crate) fn say(&self, worker: WorkerId, message: FromWorker) {
-        self.wish(Wish::Say(worker, message));
+        self.instruct(Instruction::Say(worker, message));
     }
 
     /// Looks until something is so.
@@ -215,7 +215,7 @@ struct Reactor {
     scheduler: Address,
     options: Options,
     poller: Arc<Poller>,
-    wishes: Receiver<Wish>,
+    instructions: Receiver<Instruction>,
     workers: HashMap<usize, Worker>,
     store: Store,
     seen: Arc<Mutex<Seen>>,
@@ -237,7 +237,7 @@ impl Reactor {
                 match turn.key() {
                     usize::MAX => {
                         drop(turn);
-                        self.take_wishes();
+                        self.take_instructions();
                     }
                     key => {
                         if self.turn(key) {
@@ -266,14 +266,14 @@ impl Reactor {
         }
     }
 
-    fn take_wishes(&mut self) {
-        while let Ok(wish) = self.wishes.try_recv() {
-            let (id, act): (WorkerId, Act) = match wish {
-                Wish::Add(profile, reply) => {
+    fn take_instructions(&mut self) {
+        while let Ok(instruction) = self.instructions.try_recv() {
+            let (id, act): (WorkerId, Act) = match instruction {
+                Instruction::Add(profile, reply) => {
                     let _ = reply.send(self.add(profile));
                     continue;
                 }
-                Wish::Drop(id, word) => (
+                Instruction::Drop(id, word) => (
                     id,
                     Box::new(|own, key| {
                         let mut worker = own.workers.remove(&key).unwrap();
@@ -285,15 +285,19 @@ impl Reactor {
                         worker.link.peer().start_close();
                     }),
                 ),
-                Wish::Run(id, runs) => (
+                Instruction::Run(id, runs) => (
                     id,
                     Box::new(move |own, key| {
                         own.workers.get_mut(&key).unwrap().profile.runs = runs;
                         own.turn(key);
                     }),
                 ),
-                Wish::Drain(id) => (id, Box::new(|own, key| own.say(key, &FromWorker::Drain))),
-                Wish::Say(id, message) => (id, Box::new(move |own, key| own.say(key, &message))),
+                Instruction::Drain(id) => {
+                    (id, Box::new(|own, key| own.say(key, &FromWorker::Drain)))
+                }
+                Instruction::Say(id, message) => {
+                    (id, Box::new(move |own, key| own.say(key, &message)))
+                }
             };
             let key = id.0 as usize;
             if self.workers.contains_key(&key) {

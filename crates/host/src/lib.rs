@@ -145,7 +145,7 @@ impl Host {
             });
             if let Err(reason) = served {
                 self.forget(turn.key());
-                failed(reason);
+                failed(reason.to_string());
             }
         }
         // For the next thread.

@@ -16,7 +16,7 @@ use rustix::time::Timespec;
 use treadle_memory::{give_back, withhold};
 
 use crate::lock;
-use crate::thread::caught;
+use crate::thread::{Panicked, caught};
 use crate::wake::Waker;
 
 /// The grain of the sources' timers.
@@ -334,18 +334,18 @@ impl Sources {
             writable: failed || flags.contains(epoll::EventFlags::OUT),
         };
         if let Err(reason) = caught(|| source.ready(Token(token), readiness)) {
-            self.panicked(Token(token), reason);
+            self.panicked(Token(token), &reason);
         }
     }
 
     /// The source of a socket has panicked, in whichever thread leads: it ends by itself, or is
     /// forgotten.
-    fn panicked(&self, token: Token, reason: String) {
+    fn panicked(&self, token: Token, reason: &Panicked) {
         let source = lock(&self.registry)
             .get(token)
             .map(|entry| Arc::clone(&entry.source));
         if let Some(source) = source
-            && caught(|| source.panicked(token, reason)).is_err()
+            && caught(|| source.panicked(token, reason.to_string())).is_err()
         {
             self.shut(token);
             self.deregister(token);
@@ -361,7 +361,7 @@ impl Sources {
             match caught(|| source.tick(token, now)) {
                 Ok(Some(next)) => self.call_at(token, next),
                 Ok(None) => {}
-                Err(reason) => self.panicked(token, reason),
+                Err(reason) => self.panicked(token, &reason),
             }
         }
     }

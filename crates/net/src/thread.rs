@@ -24,17 +24,22 @@ pub fn start<T: Send + 'static>(
     })
 }
 
+/// What a panic in a thread of the engine said.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a thread of the engine panicked: {0}")]
+pub struct Panicked(String);
+
 /// Calls something, in a thread that others wait for. What it worked on may be half done after a
 /// panic: the caller ends it, and says why.
 ///
 /// # Errors
-/// It panicked; what to say.
-pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+/// [`Panicked`]: with what it said.
+pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = said(&*panic);
         // What was thrown may panic itself when it is dropped, where nobody catches that.
         std::mem::forget(panic);
-        format!("a thread of the engine panicked: {text}")
+        Panicked(text)
     })
 }
 
@@ -57,10 +62,10 @@ mod tests {
     #[test]
     fn a_panic_is_told() {
         assert_eq!(caught(|| 1), Ok(1));
-        let told = caught(|| -> i32 { panic!("broken {}", 2) });
+        let error = caught(|| -> i32 { panic!("broken {}", 2) }).unwrap_err();
         assert_eq!(
-            told,
-            Err("a thread of the engine panicked: broken 2".to_owned())
+            error.to_string(),
+            "a thread of the engine panicked: broken 2"
         );
     }
 }

@@ -548,7 +548,7 @@ impl Inner {
                 let mut turn = || serving::turn(&weak, &poller, None, &mut lock(&upkeep));
                 let panicked = caught(|| leadership.stand_by(&mut turn)).err();
                 if let (Some(reason), Some(inner)) = (panicked, weak.upgrade()) {
-                    inner.callbacks.panicked(reason);
+                    inner.callbacks.panicked(reason.to_string());
                 }
             })
             .ok()?;

@@ -39,14 +39,14 @@ impl<T> Client<T> {
     /// hear of what it lost.
     pub(super) fn serve(&self, turn: ReadyGuard) {
         if let Err(reason) = caught(|| self.serve_turn(turn)) {
-            self.fail(&reason);
+            self.fail(&reason.to_string());
         }
     }
 
     /// Does what is due by now.
     pub(super) fn on_time(&self) {
         if let Err(reason) = caught(|| self.do_what_is_due()) {
-            self.fail(&reason);
+            self.fail(&reason.to_string());
         }
     }
 

@@ -83,7 +83,7 @@ impl Spreading {
             let shared = Arc::clone(&self.shared);
             let spawned = thread::start("treadle-cast", move || {
                 let all = || cast_all(&plane, &receiver, &shared, &callbacks);
-                caught(all).unwrap_or_else(|reason| callbacks.panicked(reason));
+                caught(all).unwrap_or_else(|reason| callbacks.panicked(reason.to_string()));
             });
             *queue = spawned.is_ok().then_some(sender);
         }

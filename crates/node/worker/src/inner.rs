@@ -162,7 +162,7 @@ impl Inner {
         if let Err(reason) = caught(body)
             && let Some(inner) = worker.upgrade()
         {
-            inner.fail(&reason);
+            inner.fail(&reason.to_string());
         }
     }
 
@@ -546,7 +546,7 @@ impl Callbacks for PlaneCallbacks {
 
     fn panicked(&self, reason: String) {
         if let Some(inner) = self.0.upgrade() {
-            inner.fail(&reason);
+            inner.fail(&reason.to_string());
         }
     }
 

@@ -46,7 +46,7 @@ impl ClientConnection {
             // Who waits for what a panic lost would wait for ever: the connection ends.
             let delivered = caught(|| self.deliver_one(py, client, &mut event));
             match delivered.unwrap_or_else(|reason| {
-                client.fail(&reason);
+                client.fail(&reason.to_string());
                 Ok(())
             }) {
                 Ok(()) => {}

@@ -92,7 +92,8 @@ impl ServiceThread {
         });
         let weak = Arc::downgrade(&thread);
         thread::start("treadle-service", move || {
-            caught(|| serve(&queue, &weak, &service)).unwrap_or_else(|reason| failed(&reason));
+            caught(|| serve(&queue, &weak, &service))
+                .unwrap_or_else(|reason| failed(&reason.to_string()));
         })?;
         Ok(thread)
     }

@@ -148,7 +148,7 @@ impl WorkerShared {
         let spawned = thread::start("treadle-executor", move || {
             lock(&shared.lanes).enter();
             if let Err(reason) = caught(|| executor::serve(&shared)) {
-                shared.node.fail(&reason);
+                shared.node.fail(&reason.to_string());
             }
             lock(&shared.lanes).leave();
             shared.left();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_transfer::layout::MAX_FRAMES;
-use treadle_transfer::{Config, Effect, Event, Extent, Message, ObjectId, Pair, StripeId};
+use treadle_transfer::{Config, Effect, Event, Extent, Message, Pair, StripeId, TransferId};
 
 use crate::handshake::{Handshake, Step};
 use crate::secret::Secret;
@@ -179,7 +179,7 @@ struct Driver {
     joined: BTreeSet<StripeId>,
     /// Stripes in the middle of an extent.
     arriving: BTreeSet<StripeId>,
-    offered: BTreeMap<ObjectId, bool>,
+    offered: BTreeMap<TransferId, bool>,
     ended: bool,
 }
 
@@ -247,13 +247,13 @@ pub fn pair(bytes: &[u8]) {
             4 => {
                 sent += 1;
                 Event::Send {
-                    object: ObjectId(sent),
+                    object: TransferId(sent),
                     regions: vec![1 + (input.small() << 13); usize::from(input.byte() & 3)],
                     cost: 200,
                     shared: input.byte() & 1 > 0,
                 }
             }
-            5 => Event::Cancel(ObjectId(input.small())),
+            5 => Event::Cancel(TransferId(input.small())),
             6 => {
                 let number = input.byte();
                 let objects = driver.offered.keys();
@@ -298,7 +298,7 @@ pub fn pair(bytes: &[u8]) {
             11 | 12 => {
                 let stripe = StripeId(u32::from(input.byte()));
                 let extent = Extent {
-                    object: ObjectId(input.small()),
+                    object: TransferId(input.small()),
                     region: u32::from(input.byte()),
                     offset: input.small() << 16,
                     length: input.small() << 12,
@@ -467,7 +467,7 @@ mod tests {
         add("pair", "receives", receiving());
 
         let extent = |object, region, offset, length| {
-            let object = ObjectId(object);
+            let object = TransferId(object);
             wire::encode_extent(
                 &Extent {
                     object,
@@ -508,7 +508,7 @@ mod tests {
     }
 
     fn valid_frames() -> Vec<(&'static str, Vec<u8>)> {
-        let object = ObjectId(1);
+        let object = TransferId(1);
         let stripe = StripeId(2);
         let reason = String::from("because");
         let messages = [
@@ -567,7 +567,7 @@ mod tests {
             let layout = treadle_transfer::layout::Layout::of(sizes).unwrap();
             let inline = vec![b'i'; layout.inline as usize];
             let mut frame = Vec::new();
-            let number = ObjectId(5 + frames.len() as u64);
+            let number = TransferId(5 + frames.len() as u64);
             let parts = [inline.as_slice()].into_iter();
             wire::encode_object(number, 7, sizes, shared, parts, &mut frame);
             frames.push((name, frame));
@@ -585,7 +585,7 @@ mod tests {
 
     /// An object on its way out over a stripe that breaks, and over the next.
     fn sending() -> Vec<u8> {
-        let object = ObjectId(1);
+        let object = TransferId(1);
         let mut bytes = vec![1, 4, 100, 2, 0];
         told(&Message::Accept { object }, &mut bytes);
         bytes.extend_from_slice(&[7, 1, 8, 0, 10, 8, 0, 10, 9, 0]);
@@ -607,7 +607,7 @@ mod tests {
     fn receiving() -> Vec<u8> {
         let mut frame = Vec::new();
         let none = std::iter::empty();
-        wire::encode_object(ObjectId(3), 7, &[299_008], None, none, &mut frame);
+        wire::encode_object(TransferId(3), 7, &[299_008], None, none, &mut frame);
         let mut bytes = vec![0, 0];
         bytes.extend_from_slice(&((frame.len() - FRAME_HEADER + 1) as u16).to_be_bytes());
         bytes.push(0);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use treadle_memory::{Foreign, Handover};
 use treadle_transfer::{
-    Config, Effect, Event, Message, ObjectId, Pair, PairEnd, StripeId, Violation,
+    Config, Effect, Event, Message, Pair, PairEnd, StripeId, TransferId, Violation,
 };
 
 use crate::control::Control;
@@ -68,17 +68,17 @@ pub(crate) struct Inner {
     pub(crate) called_at: Duration,
     next_object: u64,
     /// Who sends this object learns what came of it before anybody can wait for it.
-    pub(crate) just_sent: Option<ObjectId>,
+    pub(crate) just_sent: Option<TransferId>,
     /// Who sends it says when to write it.
     pub(crate) corked: bool,
     /// Bytes of headers in `outgoing` that are not written yet.
     held: usize,
-    outgoing: HashMap<ObjectId, Outbound, RandomState>,
-    incoming: HashMap<ObjectId, Inbound, RandomState>,
+    outgoing: HashMap<TransferId, Outbound, RandomState>,
+    incoming: HashMap<TransferId, Inbound, RandomState>,
     /// Incoming objects that nobody has claimed, in order.
-    order: VecDeque<ObjectId>,
+    order: VecDeque<TransferId>,
     /// The last object whose header arrived.
-    last_incoming: ObjectId,
+    last_incoming: TransferId,
     out_stripes: HashMap<StripeId, Arc<OutStripe>>,
     in_stripes: HashMap<StripeId, Arc<InStripe>>,
     pub(crate) channel: Option<Arc<Channel>>,
@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     /// It has descriptors of objects whose headers are about to be written.
     descriptors: bool,
     /// Mapped for objects whose header is not here yet.
-    mapped: HashMap<ObjectId, Mappings>,
+    mapped: HashMap<TransferId, Mappings>,
     /// Segments that the other side has mapped.
     pub(crate) lent: crate::segments::Lent,
     /// Files of the other side that need not be passed again.
@@ -122,7 +122,7 @@ impl Inner {
             outgoing: HashMap::default(),
             incoming: HashMap::default(),
             order: VecDeque::new(),
-            last_incoming: ObjectId(0),
+            last_incoming: TransferId(0),
             out_stripes: HashMap::new(),
             in_stripes: HashMap::new(),
             channel: None,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
-use treadle_transfer::{Event, Failure, ObjectId};
+use treadle_transfer::{Event, Failure, TransferId};
 
 use crate::error::NetError;
 use crate::inner::State;
@@ -35,7 +35,7 @@ pub(crate) struct Completion {
 /// One object on its way out.
 #[derive(Clone, Debug)]
 pub struct Sending {
-    pub(crate) object: ObjectId,
+    pub(crate) object: TransferId,
     pub(crate) bytes: u64,
     pub(crate) completion: Arc<Completion>,
     pub(crate) shared: Arc<Shared>,
@@ -135,7 +135,7 @@ impl From<Failure> for NetError {
 /// An object whose header is here. Dropping it puts it back to be received again.
 #[derive(Debug)]
 pub struct Incoming {
-    pub(crate) object: ObjectId,
+    pub(crate) object: TransferId,
     pub(crate) shared: Arc<Shared>,
 }
 

@@ -19,7 +19,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use treadle_memory::{Export, Foreign, Handover, SegmentId, Segments};
-use treadle_transfer::ObjectId;
+use treadle_transfer::TransferId;
 
 use crate::driver::Driver;
 use crate::lock;
@@ -35,7 +35,7 @@ const MAX_QUEUED: usize = 4 * MAX_DESCRIPTORS;
 /// Received descriptors whose message is not whole yet.
 const MAX_UNCLAIMED: usize = 2 * MAX_DESCRIPTORS;
 /// No object's id: who sends it on a descriptor connection is ready to map what comes there.
-const NONE: ObjectId = ObjectId(0);
+const NONE: TransferId = TransferId(0);
 /// Set in the ids of what is somebody else's and was handed on.
 const MAPPED: u64 = 1 << 63;
 /// Files of a peer that are kept, at most, of at most so many bytes each, and for how long.
@@ -379,7 +379,7 @@ impl Channel {
     }
 
     /// Passes the descriptors of an object's regions, with the next [`Channel::flush`].
-    pub(crate) fn send(&self, object: ObjectId, exports: &Exports) {
+    pub(crate) fn send(&self, object: TransferId, exports: &Exports) {
         let segments: Vec<_> = exports.0.iter().map(Shareable::segment).collect();
         let cloned: io::Result<Vec<_>> = exports
             .0
@@ -504,7 +504,7 @@ impl Channel {
     }
 
     /// Maps what was passed. What cannot be mapped is asked for in bytes.
-    fn map(&self, object: ObjectId, segments: &[Segment], descriptors: Vec<OwnedFd>) {
+    fn map(&self, object: TransferId, segments: &[Segment], descriptors: Vec<OwnedFd>) {
         let files = descriptors.into_iter().map(|fd| Foreign::new(fd).ok());
         let mappings = map(&self.shared, segments, files);
         let now = self.shared.now();

@@ -5,7 +5,7 @@
 
 use prost::Message as _;
 use treadle_transfer::layout::{EXTENT, INLINE, Layout, LayoutError, MAX_FRAMES};
-use treadle_transfer::{Extent, Message, ObjectId, StripeId};
+use treadle_transfer::{Extent, Message, StripeId, TransferId};
 
 use crate::checksum::crc32c;
 
@@ -172,14 +172,14 @@ pub enum Frame<'a> {
         files: Vec<u64>,
     },
     /// Describes the descriptors that came with it.
-    Descriptors(ObjectId, Vec<Segment>),
+    Descriptors(TransferId, Vec<Segment>),
 }
 
 /// What an object is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Its number.
-    pub object: ObjectId,
+    pub object: TransferId,
     /// The application's.
     pub kind: u32,
     /// The length of each frame in bytes.
@@ -210,7 +210,7 @@ fn finish_frame(out: &mut [u8], start: usize, kind: u8) {
 /// memory, in these files of the receiver's if there are some. `inline` gives the bytes of the frames
 /// that the layout puts into the header.
 pub fn encode_object<'a>(
-    object: ObjectId,
+    object: TransferId,
     kind: u32,
     sizes: &[u64],
     shared: Option<&[Segment]>,
@@ -281,7 +281,7 @@ pub fn encode_released(segments: Vec<u64>, files: Vec<u64>, out: &mut Vec<u8>) {
 }
 
 /// Appends the frame that goes with descriptors.
-pub fn encode_descriptors(object: ObjectId, segments: &[Segment], out: &mut Vec<u8>) {
+pub fn encode_descriptors(object: TransferId, segments: &[Segment], out: &mut Vec<u8>) {
     let message = proto::Descriptors {
         object: object.0,
         segments: segments.to_vec(),
@@ -366,7 +366,7 @@ fn decode_object(payload: &[u8], frame: usize) -> Result<Frame<'_>, WireError> {
         return Err(malformed("the segments are not one for each region"));
     }
     let header = Header {
-        object: ObjectId(object.object),
+        object: TransferId(object.object),
         kind: object.kind,
         shared: object.shared && !layout.regions.is_empty(),
         segments: object.segments,
@@ -380,17 +380,17 @@ fn decode_object(payload: &[u8], frame: usize) -> Result<Frame<'_>, WireError> {
 fn decode_control<'a>(message: Wire) -> Frame<'a> {
     Frame::Message(match message {
         Wire::Accept(m) => Message::Accept {
-            object: ObjectId(m.object),
+            object: TransferId(m.object),
         },
         Wire::Refuse(m) => Message::Refuse {
-            object: ObjectId(m.object),
+            object: TransferId(m.object),
             reason: m.reason,
         },
         Wire::Placed(m) => Message::Placed {
-            object: ObjectId(m.object),
+            object: TransferId(m.object),
         },
         Wire::Cancel(m) => Message::Cancel {
-            object: ObjectId(m.object),
+            object: TransferId(m.object),
         },
         Wire::Credit(m) => Message::Credit { bytes: m.bytes },
         Wire::Dial(m) => Message::Dial {
@@ -418,7 +418,7 @@ fn decode_control<'a>(message: Wire) -> Frame<'a> {
             };
         }
         Wire::Descriptors(m) => {
-            return Frame::Descriptors(ObjectId(m.object), m.segments);
+            return Frame::Descriptors(TransferId(m.object), m.segments);
         }
     })
 }
@@ -449,7 +449,7 @@ pub fn decode_extent(header: &[u8; EXTENT_HEADER]) -> Result<(Extent, u32), Wire
         });
     }
     let extent = Extent {
-        object: ObjectId(u64_at(header, 0)),
+        object: TransferId(u64_at(header, 0)),
         region: u32_at(header, 16),
         offset: u64_at(header, 8),
         length,
@@ -463,7 +463,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> impl Strategy<Value = Message> {
-        let object = any::<u64>().prop_map(ObjectId);
+        let object = any::<u64>().prop_map(TransferId);
         let stripe = any::<u32>().prop_map(StripeId);
         prop_oneof![
             object.clone().prop_map(|object| Message::Accept { object }),
@@ -511,14 +511,14 @@ mod tests {
             let inline: Vec<u8> = (0..layout.inline).map(|byte| byte as u8).collect();
             let mut frame = Vec::new();
             let cost = encode_object(
-                ObjectId(object), kind, &sizes, shared.then_some(&segments),
+                TransferId(object), kind, &sizes, shared.then_some(&segments),
                 [inline.as_slice()].into_iter(), &mut frame,
             );
             let Some(Frame::Object(header, bytes)) = decode_frame(&frame).unwrap() else {
                 panic!("not an object");
             };
             prop_assert_eq!(header.cost, cost);
-            prop_assert_eq!(header.object, ObjectId(object));
+            prop_assert_eq!(header.object, TransferId(object));
             prop_assert_eq!(header.kind, kind);
             prop_assert_eq!(header.shared, shared && !layout.regions.is_empty());
             prop_assert_eq!(header.segments, if shared { segments } else { Vec::new() });
@@ -541,7 +541,7 @@ mod tests {
             object in any::<u64>(), region in any::<u32>(), offset in any::<u64>(),
             length in 1..=EXTENT, checksum in any::<u32>(), at in 0..EXTENT_HEADER, bit in 0..8u32,
         ) {
-            let extent = Extent { object: ObjectId(object), region, offset, length };
+            let extent = Extent { object: TransferId(object), region, offset, length };
             let mut header = encode_extent(&extent, checksum);
             prop_assert_eq!(decode_extent(&header).unwrap(), (extent, checksum));
             header[at] ^= 1u8 << bit;

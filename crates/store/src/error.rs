@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use treadle_volume::VolumeError;
 
 use crate::file::FormatError;
-use crate::{Form, ObjectId};
+use crate::{Form, StoredId};
 
 /// What the store could not do. Nothing is lost by any of these but [`StoreError::Corrupt`] and a
 /// file that cannot be read.
@@ -15,7 +15,7 @@ pub enum StoreError {
     #[error("{id} is not in the store: it was never put, or its last reference was released")]
     Unknown {
         /// The object.
-        id: ObjectId,
+        id: StoredId,
     },
     /// There is no room in memory, and none could be made.
     #[error(
@@ -25,7 +25,7 @@ pub enum StoreError {
     )]
     NoMemory {
         /// The object.
-        id: ObjectId,
+        id: StoredId,
         /// What it needs.
         needed: u64,
         /// Managed memory in use.
@@ -54,7 +54,7 @@ pub enum StoreError {
     )]
     Corrupt {
         /// The object.
-        id: ObjectId,
+        id: StoredId,
         /// Its file.
         file: PathBuf,
         /// The frame that is damaged; none where the header is.
@@ -66,7 +66,7 @@ pub enum StoreError {
     #[error("{id} cannot be serialised: {source}")]
     Serialise {
         /// The object.
-        id: ObjectId,
+        id: StoredId,
         /// What the embedder said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -74,7 +74,7 @@ pub enum StoreError {
     #[error("{id} cannot be read back: {source}")]
     Memory {
         /// The object.
-        id: ObjectId,
+        id: StoredId,
         /// What the system said.
         source: treadle_memory::MemoryError,
     },
@@ -93,7 +93,7 @@ pub enum StoreError {
 #[error("{id} ({needed} bytes, with {managed} of {limit} bytes in use) was not stored: {error}")]
 pub struct PutError {
     /// The object's id.
-    pub id: ObjectId,
+    pub id: StoredId,
     /// The managed memory that it needs, in bytes.
     pub needed: u64,
     /// Managed memory in use, in bytes.

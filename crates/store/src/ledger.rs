@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use treadle_guards::{InvariantError, ensure, ensure_eq};
 
-use crate::{ObjectId, ObjectInfo};
+use crate::{ObjectInfo, StoredId};
 
 mod entry;
 
@@ -113,7 +113,7 @@ pub struct Ledger {
     target: u64,
     limit: u64,
     entries: HashMap<Key, Entry>,
-    current: HashMap<ObjectId, Key>,
+    current: HashMap<StoredId, Key>,
     /// Candidates to leave memory, coldest first: those that need no writing, and the others.
     backed: BTreeMap<u64, Key>,
     unbacked: BTreeMap<u64, Key>,
@@ -186,7 +186,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Full`]; nothing has changed.
-    pub fn put(&mut self, id: ObjectId, cost: Cost) -> Result<Put, Full> {
+    pub fn put(&mut self, id: StoredId, cost: Cost) -> Result<Put, Full> {
         let needed = cost.managed();
         if needed > self.limit {
             return Err(Full { never: true });
@@ -234,7 +234,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Unknown`].
-    pub fn retain(&mut self, id: ObjectId) -> Result<(), Unknown> {
+    pub fn retain(&mut self, id: StoredId) -> Result<(), Unknown> {
         let key = self.key(id).ok_or(Unknown)?;
         self.update(key, |entry| entry.references += 1);
         Ok(())
@@ -245,7 +245,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Unknown`].
-    pub fn release(&mut self, id: ObjectId) -> Result<Option<Key>, Unknown> {
+    pub fn release(&mut self, id: StoredId) -> Result<Option<Key>, Unknown> {
         let key = self.key(id).ok_or(Unknown)?;
         let mut freed = false;
         let gone = self.update(key, |entry| {
@@ -260,12 +260,12 @@ impl Ledger {
     }
 
     /// The content of an object.
-    pub fn key(&self, id: ObjectId) -> Option<Key> {
+    pub fn key(&self, id: StoredId) -> Option<Key> {
         self.current.get(&id).copied()
     }
 
     /// Where an object stands.
-    pub fn info(&self, id: ObjectId) -> Option<ObjectInfo> {
+    pub fn info(&self, id: StoredId) -> Option<ObjectInfo> {
         self.content(self.key(id)?)
     }
 
@@ -278,7 +278,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Unknown`].
-    pub fn pin(&mut self, id: ObjectId) -> Result<Key, Unknown> {
+    pub fn pin(&mut self, id: StoredId) -> Result<Key, Unknown> {
         let key = self.key(id).ok_or(Unknown)?;
         let used = self.tick();
         self.update(key, |entry| {
@@ -336,7 +336,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Unknown`], also where there is no shared form.
-    pub fn unshare(&mut self, id: ObjectId) -> Result<Key, Unknown> {
+    pub fn unshare(&mut self, id: StoredId) -> Result<Key, Unknown> {
         let key = self.key(id).ok_or(Unknown)?;
         let shared = self.entries[&key].shared.ok_or(Unknown)?;
         self.update(key, |entry| {

@@ -53,7 +53,7 @@ mod stats;
 mod store;
 
 pub use error::{PutError, StoreError};
-pub use object::{Form, Frames, Live, Memory, ObjectId, Overlap};
+pub use object::{Form, Frames, Live, Memory, Overlap, StoredId};
 pub use options::Options;
 pub use pinned::Pinned;
 pub use stats::{ObjectInfo, Stats, Tally};

@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 /// The name of an object within one store. The embedder chooses it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ObjectId(pub u64);
+pub struct StoredId(pub u64);
 
-impl fmt::Display for ObjectId {
+impl fmt::Display for StoredId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "object {}", self.0)
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::ledger::{Cost, Key};
 use crate::spill::serialise;
 use crate::state::{Inner, cost_of_frames};
-use crate::{Frames, Live, Memory, ObjectId, Overlap, StoreError};
+use crate::{Frames, Live, Memory, Overlap, StoreError, StoredId};
 
 /// An object that stays in memory as long as this lives, also when it is overwritten or freed
 /// meanwhile.
 pub struct Pinned {
     inner: Arc<Inner>,
-    id: ObjectId,
+    id: StoredId,
     key: Key,
     live: Option<Arc<dyn Live>>,
     frames: Option<Arc<Frames>>,
@@ -22,7 +22,7 @@ impl Pinned {
     /// Takes over a pin of the ledger's. `frames` are those in shared memory where there are any.
     pub(crate) fn new(
         inner: Arc<Inner>,
-        id: ObjectId,
+        id: StoredId,
         key: Key,
         live: Option<Arc<dyn Live>>,
         frames: Option<Arc<Frames>>,
@@ -37,7 +37,7 @@ impl Pinned {
     }
 
     /// The object's id.
-    pub fn id(&self) -> ObjectId {
+    pub fn id(&self) -> StoredId {
         self.id
     }
 

@@ -16,7 +16,7 @@ use crate::file::{FormatError, decode};
 use crate::ledger::{Access, Cost};
 use crate::state::{Contents, Inner, State, cost_of_frames};
 use crate::{
-    Form, Frames, ObjectId, ObjectInfo, Options, Pinned, PutError, Stats, StoreError, spill,
+    Form, Frames, ObjectInfo, Options, Pinned, PutError, Stats, StoreError, StoredId, spill,
 };
 
 /// A worker's objects. See the [crate](crate) for the model.
@@ -65,7 +65,7 @@ impl Store {
     /// the disk fails, [`StoreError::Disk`]. An object larger than the limit is refused at once.
     pub fn put(
         &self,
-        id: ObjectId,
+        id: StoredId,
         object: impl Into<Form>,
         timeout: Duration,
     ) -> Result<(), PutError> {
@@ -124,7 +124,7 @@ impl Store {
         }
     }
 
-    fn no_room(&self, state: &State, id: ObjectId, needed: u64, never: bool) -> StoreError {
+    fn no_room(&self, state: &State, id: StoredId, needed: u64, never: bool) -> StoreError {
         match &state.fault {
             Some(fault) if !never => fault.error.clone().into(),
             _ => {
@@ -146,7 +146,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unknown`]; and of its file [`StoreError::Corrupt`], [`StoreError::Disk`],
     /// [`StoreError::Memory`].
-    pub fn get(&self, id: ObjectId) -> Result<Pinned, StoreError> {
+    pub fn get(&self, id: StoredId) -> Result<Pinned, StoreError> {
         let inner = &*self.inner;
         let mut state = inner.lock();
         let unknown = |_| StoreError::Unknown { id };
@@ -206,7 +206,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unknown`].
-    pub fn retain(&self, id: ObjectId) -> Result<(), StoreError> {
+    pub fn retain(&self, id: StoredId) -> Result<(), StoreError> {
         let unknown = |_| StoreError::Unknown { id };
         self.inner.lock().ledger.retain(id).map_err(unknown)
     }
@@ -216,7 +216,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unknown`].
-    pub fn release(&self, id: ObjectId) -> Result<(), StoreError> {
+    pub fn release(&self, id: StoredId) -> Result<(), StoreError> {
         let unknown = |_| StoreError::Unknown { id };
         let mut state = self.inner.lock();
         let gone = state.ledger.release(id).map_err(unknown)?;
@@ -231,7 +231,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unknown`].
-    pub fn unshare(&self, id: ObjectId) -> Result<(), StoreError> {
+    pub fn unshare(&self, id: StoredId) -> Result<(), StoreError> {
         let mut state = self.inner.lock();
         let Some(info) = state.ledger.info(id) else {
             return Err(StoreError::Unknown { id });
@@ -254,7 +254,7 @@ impl Store {
     }
 
     /// Where an object stands, if it is here.
-    pub fn info(&self, id: ObjectId) -> Option<ObjectInfo> {
+    pub fn info(&self, id: StoredId) -> Option<ObjectInfo> {
         self.inner.lock().ledger.info(id)
     }
 
@@ -330,7 +330,7 @@ impl Consumer for Store {
 }
 
 /// Reads an object's file. What the store wrote was in memory once: the length fits.
-fn read(id: ObjectId, file: &File) -> Result<Arc<Frames>, StoreError> {
+fn read(id: StoredId, file: &File) -> Result<Arc<Frames>, StoreError> {
     let corrupt = |source: FormatError| StoreError::Corrupt {
         id,
         file: file.path().to_owned(),

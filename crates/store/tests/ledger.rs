@@ -2,7 +2,7 @@
 //! compared after each step.
 
 use proptest::prelude::*;
-use treadle_store::ObjectId;
+use treadle_store::StoredId;
 use treadle_store::ledger::{Access, Cost, Full, Key, Ledger, Put, Unknown, Victim, Written};
 
 const TARGET: u64 = 60;
@@ -38,7 +38,7 @@ enum Io {
 #[derive(Clone, Debug)]
 struct Content {
     key: Key,
-    id: ObjectId,
+    id: StoredId,
     references: u64,
     pins: u64,
     live: Option<u64>,
@@ -96,7 +96,7 @@ impl Model {
     }
 
     fn named(&mut self, id: u64) -> Option<&mut Content> {
-        let id = ObjectId(id);
+        let id = StoredId(id);
         self.contents.iter_mut().find(|c| c.named && c.id == id)
     }
 
@@ -144,7 +144,7 @@ impl Model {
         let key = Key(self.next);
         let mut content = Content {
             key,
-            id: ObjectId(id),
+            id: StoredId(id),
             references,
             pins: 0,
             live: None,
@@ -326,7 +326,7 @@ fn compare(ledger: &Ledger, model: &Model) -> Result<(), TestCaseError> {
 fn step(ledger: &mut Ledger, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
     match op {
         Op::Put(id, cost) => {
-            let put = ledger.put(ObjectId(id), cost);
+            let put = ledger.put(StoredId(id), cost);
             prop_assert_eq!(put, model.put(id, cost));
             if put.is_ok() && cost.managed() > 0 {
                 prop_assert!(ledger.totals().managed <= LIMIT);
@@ -334,17 +334,17 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: Op) -> Result<(), TestCaseEr
         }
         Op::Retain(id) => {
             let expected = model.named(id).map(|c| c.references += 1).ok_or(Unknown);
-            prop_assert_eq!(ledger.retain(ObjectId(id)), expected);
+            prop_assert_eq!(ledger.retain(StoredId(id)), expected);
         }
         Op::Release(id) => {
-            prop_assert_eq!(ledger.release(ObjectId(id)), model.release(id));
+            prop_assert_eq!(ledger.release(StoredId(id)), model.release(id));
         }
         Op::Pin(id) => {
             let expected = model.named(id).map(|c| {
                 c.pins += 1;
                 c.key
             });
-            prop_assert_eq!(ledger.pin(ObjectId(id)).ok(), expected);
+            prop_assert_eq!(ledger.pin(StoredId(id)).ok(), expected);
             if let Some(key) = expected {
                 model.touch(key);
                 model.pins.push((key, false));
@@ -397,7 +397,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: Op) -> Result<(), TestCaseEr
             }
         }
         Op::Unshare(id) => {
-            prop_assert_eq!(ledger.unshare(ObjectId(id)), model.unshare(id));
+            prop_assert_eq!(ledger.unshare(StoredId(id)), model.unshare(id));
         }
         Op::Victim(write) => {
             // The thread writes one file at a time.
@@ -492,8 +492,8 @@ proptest! {
 #[test]
 fn frames_that_view_the_live_object_cost_nothing() {
     let mut ledger = Ledger::new(TARGET, LIMIT);
-    ledger.put(ObjectId(1), Cost::Live(40)).unwrap();
-    let key = ledger.pin(ObjectId(1)).unwrap();
+    ledger.put(StoredId(1), Cost::Live(40)).unwrap();
+    let key = ledger.pin(StoredId(1)).unwrap();
     let views = Cost::Frames { bytes: 40, own: 0 };
     assert!(ledger.attach(key, views, true));
     assert_eq!(ledger.totals().managed, 40);
@@ -505,16 +505,16 @@ fn frames_that_view_the_live_object_cost_nothing() {
 fn a_live_object_that_views_its_frames_is_counted_once() {
     let mut ledger = Ledger::new(TARGET, LIMIT);
     let frames = Cost::Frames { bytes: 42, own: 42 };
-    ledger.put(ObjectId(1), frames).unwrap();
-    let key = ledger.pin(ObjectId(1)).unwrap();
+    ledger.put(StoredId(1), frames).unwrap();
+    let key = ledger.pin(StoredId(1)).unwrap();
     assert!(ledger.attach(key, Cost::Live(40), true));
     assert_eq!(ledger.totals().managed, 42);
 
-    ledger.put(ObjectId(2), Cost::Shared(30)).unwrap();
-    let key = ledger.pin(ObjectId(2)).unwrap();
+    ledger.put(StoredId(2), Cost::Shared(30)).unwrap();
+    let key = ledger.pin(StoredId(2)).unwrap();
     assert!(ledger.attach(key, Cost::Live(30), true));
     assert_eq!(ledger.totals().managed, 42);
-    ledger.unshare(ObjectId(2)).unwrap();
+    ledger.unshare(StoredId(2)).unwrap();
     assert_eq!(ledger.totals().managed, 72);
     ledger.check().unwrap();
 }
@@ -523,7 +523,7 @@ fn a_live_object_that_views_its_frames_is_counted_once() {
 fn the_largest_waiting_object_sets_how_much_goes() {
     let mut ledger = Ledger::new(TARGET, LIMIT);
     for id in 0..6 {
-        ledger.put(ObjectId(id), Cost::Live(10)).unwrap();
+        ledger.put(StoredId(id), Cost::Live(10)).unwrap();
     }
     assert_eq!(ledger.next_victim(true), None, "at the target");
     ledger.wait(75);
@@ -533,6 +533,6 @@ fn the_largest_waiting_object_sets_how_much_goes() {
     }
     assert_eq!(ledger.totals().managed, 20);
     assert_eq!(ledger.next_victim(true), None);
-    assert!(ledger.put(ObjectId(6), Cost::Live(75)).is_ok());
+    assert!(ledger.put(StoredId(6), Cost::Live(75)).is_ok());
     ledger.check().unwrap();
 }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// An object, numbered by its sender in the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(pub u64);
+pub struct TransferId(pub u64);
 
 /// A stripe, numbered by the side that sends on it; a replacement gets a number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,7 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The object.
-    pub object: ObjectId,
+    pub object: TransferId,
     /// Index of the region.
     pub region: u32,
     /// First byte within the region.
@@ -66,7 +66,7 @@ pub enum Message {
     /// An object: its header. The driver sends the frames' sizes and the inline bytes with it.
     Offer {
         /// The object; numbers only grow.
-        object: ObjectId,
+        object: TransferId,
         /// The length of each region in bytes.
         regions: Vec<u64>,
         /// What the header costs the receiver's memory, in bytes.
@@ -77,24 +77,24 @@ pub enum Message {
     /// Receiver: the regions have their memory, send them on stripes.
     Accept {
         /// The object.
-        object: ObjectId,
+        object: TransferId,
     },
     /// Receiver: the object is not wanted, or there is no memory for it.
     Refuse {
         /// The object.
-        object: ObjectId,
+        object: TransferId,
         /// Why, for the sender's error.
         reason: String,
     },
     /// Receiver: every byte is in place and verified.
     Placed {
         /// The object.
-        object: ObjectId,
+        object: TransferId,
     },
     /// Sender: nothing more of the object will come.
     Cancel {
         /// The object.
-        object: ObjectId,
+        object: TransferId,
     },
     /// Receiver: headers that cost this much were taken.
     Credit {
@@ -147,7 +147,7 @@ pub enum Event {
     /// The application sends an object.
     Send {
         /// Its number: larger than all before.
-        object: ObjectId,
+        object: TransferId,
         /// The length of each region in bytes.
         regions: Vec<u64>,
         /// What its header costs the receiver, in bytes.
@@ -156,15 +156,15 @@ pub enum Event {
         shared: bool,
     },
     /// The application gives up an object that it sends.
-    Cancel(ObjectId),
+    Cancel(TransferId),
     /// The regions of an offered object have their memory.
-    Accept(ObjectId),
+    Accept(TransferId),
     /// The regions of an offered object are mapped: nothing needs to travel.
-    Mapped(ObjectId),
+    Mapped(TransferId),
     /// The application does not want an offered object, or there is no memory for it.
-    Refuse(ObjectId, String),
+    Refuse(TransferId, String),
     /// The application took an object that is complete.
-    Take(ObjectId),
+    Take(TransferId),
     /// The other side said something.
     Received(Message),
     /// An outgoing stripe is connected.
@@ -260,17 +260,17 @@ pub enum Effect {
     /// Close an incoming stripe at once; `Ended` follows when nobody reads it any more.
     DropIncoming(StripeId),
     /// The memory of an object that was sent may be reused.
-    Sent(ObjectId),
+    Sent(TransferId),
     /// An object could not be sent.
-    SendFailed(ObjectId, Failure),
+    SendFailed(TransferId, Failure),
     /// An object's header arrived; it is the next to be received after all before it.
-    Offered(ObjectId),
+    Offered(TransferId),
     /// There is prefetch budget for this object: give it memory and answer `Accept` or `Refuse`.
-    Allocate(ObjectId),
+    Allocate(TransferId),
     /// Every byte of an incoming object is in place.
-    Complete(ObjectId),
+    Complete(TransferId),
     /// An incoming object will not be completed.
-    ReceiveFailed(ObjectId, Failure),
+    ReceiveFailed(TransferId, Failure),
     /// The pair is over.
     End(PairEnd),
 }

@@ -38,7 +38,7 @@ mod receiver;
 mod sender;
 
 pub use event::{
-    Config, Effect, Event, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
+    Config, Effect, Event, Extent, Failure, Message, PairEnd, StripeId, TransferId, Violation,
 };
 pub use guards::Guard;
 pub use pair::{Pair, Stats};

@@ -7,7 +7,7 @@ use treadle_guards::InvariantError;
 
 use crate::Guard;
 use crate::event::{
-    Config, Effect, Event, Extent, Message, ObjectId, PairEnd, StripeId, Violation,
+    Config, Effect, Event, Extent, Message, PairEnd, StripeId, TransferId, Violation,
 };
 use crate::receiver::Receiver;
 use crate::sender::Sender;
@@ -250,7 +250,7 @@ impl Pair {
     }
 
     /// Bytes of an incoming object's regions in place, and in total.
-    pub fn progress(&self, object: ObjectId) -> Option<(u64, u64)> {
+    pub fn progress(&self, object: TransferId) -> Option<(u64, u64)> {
         self.receiver.progress(object)
     }
 

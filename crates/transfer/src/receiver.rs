@@ -9,7 +9,7 @@ use treadle_guards::{InvariantError, ensure, ensure_eq};
 
 use crate::Guard;
 use crate::event::{
-    Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
+    Config, Effect, Extent, Failure, Message, PairEnd, StripeId, TransferId, Violation,
 };
 use crate::layout::{Grid, MAX_FRAMES};
 
@@ -51,7 +51,7 @@ struct Stripe {
     extents: u64,
     corrupt: bool,
     /// The extent whose bytes are arriving.
-    arriving: Option<(ObjectId, u64)>,
+    arriving: Option<(TransferId, u64)>,
 }
 
 #[derive(Debug)]
@@ -64,10 +64,10 @@ pub(crate) struct Receiver {
     taken: u64,
     prefetch: u64,
     prefetched: u64,
-    last: Option<ObjectId>,
-    objects: BTreeMap<ObjectId, Incoming>,
+    last: Option<TransferId>,
+    objects: BTreeMap<TransferId, Incoming>,
     /// Objects that may be fetched ahead, in order; some are no longer offered.
-    ahead: VecDeque<ObjectId>,
+    ahead: VecDeque<TransferId>,
     dials: bool,
     /// Stripes that are being connected for the sender.
     dialling: BTreeSet<StripeId>,
@@ -100,7 +100,7 @@ impl Receiver {
 
     pub(crate) fn offered(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         regions: &[u64],
         cost: u64,
         shared: bool,
@@ -172,7 +172,7 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn accept(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    pub(crate) fn accept(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         if let Some(incoming) = self.objects.get_mut(&object)
             && incoming.state == State::Offered
         {
@@ -184,7 +184,7 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn mapped(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    pub(crate) fn mapped(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         if let Some(incoming) = self.objects.get_mut(&object)
             && incoming.state == State::Offered
             && incoming.shared
@@ -193,7 +193,7 @@ impl Receiver {
         }
     }
 
-    fn complete(object: ObjectId, incoming: &mut Incoming, effects: &mut Vec<Effect>) {
+    fn complete(object: TransferId, incoming: &mut Incoming, effects: &mut Vec<Effect>) {
         incoming.state = State::Complete;
         incoming.missing = 0;
         incoming.slots = Vec::new();
@@ -201,7 +201,7 @@ impl Receiver {
         effects.push(Effect::Complete(object));
     }
 
-    pub(crate) fn refuse(&mut self, object: ObjectId, reason: String, effects: &mut Vec<Effect>) {
+    pub(crate) fn refuse(&mut self, object: TransferId, reason: String, effects: &mut Vec<Effect>) {
         let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
         if self.objects.get(&object).is_some_and(incomplete) {
             effects.push(Effect::Tell(Message::Refuse { object, reason }));
@@ -209,7 +209,7 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn take(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    pub(crate) fn take(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         let complete = |incoming: &Incoming| incoming.state == State::Complete;
         if self.objects.get(&object).is_some_and(complete) {
             self.remove(object, effects);
@@ -217,7 +217,7 @@ impl Receiver {
     }
 
     /// Forgets an object, and gives back its credit and budget.
-    fn remove(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    fn remove(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         let Some(incoming) = self.objects.remove(&object) else {
             return;
         };
@@ -235,7 +235,7 @@ impl Receiver {
         self.fetch_ahead(effects);
     }
 
-    pub(crate) fn cancelled(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    pub(crate) fn cancelled(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
         if self.objects.get(&object).is_some_and(incomplete) {
             self.remove(object, effects);
@@ -361,7 +361,7 @@ impl Receiver {
         }
     }
 
-    fn abandon(stripe: &mut Stripe, objects: &mut BTreeMap<ObjectId, Incoming>) {
+    fn abandon(stripe: &mut Stripe, objects: &mut BTreeMap<TransferId, Incoming>) {
         if let Some((object, index)) = stripe.arriving.take()
             && let Some(incoming) = objects.get_mut(&object)
             && let Some(slot) = incoming.slots.get_mut(index as usize)
@@ -429,7 +429,7 @@ impl Receiver {
     }
 
     /// Bytes of an object's regions in place, and in total.
-    pub(crate) fn progress(&self, object: ObjectId) -> Option<(u64, u64)> {
+    pub(crate) fn progress(&self, object: TransferId) -> Option<(u64, u64)> {
         let incoming = self.objects.get(&object)?;
         if incoming.state == State::Complete {
             return Some((incoming.bytes, incoming.bytes));

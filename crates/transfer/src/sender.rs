@@ -10,7 +10,7 @@ use treadle_guards::{InvariantError, ensure, ensure_eq};
 
 use crate::Guard;
 use crate::event::{
-    Config, Effect, Extent, Failure, Message, ObjectId, PairEnd, StripeId, Violation,
+    Config, Effect, Extent, Failure, Message, PairEnd, StripeId, TransferId, Violation,
 };
 use crate::layout::Grid;
 use crate::ramp::Ramp;
@@ -77,7 +77,7 @@ struct Stripe {
     /// Extents before those in `sent`, all of them of objects that are done.
     base: u64,
     /// The extents handed to it, in order.
-    sent: VecDeque<(ObjectId, u64)>,
+    sent: VecDeque<(TransferId, u64)>,
     /// When its socket last took bytes, or it got its first extent after a pause, or its link
     /// changed.
     progress: Duration,
@@ -87,15 +87,15 @@ struct Stripe {
 pub(crate) struct Sender {
     dials: bool,
     timeout: Duration,
-    last: Option<ObjectId>,
-    last_offered: Option<ObjectId>,
-    objects: BTreeMap<ObjectId, Outgoing>,
+    last: Option<TransferId>,
+    last_offered: Option<TransferId>,
+    objects: BTreeMap<TransferId, Outgoing>,
     /// Not offered yet, in order.
-    waiting: VecDeque<ObjectId>,
+    waiting: VecDeque<TransferId>,
     /// Offered with regions, not placed yet.
     offered: usize,
     /// Accepted, with extents to hand out: the front is next.
-    active: VecDeque<ObjectId>,
+    active: VecDeque<TransferId>,
     /// When a tick last found nothing to hand out.
     idle_at: Duration,
     /// The last tick left nothing to do for the next one, which may have been left out.
@@ -145,7 +145,7 @@ impl Sender {
 
     pub(crate) fn send(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         regions: Vec<u64>,
         cost: u64,
         shared: bool,
@@ -187,7 +187,7 @@ impl Sender {
 
     fn offer_one(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         regions: Vec<u64>,
         cost: u64,
         shared: bool,
@@ -225,7 +225,7 @@ impl Sender {
         }
     }
 
-    pub(crate) fn cancel(&mut self, object: ObjectId, effects: &mut Vec<Effect>) {
+    pub(crate) fn cancel(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
         let Some(outgoing) = self.objects.get(&object) else {
             return;
         };
@@ -235,7 +235,7 @@ impl Sender {
         self.fail(object, Failure::Cancelled, effects);
     }
 
-    fn fail(&mut self, object: ObjectId, failure: Failure, effects: &mut Vec<Effect>) {
+    fn fail(&mut self, object: TransferId, failure: Failure, effects: &mut Vec<Effect>) {
         if Guard::FailsOnce.holds() {
             self.forget(object);
         }
@@ -243,7 +243,7 @@ impl Sender {
         self.offer(effects);
     }
 
-    fn forget(&mut self, object: ObjectId) {
+    fn forget(&mut self, object: TransferId) {
         let Some(outgoing) = self.objects.remove(&object) else {
             return;
         };
@@ -265,7 +265,7 @@ impl Sender {
     }
 
     /// An object that the receiver speaks about. One that was cancelled meanwhile is no violation.
-    fn spoken_of(&mut self, object: ObjectId) -> Result<Option<&mut Outgoing>, Violation> {
+    fn spoken_of(&mut self, object: TransferId) -> Result<Option<&mut Outgoing>, Violation> {
         if Some(object) > self.last_offered && Guard::SpokenOf.holds() {
             return Err(Violation::Unknown("an object"));
         }
@@ -274,7 +274,7 @@ impl Sender {
 
     pub(crate) fn accepted(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         now: Duration,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
@@ -291,7 +291,7 @@ impl Sender {
 
     pub(crate) fn placed(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
         if let Some(outgoing) = self.spoken_of(object)? {
@@ -310,7 +310,7 @@ impl Sender {
 
     pub(crate) fn refused(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         reason: String,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
@@ -673,7 +673,7 @@ impl Sender {
     }
 
     pub(crate) fn check(&self) -> Result<(), InvariantError> {
-        let regions = |object: &&ObjectId| {
+        let regions = |object: &&TransferId| {
             let outgoing = &self.objects[*object];
             outgoing.state != State::Waiting
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_memory::MemoryError;
 use treadle_transfer::layout::Place;
-use treadle_transfer::{Event, Extent, Failure, Message, ObjectId, StripeId, Violation};
+use treadle_transfer::{Event, Extent, Failure, Message, StripeId, TransferId, Violation};
 
 use super::{Garbage, Inner};
 use crate::error::NetError;
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Descriptors of an object's regions arrived and were mapped; if not, there are none.
-    pub(crate) fn mapped(&mut self, object: ObjectId, mappings: Mappings, now: Duration) {
+    pub(crate) fn mapped(&mut self, object: TransferId, mappings: Mappings, now: Duration) {
         if self.incoming.contains_key(&object) {
             self.map(object, mappings, now);
         } else if object > self.last_incoming && self.mapped.len() < MAX_EARLY {
@@ -119,7 +119,7 @@ impl Inner {
         }
     }
 
-    fn map(&mut self, object: ObjectId, mappings: Mappings, now: Duration) {
+    fn map(&mut self, object: TransferId, mappings: Mappings, now: Duration) {
         let Some(inbound) = self.incoming.get_mut(&object) else {
             return;
         };
@@ -140,7 +140,7 @@ impl Inner {
     }
 
     /// An object that was offered as shared memory has to come in bytes.
-    fn not_mapped(&mut self, object: ObjectId) {
+    fn not_mapped(&mut self, object: TransferId) {
         let Some(inbound) = self.incoming.get_mut(&object) else {
             return;
         };
@@ -173,7 +173,7 @@ impl Inner {
     }
 
     /// The next object that nobody has claimed; the error when there will be none.
-    pub(crate) fn claim(&mut self) -> Option<Result<ObjectId, NetError>> {
+    pub(crate) fn claim(&mut self) -> Option<Result<TransferId, NetError>> {
         while let Some(object) = self.order.pop_front() {
             let Some(inbound) = self.incoming.get_mut(&object) else {
                 continue;
@@ -195,7 +195,7 @@ impl Inner {
         !self.order.is_empty() || self.ended().is_some()
     }
 
-    pub(crate) fn unclaim(&mut self, object: ObjectId) {
+    pub(crate) fn unclaim(&mut self, object: TransferId) {
         let Some(inbound) = self.incoming.get_mut(&object) else {
             return;
         };
@@ -210,18 +210,18 @@ impl Inner {
         self.changed = true;
     }
 
-    pub(crate) fn inbound(&self, object: ObjectId) -> &Inbound {
+    pub(crate) fn inbound(&self, object: TransferId) -> &Inbound {
         &self.incoming[&object]
     }
 
-    pub(crate) fn state(&self, object: ObjectId) -> State {
+    pub(crate) fn state(&self, object: TransferId) -> State {
         self.incoming[&object].state.clone()
     }
 
     /// Gives an offered object its memory. Targets that are not used come back.
     pub(crate) fn accept(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         mut targets: Vec<Option<Target>>,
     ) -> Result<Vec<Option<Target>>, NetError> {
         let inbound = self
@@ -277,7 +277,7 @@ impl Inner {
         Ok(targets)
     }
 
-    fn accepted(&mut self, object: ObjectId, regions: Vec<Arc<Region>>) {
+    fn accepted(&mut self, object: TransferId, regions: Vec<Arc<Region>>) {
         let inbound = self
             .incoming
             .get_mut(&object)
@@ -288,14 +288,14 @@ impl Inner {
         self.effects_of(Event::Accept(object));
     }
 
-    pub(crate) fn refuse(&mut self, object: ObjectId, event: Event, now: Duration) {
+    pub(crate) fn refuse(&mut self, object: TransferId, event: Event, now: Duration) {
         if let Some(inbound) = self.incoming.remove(&object) {
             self.garbage.push(Garbage::Regions(inbound.regions));
         }
         self.handle(event, now);
     }
 
-    pub(crate) fn take(&mut self, object: ObjectId, now: Duration) -> Result<Received, NetError> {
+    pub(crate) fn take(&mut self, object: TransferId, now: Duration) -> Result<Received, NetError> {
         match self.state(object) {
             State::Complete => {}
             State::Failed(failure) => return Err(failure.into()),
@@ -327,7 +327,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn progress(&self, object: ObjectId) -> (u64, u64) {
+    pub(crate) fn progress(&self, object: TransferId) -> (u64, u64) {
         let total = self.incoming[&object].header.layout.body();
         self.pair.progress(object).unwrap_or((total, total))
     }
@@ -348,7 +348,7 @@ impl Inner {
     }
 
     /// Memory for an object that nobody has asked for yet.
-    pub(super) fn allocate(&mut self, object: ObjectId) {
+    pub(super) fn allocate(&mut self, object: TransferId) {
         let Some(inbound) = self.incoming.get(&object) else {
             return;
         };
@@ -378,7 +378,7 @@ impl Inner {
     }
 
     /// Every byte is in its place.
-    pub(super) fn completed(&mut self, object: ObjectId, shared: &Arc<Shared>) {
+    pub(super) fn completed(&mut self, object: TransferId, shared: &Arc<Shared>) {
         if let Some(inbound) = self.incoming.get_mut(&object) {
             inbound.state = State::Complete;
             inbound.finished = Some(Instant::now());
@@ -391,7 +391,7 @@ impl Inner {
     }
 
     /// It will not be complete. Whoever claimed it is told; nobody else needs to know.
-    pub(super) fn receive_failed(&mut self, object: ObjectId, failure: Failure) {
+    pub(super) fn receive_failed(&mut self, object: TransferId, failure: Failure) {
         if let Some(inbound) = self.incoming.get_mut(&object) {
             inbound.state = State::Failed(failure);
             let regions = std::mem::take(&mut inbound.regions);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_transfer::{Event, Extent, Failure, ObjectId, StripeId};
+use treadle_transfer::{Event, Extent, Failure, StripeId, TransferId};
 
 use super::{Garbage, Inner};
 use crate::objects::{Completion, Timings};
@@ -41,7 +41,7 @@ impl Inner {
 
     pub(crate) fn send(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         outbound: Outbound,
         event: Event,
         now: Duration,
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Writes an object's header, and passes the descriptors of its memory.
-    pub(super) fn offer(&mut self, object: ObjectId) {
+    pub(super) fn offer(&mut self, object: TransferId) {
         let Some(outbound) = self.outgoing.get_mut(&object) else {
             return;
         };
@@ -123,7 +123,7 @@ impl Inner {
 
     pub(super) fn sent(
         &mut self,
-        object: ObjectId,
+        object: TransferId,
         outcome: Result<(), Failure>,
         shared: &Arc<Shared>,
     ) {
@@ -155,7 +155,7 @@ impl Inner {
     }
 
     /// The other side has memory for an object now.
-    pub(crate) fn peer_accepted(&mut self, object: ObjectId) {
+    pub(crate) fn peer_accepted(&mut self, object: TransferId) {
         if let Some(outbound) = self.outgoing.get_mut(&object) {
             outbound.accepted = Some(Instant::now());
             if outbound.is_known {
@@ -165,8 +165,8 @@ impl Inner {
         }
     }
 
-    pub(crate) fn next_object(&mut self) -> ObjectId {
+    pub(crate) fn next_object(&mut self) -> TransferId {
         self.next_object += 1;
-        ObjectId(self.next_object)
+        TransferId(self.next_object)
     }
 }

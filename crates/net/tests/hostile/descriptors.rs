@@ -12,7 +12,7 @@ use support::raw::{Raw, hello_unix, last_words, object, preamble};
 use support::{LONG, soon};
 use treadle_net::wire::{self, Segment, proto};
 use treadle_net::{Options, Peer};
-use treadle_transfer::{Message, ObjectId};
+use treadle_transfer::{Message, TransferId};
 
 use super::{Scene, refusal, support};
 
@@ -50,7 +50,7 @@ fn pass(
 
 fn announcement(number: u64, segments: &[Segment]) -> Vec<u8> {
     let mut frame = Vec::new();
-    wire::encode_descriptors(ObjectId(number), segments, &mut frame);
+    wire::encode_descriptors(TransferId(number), segments, &mut frame);
     frame
 }
 
@@ -329,7 +329,7 @@ fn a_sender_passes_what_the_peer_does_not_keep() {
     let passed = |channel: &mut Raw<UnixStream>| loop {
         let frame = channel.frame().expect("the connection ended");
         if let Ok(Some(wire::Frame::Descriptors(object, segments))) = wire::decode_frame(&frame)
-            && object != ObjectId(0)
+            && object != TransferId(0)
         {
             return segments[0];
         }

@@ -10,7 +10,7 @@ use support::{LONG, body, eventually, secret, soon, with_secret};
 use treadle_net::wire::{self, proto};
 use treadle_net::{Config, NetError, Options, Peer};
 use treadle_transfer::layout::{EXTENT, MAX_BYTES, MAX_FRAMES};
-use treadle_transfer::{Message, ObjectId, StripeId};
+use treadle_transfer::{Message, StripeId, TransferId};
 
 use super::{Scene, support, transfer};
 
@@ -19,7 +19,7 @@ fn asked_to_dial(raw: &mut Raw, victim: &Peer, bytes: usize) -> StripeId {
     victim.send(1, &[body(bytes)]).unwrap();
     raw.frame().unwrap();
     raw.tell(&Message::Accept {
-        object: ObjectId(1),
+        object: TransferId(1),
     });
     let Message::Dial { stripe } = raw.until(is_dial) else {
         unreachable!("asked for")
@@ -50,7 +50,7 @@ fn violations_end_their_pair_by_name() {
         sizes,
         ..Default::default()
     };
-    let object_id = ObjectId(9);
+    let object_id = TransferId(9);
     let stripe = StripeId(9);
     let reason = String::new;
     let mut damaged = message(&Message::Goodbye);
@@ -160,7 +160,7 @@ fn an_object_that_is_too_large_is_a_violation() {
 #[test]
 fn false_claims_of_a_receiver_end_the_pair() {
     let scene = Scene::new(&Options::default());
-    let object = ObjectId(1);
+    let object = TransferId(1);
     let (mut raw, victim) = scene.attack();
     let sending = victim.send(1, &[body(1 << 20)]).unwrap();
     raw.frame().unwrap();
@@ -428,7 +428,7 @@ fn offers_may_be_cancelled_for_ever() {
     let mut frames = Vec::new();
     for number in 1..=20_000 {
         frames.extend(object(number, &[100 << 20], false, b""));
-        let object = ObjectId(number);
+        let object = TransferId(number);
         wire::encode_message(&Message::Cancel { object }, &mut frames);
     }
     frames.extend(object(20_001, &[1], false, b"x"));

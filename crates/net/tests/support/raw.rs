@@ -9,7 +9,7 @@ use prost::Message as _;
 use treadle_net::secret::{Role, Secret, random};
 use treadle_net::wire::{self, FRAME_HEADER, PREAMBLE, Segment, proto};
 use treadle_net::{Address, Peer};
-use treadle_transfer::{Extent, Message, ObjectId};
+use treadle_transfer::{Extent, Message, TransferId};
 
 use super::{LONG, secret};
 
@@ -248,7 +248,7 @@ pub fn object(number: u64, sizes: &[u64], shared: bool, inline: &[u8]) -> Vec<u8
     let mut frame = Vec::new();
     let inline = [inline].into_iter();
     let shared: Option<&[_]> = shared.then_some(&[]);
-    wire::encode_object(ObjectId(number), 1, sizes, shared, inline, &mut frame);
+    wire::encode_object(TransferId(number), 1, sizes, shared, inline, &mut frame);
     frame
 }
 
@@ -256,7 +256,14 @@ pub fn object(number: u64, sizes: &[u64], shared: bool, inline: &[u8]) -> Vec<u8
 pub fn kept_object(number: u64, sizes: &[u64], segments: &[Segment]) -> Vec<u8> {
     let mut frame = Vec::new();
     let none = std::iter::empty();
-    wire::encode_object(ObjectId(number), 1, sizes, Some(segments), none, &mut frame);
+    wire::encode_object(
+        TransferId(number),
+        1,
+        sizes,
+        Some(segments),
+        none,
+        &mut frame,
+    );
     frame
 }
 
@@ -274,7 +281,7 @@ pub fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 /// An extent of an object's first region, with its bytes.
 pub fn extent(object: u64, offset: u64, bytes: &[u8]) -> Vec<u8> {
     let extent = Extent {
-        object: ObjectId(object),
+        object: TransferId(object),
         region: 0,
         offset,
         length: bytes.len() as u64,

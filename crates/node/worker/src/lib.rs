@@ -356,7 +356,7 @@ impl Worker {
             Input::Inline(bytes) => Ok(Value::Small(bytes.clone())),
             Input::Held(object, held) => self.0.values.read(held).map_err(|error| (*object, error)),
             Input::Missing(object) => {
-                let id = treadle_store::ObjectId(object.to_u64());
+                let id = treadle_store::StoredId(object.to_u64());
                 Err((*object, StoreError::Unknown { id }))
             }
         };

@@ -42,8 +42,8 @@ pub(super) struct Values {
     small: Mutex<HashMap<ObjectId, Bytes>>,
 }
 
-fn name(object: ObjectId) -> treadle_store::ObjectId {
-    treadle_store::ObjectId(object.to_u64())
+fn name(object: ObjectId) -> treadle_store::StoredId {
+    treadle_store::StoredId(object.to_u64())
 }
 
 impl Values {

@@ -1,7 +1,7 @@
 //! One content, and the sums over all.
 
 use super::Cost;
-use crate::{ObjectId, ObjectInfo, Tally};
+use crate::{ObjectInfo, StoredId, Tally};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Io {
@@ -12,7 +12,7 @@ pub(super) enum Io {
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub(super) id: ObjectId,
+    pub(super) id: StoredId,
     pub(super) size: u64,
     pub(super) references: u64,
     pub(super) pins: u64,
@@ -31,7 +31,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(id: ObjectId, cost: Cost, references: u64, used: u64) -> Self {
+    pub(super) fn new(id: StoredId, cost: Cost, references: u64, used: u64) -> Self {
         let mut entry = Entry {
             id,
             size: cost.bytes(),

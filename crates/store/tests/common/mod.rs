@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_store::{Form, Frames, Live, ObjectId, Options, Store};
+use treadle_store::{Form, Frames, Live, Options, Store, StoredId};
 use treadle_volume::faults::FaultyDisk;
 
 /// Longer than anything here takes, also on a busy machine.
@@ -17,8 +17,8 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub const NOW: Duration = Duration::ZERO;
 pub const KIND: u32 = 17;
 
-pub fn id(id: u64) -> ObjectId {
-    ObjectId(id)
+pub fn id(id: u64) -> StoredId {
+    StoredId(id)
 }
 
 /// Waits until something is so.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use treadle_transfer::layout::{EXTENT, MAX_BYTES, MAX_FRAMES};
 use treadle_transfer::{
-    Config, Effect, Event, Extent, Message, ObjectId, Pair, StripeId, Violation,
+    Config, Effect, Event, Extent, Message, Pair, StripeId, TransferId, Violation,
 };
 
 const NOW: Duration = Duration::from_secs(1);
-const OBJECT: ObjectId = ObjectId(7);
+const OBJECT: TransferId = TransferId(7);
 const STRIPE: StripeId = StripeId(3);
 /// The most stripes that a peer may open.
 const MAX_STRIPES: u32 = 64;
@@ -32,7 +32,7 @@ impl Victim {
         self.handle(Event::Received(message))
     }
 
-    fn offer(&mut self, object: ObjectId, regions: Vec<u64>, cost: u64) -> Result<(), Violation> {
+    fn offer(&mut self, object: TransferId, regions: Vec<u64>, cost: u64) -> Result<(), Violation> {
         let shared = false;
         let offer = Message::Offer {
             object,
@@ -75,7 +75,7 @@ impl Victim {
         victim
     }
 
-    fn send(&mut self, object: ObjectId, cost: u64) {
+    fn send(&mut self, object: TransferId, cost: u64) {
         let (regions, shared) = (vec![2 * EXTENT], false);
         self.handle(Event::Send {
             object,
@@ -105,7 +105,7 @@ pub(super) fn an_object_must_have_a_higher_number_than_all_before() {
         Err(Violation::Order(7, 7))
     );
     assert_eq!(
-        victim.offer(ObjectId(6), vec![], 1),
+        victim.offer(TransferId(6), vec![], 1),
         Err(Violation::Order(6, 7))
     );
 }
@@ -143,9 +143,9 @@ fn a_limit_that_is_no_limit_overflows_nothing() {
     };
     let mut victim = Victim::new(&config);
     victim.offer(OBJECT, vec![u64::MAX], 1).unwrap();
-    victim.offer(ObjectId(8), vec![u64::MAX], 1).unwrap();
+    victim.offer(TransferId(8), vec![u64::MAX], 1).unwrap();
     victim
-        .offer(ObjectId(9), vec![1 << 63, (1 << 63) - 1], 1)
+        .offer(TransferId(9), vec![1 << 63, (1 << 63) - 1], 1)
         .unwrap();
     assert_eq!(victim.0.progress(OBJECT), Some((0, u64::MAX)));
 }
@@ -156,7 +156,7 @@ pub(super) fn an_object_must_not_have_more_regions_than_frames_are_allowed() {
     victim.offer(OBJECT, vec![1; MAX_FRAMES], 1).unwrap();
     let regions = vec![1; MAX_FRAMES + 1];
     assert_eq!(
-        victim.offer(ObjectId(8), regions, 1),
+        victim.offer(TransferId(8), regions, 1),
         Err(Violation::Regions(MAX_FRAMES + 1))
     );
 }
@@ -170,7 +170,7 @@ pub(super) fn headers_must_not_exceed_the_credit() {
     let mut victim = Victim::new(&config);
     victim.offer(OBJECT, vec![1], 60).unwrap();
     assert_eq!(
-        victim.offer(ObjectId(8), vec![], 41),
+        victim.offer(TransferId(8), vec![], 41),
         Err(Violation::Credit(1))
     );
     assert_eq!(
@@ -184,7 +184,7 @@ fn a_claimed_length_allocates_nothing() {
     // One slot for each extent would be a gigabyte for each of these.
     let mut victim = Victim::new(&Config::default());
     for object in 0..64 {
-        let object = ObjectId(object);
+        let object = TransferId(object);
         let (regions, cost, shared) = (vec![MAX_BYTES], 100, false);
         let effects = victim
             .told(Message::Offer {
@@ -386,7 +386,7 @@ fn only_the_side_that_dials_is_asked_to_and_fails_to() {
 #[test]
 pub(super) fn a_receiver_must_not_speak_of_what_was_never_offered() {
     // Object 9 waits for credit: the receiver cannot know it.
-    for object in [ObjectId(9), ObjectId(10), ObjectId(u64::MAX)] {
+    for object in [TransferId(9), TransferId(10), TransferId(u64::MAX)] {
         let reason = String::new();
         for message in [
             Message::Accept { object },
@@ -394,8 +394,8 @@ pub(super) fn a_receiver_must_not_speak_of_what_was_never_offered() {
             Message::Refuse { object, reason },
         ] {
             let mut victim = Victim::with_offer(true);
-            victim.send(ObjectId(8), 3 << 18);
-            victim.send(ObjectId(9), 3 << 18);
+            victim.send(TransferId(8), 3 << 18);
+            victim.send(TransferId(9), 3 << 18);
             assert_eq!(victim.told(message), Err(Violation::Unknown("an object")));
         }
     }
@@ -486,7 +486,7 @@ fn credit_without_end_and_strange_tokens_do_no_harm() {
         .unwrap();
     victim
         .told(Message::Cancel {
-            object: ObjectId(u64::MAX),
+            object: TransferId(u64::MAX),
         })
         .unwrap();
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use treadle_transfer::layout::EXTENT;
 use treadle_transfer::{
-    Config, Effect, Event, Extent, Failure, Message, ObjectId, Pair, PairEnd, StripeId,
+    Config, Effect, Event, Extent, Failure, Message, Pair, PairEnd, StripeId, TransferId,
 };
 
-const OBJECT: ObjectId = ObjectId(0);
+const OBJECT: TransferId = TransferId(0);
 const FIRST: StripeId = StripeId(0);
 const CREDIT: u64 = 1000;
 
@@ -37,7 +37,7 @@ impl One {
         self.handle(Event::Received(message))
     }
 
-    fn send(&mut self, object: ObjectId, regions: Vec<u64>, cost: u64) -> Vec<Effect> {
+    fn send(&mut self, object: TransferId, regions: Vec<u64>, cost: u64) -> Vec<Effect> {
         let shared = false;
         self.handle(Event::Send {
             object,
@@ -47,7 +47,7 @@ impl One {
         })
     }
 
-    fn offered(&mut self, object: ObjectId, regions: Vec<u64>, cost: u64) -> Vec<Effect> {
+    fn offered(&mut self, object: TransferId, regions: Vec<u64>, cost: u64) -> Vec<Effect> {
         let shared = false;
         self.told(Message::Offer {
             object,
@@ -260,7 +260,7 @@ pub(super) fn a_retired_stripe_that_stalls_is_given_up() {
     }
     let stripe = retired.expect("a trial in vain ends");
     one.told(Message::Cancel {
-        object: ObjectId(99),
+        object: TransferId(99),
     });
     let effects = one.wait(Config::default().timeout + Duration::from_millis(100));
     let broken = Effect::Tell(Message::Broken { stripe });
@@ -277,8 +277,8 @@ pub(super) fn a_header_that_credit_never_allows_fails() {
     let effects = one.send(OBJECT, vec![], 751);
     assert_eq!(effects, [Effect::SendFailed(OBJECT, failure)]);
     assert!(
-        one.send(ObjectId(1), vec![], 750)
-            .contains(&Effect::Sent(ObjectId(1)))
+        one.send(TransferId(1), vec![], 750)
+            .contains(&Effect::Sent(TransferId(1)))
     );
 }
 
@@ -291,7 +291,7 @@ pub(super) fn the_credit_that_is_certain_to_come_back_suffices() {
     });
     // Just too little to give back at once, then the largest header that is allowed.
     for (object, cost) in [(0, 249), (1, 750), (2, 249), (3, 750)] {
-        let object = ObjectId(object);
+        let object = TransferId(object);
         let mut effects = sender.send(object, vec![], cost);
         assert!(
             effects.contains(&Effect::Sent(object)),
@@ -313,7 +313,7 @@ pub(super) fn damage_to_an_object_that_was_given_up_is_not_blamed_on_another() {
     one.send(OBJECT, vec![100 * EXTENT], 1);
     one.told(Message::Accept { object: OBJECT });
     for round in 0..8 {
-        let object = ObjectId(1 + u64::from(round));
+        let object = TransferId(1 + u64::from(round));
         one.send(object, vec![10 * EXTENT], 1);
         one.told(Message::Accept { object });
         let stripe = StripeId(round);
@@ -365,7 +365,7 @@ pub(super) fn what_is_asked_for_does_not_hold_up_what_may_be_fetched_ahead() {
         one.offered(OBJECT, vec![1000], 1),
         [Effect::Offered(OBJECT)]
     );
-    let next = ObjectId(1);
+    let next = TransferId(1);
     assert_eq!(one.offered(next, vec![100], 1), [Effect::Offered(next)]);
     let effects = one.handle(Event::Accept(OBJECT));
     assert!(effects.contains(&Effect::Allocate(next)), "{effects:?}");
@@ -375,14 +375,14 @@ pub(super) fn what_is_asked_for_does_not_hold_up_what_may_be_fetched_ahead() {
 pub(super) fn an_end_leaves_the_accounts_in_order() {
     let mut one = One::new(Config::default());
     one.offered(OBJECT, vec![1000], 1);
-    one.offered(ObjectId(1), vec![], 1);
+    one.offered(TransferId(1), vec![], 1);
     let effects = one.told(Message::Goodbye);
     let failure = Failure::Pair(PairEnd::Goodbye);
     assert!(
         effects.contains(&Effect::ReceiveFailed(OBJECT, failure)),
         "{effects:?}"
     );
-    one.handle(Event::Take(ObjectId(1)));
+    one.handle(Event::Take(TransferId(1)));
 }
 
 #[test]
@@ -471,7 +471,7 @@ pub(super) fn a_stripe_that_is_stuck_with_a_cancelled_extent_stalls() {
         !one.wait(timeout * 2).contains(&broken),
         "nothing waits for it"
     );
-    let object = ObjectId(1);
+    let object = TransferId(1);
     one.send(object, vec![1], 1);
     one.told(Message::Accept { object });
     assert!(!one.wait(timeout / 2).contains(&broken));

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use treadle_transfer::{Config, Effect, Event, Message, ObjectId, Pair, StripeId};
+use treadle_transfer::{Config, Effect, Event, Message, Pair, StripeId, TransferId};
 
-const OBJECT: ObjectId = ObjectId(0);
+const OBJECT: TransferId = TransferId(0);
 const MIB: u64 = 1 << 20;
 const STEP: Duration = Duration::from_millis(1);
 /// What a socket buffers.

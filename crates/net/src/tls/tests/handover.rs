@@ -1,6 +1,6 @@
 use std::os::fd::AsFd;
 
-use treadle_transfer::ObjectId;
+use treadle_transfer::TransferId;
 
 use super::data::tcp_pair;
 use super::*;
@@ -26,7 +26,7 @@ fn what_came_with_the_end_of_the_handshake_reaches_the_pair() {
     pair.shake_hands().unwrap();
     let mut bytes = vec![0];
     let frames = [&b"abc"[..]].into_iter();
-    wire::encode_object(ObjectId(1), 7, &[3], None, frames, &mut bytes);
+    wire::encode_object(TransferId(1), 7, &[3], None, frames, &mut bytes);
     write(&mut pair.client, &mut pair.here, &bytes).unwrap();
 
     let mut stream = Stream::Tls(pair.there, Box::new(pair.server));

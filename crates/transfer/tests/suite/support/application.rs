@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_transfer::{Event, ObjectId};
+use treadle_transfer::{Event, TransferId};
 
 use super::side::Stage;
 use super::stripe::Reader;
@@ -13,7 +13,7 @@ impl World {
         self.sides[side].asked[index] = true;
         let planned = &self.plan.objects[side][index];
         let event = Event::Send {
-            object: ObjectId(index as u64),
+            object: TransferId(index as u64),
             regions: planned.regions.clone(),
             cost: planned.cost,
             shared: planned.shared,
@@ -67,7 +67,7 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn allocate(&mut self, side: usize, object: ObjectId) -> Result<(), String> {
+    pub(crate) fn allocate(&mut self, side: usize, object: TransferId) -> Result<(), String> {
         self.sides[side].inbound(object)?.stage = Stage::Allocating;
         let delay = self
             .kernel
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// There is memory for an object, or a mapping, or neither.
-    pub(crate) fn allocated(&mut self, side: usize, object: ObjectId) -> Result<(), String> {
+    pub(crate) fn allocated(&mut self, side: usize, object: TransferId) -> Result<(), String> {
         let habits = &self.plan.habits[side];
         let refuses = self.kernel.random.chance(habits.refuses);
         let maps = self.kernel.random.chance(habits.maps);
@@ -105,7 +105,7 @@ impl World {
         )
     }
 
-    pub(crate) fn completed(&mut self, side: usize, object: ObjectId) -> Result<(), String> {
+    pub(crate) fn completed(&mut self, side: usize, object: TransferId) -> Result<(), String> {
         for ((owner, _), stripe) in &self.stripes {
             if let Some((extent, true)) = stripe.arriving
                 && *owner != side
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// The application may be waiting for this object.
-    pub(crate) fn wake_receiver(&mut self, side: usize, object: ObjectId) {
+    pub(crate) fn wake_receiver(&mut self, side: usize, object: TransferId) {
         if self.sides[side].awaited == Some(object) {
             self.sides[side].awaited = None;
             self.schedule(side, Duration::ZERO, Item::Receive);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use treadle_sim::kernel::Link;
 use treadle_transfer::layout::Grid;
-use treadle_transfer::{Extent, Failure, ObjectId, Pair, PairEnd};
+use treadle_transfer::{Extent, Failure, Pair, PairEnd, TransferId};
 
 /// What came of an object at its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,12 +120,12 @@ pub(crate) struct Side {
     pub(crate) fates: Vec<Fate>,
     /// When the application asked to send them.
     pub(crate) asked: Vec<bool>,
-    pub(crate) inbox: BTreeMap<ObjectId, Inbound>,
+    pub(crate) inbox: BTreeMap<TransferId, Inbound>,
     /// Offered, not received yet, in order.
-    pub(crate) order: VecDeque<ObjectId>,
-    pub(crate) received: Vec<ObjectId>,
+    pub(crate) order: VecDeque<TransferId>,
+    pub(crate) received: Vec<TransferId>,
     /// The object that the application waits for.
-    pub(crate) awaited: Option<ObjectId>,
+    pub(crate) awaited: Option<TransferId>,
     /// The application waits for any object.
     pub(crate) waits: bool,
     pub(crate) end: Option<PairEnd>,
@@ -147,13 +147,13 @@ impl Side {
         }
     }
 
-    pub(crate) fn inbound(&mut self, object: ObjectId) -> Result<&mut Inbound, String> {
+    pub(crate) fn inbound(&mut self, object: TransferId) -> Result<&mut Inbound, String> {
         self.inbox
             .get_mut(&object)
             .ok_or_else(|| format!("{object:?} was never offered"))
     }
 
-    pub(crate) fn settle(&mut self, object: ObjectId, fate: Fate) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, object: TransferId, fate: Fate) -> Result<(), String> {
         let index = object.0 as usize;
         if !self.asked[index] {
             return Err(format!("{object:?} is {fate:?} before it was sent"));

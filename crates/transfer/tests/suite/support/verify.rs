@@ -1,6 +1,6 @@
 //! What must hold: after each step, and at the end.
 
-use treadle_transfer::{Failure, ObjectId};
+use treadle_transfer::{Failure, TransferId};
 
 use super::plan::Promise;
 use super::side::{Fate, Stage};
@@ -36,7 +36,7 @@ impl World {
             }
             for (index, fate) in self.sides[side].fates.iter().enumerate() {
                 self.summary.failed[side] += usize::from(*fate != Fate::Sent);
-                self.verify_object(side, ObjectId(index as u64), fate)?;
+                self.verify_object(side, TransferId(index as u64), fate)?;
             }
         }
         match (self.plan.promise, &self.summary.ends) {
@@ -50,7 +50,7 @@ impl World {
     pub(crate) fn verify_object(
         &self,
         side: usize,
-        object: ObjectId,
+        object: TransferId,
         fate: &Fate,
     ) -> Result<(), String> {
         let inbound = self.sides[1 - side].inbox.get(&object);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use treadle_sim::kernel::{self, Kernel, Line, Random, Trace, World as _};
-use treadle_transfer::{Effect, Event, Extent, Message, ObjectId, Pair, PairEnd, StripeId};
+use treadle_transfer::{Effect, Event, Extent, Message, Pair, PairEnd, StripeId, TransferId};
 
 use super::plan::{Fault, Plan, Promise, TIMEOUT};
 use super::side::{Fate, Side, Stage};
@@ -71,7 +71,7 @@ pub(crate) enum Item {
     Send(usize),
     Cancel(usize),
     Receive,
-    Allocated(ObjectId),
+    Allocated(TransferId),
     Fault(usize),
 }
 
@@ -188,7 +188,7 @@ impl World {
                     *fate != Fate::Sent
                         || self.sides[1 - side]
                             .inbox
-                            .contains_key(&ObjectId(index as u64))
+                            .contains_key(&TransferId(index as u64))
                 };
                 self.sides[side].fates.iter().enumerate().all(offered)
             })
@@ -236,7 +236,7 @@ impl World {
             Item::Ended { key, local } => self.ended(key, local)?,
             Item::Lost(key) => self.lost(key)?,
             Item::Send(index) => self.send(side, index)?,
-            Item::Cancel(index) => self.event(side, Event::Cancel(ObjectId(index as u64)))?,
+            Item::Cancel(index) => self.event(side, Event::Cancel(TransferId(index as u64)))?,
             Item::Receive => self.receive(side)?,
             Item::Allocated(object) => self.allocated(side, object)?,
             Item::Fault(index) => self.fault(self.plan.faults[index].1)?,

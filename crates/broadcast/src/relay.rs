@@ -76,7 +76,7 @@ pub struct Relay {
     top: Option<Top>,
     now: Duration,
     sessions: BTreeMap<ClientId, Session>,
-    links: BTreeMap<Neighbour, Link>,
+    links: BTreeMap<Neighbour, NeighbourState>,
     directory: BTreeMap<u64, Member>,
     /// The ids of the directory.
     known: Runs,
@@ -90,7 +90,7 @@ pub struct Relay {
 
 /// A connection, or one that is being made.
 #[derive(Default)]
-struct Link {
+struct NeighbourState {
     is_connected: bool,
     /// Whom the neighbour has been introduced to.
     introduced: Runs,

@@ -5,8 +5,8 @@
 //! the host take turns at the connections of all services: one thread at a time has a connection. The
 //! ledger of memory divides what the process may take among those services that keep some.
 //!
-//! A [`Host`] listens as soon as it is bound, so that its address is known. Who connects before
-//! [`Host::start`] waits.
+//! A [`ServiceHost`] listens as soon as it is bound, so that its address is known. Who connects before
+//! [`ServiceHost::start`] waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ pub trait Session: Send {
 
 /// A listener with the services behind it.
 #[derive(Debug)]
-pub struct Host {
+pub struct ServiceHost {
     listener: Listener,
     poller: Arc<Poller>,
     end: Signal,
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Host {
+impl ServiceHost {
     /// Listens at an address, for the services that `options` offer.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_host::{Host, Service, Session};
+use treadle_host::{Service, ServiceHost, Session};
 use treadle_net::secret::Secret;
 use treadle_net::{NetError, Offer, Options, Peer, Wait};
 
@@ -59,7 +59,7 @@ impl Drop for Naming {
 }
 
 struct Scene {
-    host: Arc<Host>,
+    host: Arc<ServiceHost>,
     sessions: Arc<AtomicUsize>,
     panics: mpsc::Receiver<String>,
 }
@@ -75,7 +75,7 @@ impl Scene {
             services: vec![offer(1, "one"), offer(2, "two")],
             ..options()
         };
-        let host = Host::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
+        let host = ServiceHost::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
         let sessions = Arc::<AtomicUsize>::default();
         let named = |name| Box::new(Named(name, Arc::clone(&sessions))) as Box<dyn Service>;
         let services = HashMap::from([(1, named("one")), (2, named("two"))]);

@@ -60,7 +60,7 @@ impl Outgoing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum StripeState {
     /// Being connected.
     Opening,
     /// In use.
@@ -73,7 +73,7 @@ enum Link {
 
 #[derive(Debug)]
 struct Stripe {
-    link: Link,
+    link: StripeState,
     /// Extents before those in `sent`, all of them of objects that are done.
     base: u64,
     /// The extents handed to it, in order.
@@ -328,7 +328,7 @@ impl Sender {
     /// The next extent for a stripe whose socket has room.
     pub(crate) fn next_extent(&mut self, stripe: StripeId, now: Duration) -> Option<Extent> {
         let entry = self.stripes.get_mut(&stripe)?;
-        if entry.link != Link::Open {
+        if entry.link != StripeState::Open {
             return None;
         }
         let object = *self.active.front()?;
@@ -377,8 +377,8 @@ impl Sender {
 
     pub(crate) fn opened(&mut self, stripe: StripeId, now: Duration, effects: &mut Vec<Effect>) {
         match self.stripes.get_mut(&stripe) {
-            Some(entry) if entry.link == Link::Opening => {
-                entry.link = Link::Open;
+            Some(entry) if entry.link == StripeState::Opening => {
+                entry.link = StripeState::Open;
                 entry.progress = now;
                 effects.push(Effect::Wake(stripe));
                 self.provide(now, effects);
@@ -395,10 +395,10 @@ impl Sender {
         effects: &mut Vec<Effect>,
     ) {
         if let Some(entry) = self.stripes.get_mut(&stripe)
-            && entry.link == Link::Opening
+            && entry.link == StripeState::Opening
         {
             // The other end may be connected nevertheless: the entry waits for its report.
-            entry.link = Link::Lost;
+            entry.link = StripeState::Lost;
             effects.push(Effect::Tell(Message::Broken { stripe }));
             self.failed(reason, now, effects);
         }
@@ -418,7 +418,7 @@ impl Sender {
         let Some(entry) = self.known(stripe)? else {
             return Ok(());
         };
-        if entry.link != Link::Lost {
+        if entry.link != StripeState::Lost {
             effects.push(Effect::Drop(stripe));
         }
         if Guard::DialFailed.holds() {
@@ -486,18 +486,18 @@ impl Sender {
             return;
         };
         match entry.link {
-            Link::Opening => {
+            StripeState::Opening => {
                 effects.push(Effect::Drop(stripe));
                 self.open_failed(stripe, "it broke while it was opened".into(), now, effects);
             }
-            Link::Open | Link::Retired => {
-                self.replaced += u64::from(entry.link == Link::Open);
-                entry.link = Link::Lost;
+            StripeState::Open | StripeState::Retired => {
+                self.replaced += u64::from(entry.link == StripeState::Open);
+                entry.link = StripeState::Lost;
                 effects.push(Effect::Tell(Message::Broken { stripe }));
                 effects.push(Effect::Drop(stripe));
                 self.provide(now, effects);
             }
-            Link::Lost => {}
+            StripeState::Lost => {}
         }
     }
 
@@ -518,9 +518,9 @@ impl Sender {
         if extents > handed && Guard::ReportedExtents.holds() {
             return Err(Violation::Unknown("an extent"));
         }
-        if entry.link != Link::Lost {
+        if entry.link != StripeState::Lost {
             effects.push(Effect::Drop(stripe));
-            self.replaced += u64::from(entry.link == Link::Open);
+            self.replaced += u64::from(entry.link == StripeState::Open);
         }
         if extents > 0 {
             self.failures = 0;
@@ -542,9 +542,9 @@ impl Sender {
                 self.fail(object, failure, effects);
             }
         }
-        if entry.link == Link::Opening && Guard::FailedOpening.holds() {
+        if entry.link == StripeState::Opening && Guard::FailedOpening.holds() {
             self.failed("it broke while it was opened".into(), now, effects);
-        } else if entry.link != Link::Retired && extents == 0 && missing {
+        } else if entry.link != StripeState::Retired && extents == 0 && missing {
             self.failed(
                 "it breaks before the first extent is through".into(),
                 now,
@@ -560,7 +560,7 @@ impl Sender {
     /// Whether time alone brings nothing about: nothing is under way, and there are as many stripes
     /// as are wanted.
     pub(crate) fn is_resting(&self) -> bool {
-        let rests = |entry: &Stripe| entry.link == Link::Open && entry.sent.is_empty();
+        let rests = |entry: &Stripe| entry.link == StripeState::Open && entry.sent.is_empty();
         self.active.is_empty()
             && self.stripes.values().all(rests)
             && (self.stripes.is_empty() || self.stripes.len() == self.ramp.wanted())
@@ -577,15 +577,21 @@ impl Sender {
             .iter()
             .filter(|(_, entry)| {
                 let since = match entry.link {
-                    Link::Open if entry.sent.is_empty() && !Guard::StallCancelled.holds() => now,
-                    Link::Open if entry.sent.is_empty() => {
+                    StripeState::Open
+                        if entry.sent.is_empty() && !Guard::StallCancelled.holds() =>
+                    {
+                        now
+                    }
+                    StripeState::Open if entry.sent.is_empty() => {
                         // It may be stuck with what was cancelled, and does not ask for more.
                         entry.progress.max(self.idle_at)
                     }
-                    Link::Opening if !Guard::StallOpening.holds() => now,
-                    Link::Retired if !Guard::StallRetired.holds() => now,
-                    Link::Open | Link::Opening | Link::Retired => entry.progress,
-                    Link::Lost => now,
+                    StripeState::Opening if !Guard::StallOpening.holds() => now,
+                    StripeState::Retired if !Guard::StallRetired.holds() => now,
+                    StripeState::Open | StripeState::Opening | StripeState::Retired => {
+                        entry.progress
+                    }
+                    StripeState::Lost => now,
                 };
                 now.saturating_sub(since) > self.timeout && Guard::Stall.holds()
             })
@@ -611,7 +617,7 @@ impl Sender {
             let stripe = StripeId(self.next_stripe);
             self.next_stripe += 1;
             let entry = Stripe {
-                link: Link::Opening,
+                link: StripeState::Opening,
                 base: 0,
                 sent: VecDeque::new(),
                 progress: now,
@@ -628,8 +634,8 @@ impl Sender {
             if usable <= self.ramp.wanted() {
                 break;
             }
-            if entry.link == Link::Open {
-                entry.link = Link::Retired;
+            if entry.link == StripeState::Open {
+                entry.link = StripeState::Retired;
                 entry.progress = now;
                 effects.push(Effect::Retire(*stripe));
                 usable -= 1;
@@ -639,20 +645,21 @@ impl Sender {
 
     fn wake(&self, effects: &mut Vec<Effect>) {
         for (stripe, entry) in &self.stripes {
-            if entry.link == Link::Open {
+            if entry.link == StripeState::Open {
                 effects.push(Effect::Wake(*stripe));
             }
         }
     }
 
     fn usable(&self) -> usize {
-        let usable = |entry: &&Stripe| matches!(entry.link, Link::Open | Link::Opening);
+        let usable =
+            |entry: &&Stripe| matches!(entry.link, StripeState::Open | StripeState::Opening);
         self.stripes.values().filter(usable).count()
     }
 
     /// The number of connected stripes in use.
     pub(crate) fn open(&self) -> usize {
-        let open = |entry: &&Stripe| entry.link == Link::Open;
+        let open = |entry: &&Stripe| entry.link == StripeState::Open;
         self.stripes.values().filter(open).count()
     }
 

@@ -9,7 +9,7 @@ use crate::Guard;
 use crate::plan::children;
 use crate::relay::cast::{Child, Flow, Given, HOPELESS, Memory, Placement};
 use crate::relay::timers::Timer;
-use crate::relay::{Link, Relay};
+use crate::relay::{NeighbourState, Relay};
 use crate::{CastId, Effect, Effects, Member, Message, Neighbour, Offer, Runs, Settled, Version};
 
 /// So many members are introduced in one message.
@@ -214,9 +214,9 @@ impl Relay {
     fn connect(&mut self, member: Member, out: &mut Effects) {
         let who = Neighbour::Worker(member.worker);
         let heard = self.now;
-        let link = Link {
+        let link = NeighbourState {
             heard,
-            ..Link::default()
+            ..NeighbourState::default()
         };
         self.links.insert(who, link);
         out.push(Effect::Connect(member));

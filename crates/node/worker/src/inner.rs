@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
-use treadle_host::Host as ServiceHost;
+use treadle_host::ServiceHost;
 use treadle_memory::Registration;
 use treadle_messages::{Definition, FromWorker, ToWorker};
 use treadle_net::thread::{caught, lock};

@@ -36,7 +36,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_host::{Host as ServiceHost, Service};
+use treadle_host::{Service, ServiceHost};
 use treadle_messages::{Answer, Call, FromWorker, Hello, Role};
 use treadle_net::thread::{self, lock};
 use treadle_net::{Address, Lane, Offer, Peer, Wait};

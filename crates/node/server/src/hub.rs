@@ -444,8 +444,8 @@ impl Hub {
                 copies,
                 kept,
             } => {
-                let whither = (&workers[..], copies);
-                self.put(client, id, &key, nbytes, inline, class, whither, kept)?;
+                let destination = (&workers[..], copies);
+                self.put(client, id, &key, nbytes, inline, class, destination, kept)?;
             }
             FromClient::Unkept(ids) => self.unkept(client, &ids)?,
             FromClient::Want { first, keys } => self.want(client, first, &keys)?,

@@ -420,11 +420,11 @@ fn what_is_fired_and_forgotten_runs_and_is_forgotten() {
     });
     let mut client = cluster.client("c");
     client.submit(&[task("a", 1, &[])], &["a"]);
-    let wish = [
+    let request = [
         ("client", Value::str("fire-and-forget")),
         ("keys", texts(&["a"])),
     ];
-    client.query("desire", &wish);
+    client.query("desire", &request);
     client.release(&["a"]);
     drop(client);
     let mut other = cluster.client("other");

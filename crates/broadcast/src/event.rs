@@ -122,8 +122,8 @@ pub enum Effect {
         engines: Runs,
     },
     /// The payload is whole and it is its turn: run it. [`Event::Ran`] or [`Event::Withdrawn`]
-    /// follows; until then nothing else is run, except casts [unordered](crate::Offer::unordered) the
-    /// others.
+    /// follows; until then nothing else is run, except casts that are
+    /// [unordered](crate::Offer::unordered).
     Run(CastId),
     /// The engine is not to run this, if it has not begun: [`Event::Withdrawn`].
     Stop {

@@ -71,8 +71,8 @@ pub struct Offer {
     pub version: Version,
     /// The payload follows at once; otherwise when it is asked for with [`Message::Want`].
     pub fresh: bool,
-    /// It has no place in the order of casts, and is run as soon as the payload is whole: it waits for no turn, and none
-    /// waits for it. `previous` is 0 for all members.
+    /// It has no place in the order of casts: it is run as soon as the payload is whole, and no other
+    /// cast waits for it. `previous` is 0 for all members.
     pub unordered: bool,
     /// The payload comes as a [`Message::Mapping`], when the sender has it whole, not in chunks.
     pub mapped: bool,

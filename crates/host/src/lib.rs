@@ -5,8 +5,8 @@
 //! the host take turns at the connections of all services: one thread at a time has a connection. The
 //! ledger of memory divides what the process may take among those services that keep some.
 //!
-//! A [`ServiceHost`] listens as soon as it is bound, so that its address is known. Who connects before
-//! [`ServiceHost::start`] waits.
+//! A [`ServiceHost`] listens as soon as it is bound, so that its address is known. Who connects
+//! before [`ServiceHost::start`] waits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -460,6 +460,11 @@ impl Data {
     pub const NEIGHBOUR: u32 = 7;
     /// Its others.
     pub const RELAYED: u32 = 8;
+    /// From a writer or a reader of the shuffle plane to a server: `ToServer`, then the batch, if it
+    /// brings one.
+    pub const TO_SERVER: u32 = 9;
+    /// What the server says: `FromServer`, then the rows, if it brings some.
+    pub const FROM_SERVER: u32 = 10;
     /// The serialised kind of a value that is small: one frame, encoded by
     /// [`treadle_types::value`].
     pub const SMALL: u32 = u32::MAX;

@@ -2,7 +2,12 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let proto = "../../../proto";
-    let schemas = ["cluster.proto", "data.proto", "broadcast.proto"];
+    let schemas = [
+        "cluster.proto",
+        "data.proto",
+        "broadcast.proto",
+        "shuffle.proto",
+    ];
     for schema in schemas {
         println!("cargo::rerun-if-changed={proto}/{schema}");
     }

@@ -231,7 +231,10 @@ impl Table {
         for index in 0..table.len() {
             let piece = table.piece(index);
             let partition = piece.partition;
-            let ends_before = piece.tally.rows > u64::from(u32::MAX);
+            let limit = u64::from(u32::MAX);
+            let Tally { rows, bytes, .. } = piece.tally;
+            // Ends of 32 bits cannot be further apart, unless one is before the other.
+            let ends_before = rows > limit || (width == 0 && bytes > limit);
             if u64::from(partition) < next || partition > header.last || ends_before {
                 let piece = index as u32;
                 return Err(BlockError::Order { piece, partition });
@@ -461,6 +464,12 @@ mod tests {
         swapped.rotate_left(12);
         let order = Table::new(&header, swapped.into());
         assert!(matches!(order, Err(BlockError::Order { .. })));
+        let (variable, table) = build(0, &[(1, 2, 5), (4, 3, 6)]).unwrap();
+        let mut back = table.bytes.to_vec();
+        // Where the first piece ends, in bytes: beyond the second.
+        back[12] = 26;
+        let order = Table::new(&variable, back.into());
+        assert!(matches!(order, Err(BlockError::Order { piece: 1, .. })));
         let mut huge = header;
         huge.tally.rows = u64::from(u32::MAX) + 1;
         huge.tally.bytes = huge.tally.rows * 8;

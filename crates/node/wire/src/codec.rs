@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use treadle_shuffle::Generation;
 use treadle_types::{Attempt, ClientId, ObjectId, Priority, TaskId, WorkerId};
 
 use super::WireError;
@@ -118,6 +119,7 @@ numbers! {
     TaskId, 5: id => id.0.into(), id.try_into().ok().map(Self);
     Attempt, 5: attempt => attempt.0.into(), attempt.try_into().ok().map(Self);
     ClientId, 5: id => id.0.into(), id.try_into().ok().map(Self);
+    Generation, 5: generation => generation.0.into(), generation.try_into().ok().map(Self);
     WorkerId, 5: id => id.0.into(), id.try_into().ok().map(Self);
     // As a difference only.
     i32, 5: n => i64::from(*n) as u64, (n as i64).try_into().ok();

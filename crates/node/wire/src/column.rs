@@ -307,4 +307,4 @@ macro_rules! tuples {
     )*};
 }
 
-tuples! { (A B) (A B C) }
+tuples! { (A B) (A B C) (A B C D) }

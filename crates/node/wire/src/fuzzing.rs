@@ -4,9 +4,9 @@ use bytes::Bytes;
 use treadle_messages::{FromClient, FromWorker, ToClient, ToWorker};
 
 use super::{
-    Decoder, Encoder, Message, data as schema, decode_chunk, decode_data, decode_hello,
-    decode_neighbour, decode_relayed, decode_welcome, encode_data, encode_hello, encode_neighbour,
-    encode_relayed, encode_welcome,
+    Decoder, Encoder, Message, Shuffled, data as schema, decode_chunk, decode_data, decode_hello,
+    decode_neighbour, decode_relayed, decode_shuffled, decode_welcome, encode_data, encode_hello,
+    encode_neighbour, encode_relayed, encode_shuffled, encode_welcome,
 };
 
 /// Takes a packet apart in every direction, and packs what it held again.
@@ -63,6 +63,23 @@ pub fn data(bytes: &[u8]) {
     again::<schema::Taken>(bytes);
 }
 
+/// Takes a message of the shuffle plane apart, or a receipt, and packs what it held again.
+///
+/// # Panics
+/// When a decoder breaks its word.
+pub fn shuffled(bytes: &[u8]) {
+    fn again<M: Shuffled + PartialEq>(bytes: &[u8]) {
+        if let Ok(message) = decode_shuffled::<M>(bytes) {
+            assert!(decode_shuffled::<M>(&encode_shuffled(&message)) == Ok(message));
+        }
+    }
+    again::<treadle_shuffle::ToNode>(bytes);
+    again::<treadle_shuffle::ToMaster>(bytes);
+    again::<treadle_shuffle::ToServer>(bytes);
+    again::<treadle_shuffle::FromServer>(bytes);
+    again::<treadle_shuffle::Receipt>(bytes);
+}
+
 fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
     let mut encoder = Encoder::default();
     let mut messages = Vec::new();
@@ -87,6 +104,10 @@ fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
 #[path = "../../../../fuzz/corpus.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
 mod corpus;
+
+#[cfg(test)]
+#[path = "fuzzing/shuffled.rs"]
+mod shuffled_seeds;
 
 #[cfg(test)]
 mod tests {
@@ -400,6 +421,9 @@ mod tests {
         for (name, bytes) in data_seeds() {
             corpus::compare("data", name, &bytes);
         }
+        for (name, bytes) in shuffled_seeds::seeds() {
+            corpus::compare("shuffled", name, &bytes);
+        }
     }
 
     #[test]
@@ -407,6 +431,7 @@ mod tests {
         corpus::replay("packet", packet);
         corpus::replay("relayed", relayed);
         corpus::replay("data", data);
+        corpus::replay("shuffled", shuffled);
     }
 
     proptest! {
@@ -415,6 +440,7 @@ mod tests {
             packet(&bytes);
             relayed(&bytes);
             data(&bytes);
+            shuffled(&bytes);
         }
 
         /// What is valid, with a few bytes changed, and cut.
@@ -426,7 +452,8 @@ mod tests {
             let seeds = seeds().into_iter().map(|(_, bytes)| (packet as fn(&[u8]), bytes));
             let all = seeds
                 .chain(relayed_seeds().into_iter().map(|(_, bytes)| (relayed as _, bytes)))
-                .chain(data_seeds().into_iter().map(|(_, bytes)| (data as _, bytes)));
+                .chain(data_seeds().into_iter().map(|(_, bytes)| (data as _, bytes)))
+                .chain(shuffled_seeds::seeds().into_iter().map(|(_, bytes)| (shuffled as _, bytes)));
             for (target, mut bytes) in all {
                 for (at, byte) in &changes {
                     let at = at.index(bytes.len());

@@ -1,6 +1,6 @@
 //! Messages as bytes, and what the processes of a cluster say alike.
 //!
-//! The schemas are `proto/cluster.proto`, `data.proto` and `broadcast.proto`. An [`Encoder`] packs the
+//! The schemas are `proto/cluster.proto`, `data.proto`, `broadcast.proto` and `shuffle.proto`. An [`Encoder`] packs the
 //! messages of one direction, in order, and a [`Decoder`] takes a packet apart. A [`Link`] does both
 //! for a [`Peer`](treadle_net::Peer).
 //!
@@ -11,6 +11,7 @@
 //! | `rows`, `codec`, `column` | messages that tasks cause, which share columns |
 //! | `keep` | what outlives a packet, and what is copied out of it |
 //! | `relayed` | messages between neighbours of the broadcast plane |
+//! | `shuffled` | messages of the shuffle plane, and receipts |
 //! | `node_error`, `wire_error` | what goes wrong in a process, and bytes that are no messages |
 //! | [`trace`] | what server and worker share when the cluster is traced |
 
@@ -29,6 +30,7 @@ mod node_error;
 mod relayed;
 mod rows;
 mod schema;
+mod shuffled;
 pub mod trace;
 mod wire_error;
 
@@ -48,6 +50,7 @@ pub use relayed::{
     FrameLengths, decode_chunk, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
 };
 pub use rows::Notice;
+pub use shuffled::{Shuffled, decode_shuffled, encode_shuffled};
 pub use wire_error::WireError;
 
 /// Includes generated types.
@@ -75,6 +78,11 @@ generated! {
     /// `proto/broadcast.proto`.
     #[doc(hidden)]
     broadcast, "broadcast"
+}
+generated! {
+    /// `proto/shuffle.proto`.
+    #[doc(hidden)]
+    shuffle, "shuffle"
 }
 
 /// A message of [`data`] as a frame.

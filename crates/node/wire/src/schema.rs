@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use treadle_broadcast::{Runs, Settled};
+use treadle_shuffle::{AttemptId, Generation, ShuffleId};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::codec::Pieces;
@@ -115,6 +116,24 @@ macro_rules! wire_required {
 }
 pub(super) use wire_required;
 
+/// Declares messages that are nothing but a `oneof`.
+macro_rules! wire_wrapped {
+    ($($own:ty => $wire:ident::$message:ident { $field:ident };)*) => {$(
+        impl Wire<$wire::$message> for $own {
+            fn to_wire(&self) -> $wire::$message {
+                let $field = Some(self.to_wire());
+                $wire::$message { $field }
+            }
+
+            fn of_wire(wire: $wire::$message, detacher: Detacher) -> Result<Self, WireError> {
+                let wire = wire.$field.ok_or(WireError::Missing(stringify!($field)))?;
+                Self::of_wire(wire, detacher)
+            }
+        }
+    )*};
+}
+pub(super) use wire_wrapped;
+
 /// Declares messages that are nothing but a list.
 macro_rules! wire_list {
     ($($own:ty => $wire:ident::$message:ident { $list:ident };)*) => {$(
@@ -173,20 +192,20 @@ macro_rules! plain {
 plain!(bool, u32, u64, i32, f64, String);
 
 macro_rules! ids {
-    ($($own:ident),*) => {$(
-        impl Wire<u32> for $own {
-            fn to_wire(&self) -> u32 {
+    ($($own:ident: $wire:ty),*) => {$(
+        impl Wire<$wire> for $own {
+            fn to_wire(&self) -> $wire {
                 self.0
             }
 
-            fn of_wire(wire: u32, _: Detacher) -> Result<Self, WireError> {
+            fn of_wire(wire: $wire, _: Detacher) -> Result<Self, WireError> {
                 Ok(Self(wire))
             }
         }
     )*};
 }
 
-ids!(WorkerId, ClientId);
+ids!(WorkerId: u32, ClientId: u32, Generation: u32, ShuffleId: u64, AttemptId: u64);
 
 impl Wire<String> for Arc<str> {
     fn to_wire(&self) -> String {
@@ -231,15 +250,21 @@ impl<P, T: Wire<P>> Wire<Vec<P>> for Vec<T> {
     }
 }
 
-impl<P, T: Wire<P>> Wire<P> for Box<T> {
-    fn to_wire(&self) -> P {
-        (**self).to_wire()
-    }
+macro_rules! pointers {
+    ($($pointer:ident),*) => {$(
+        impl<P, T: Wire<P>> Wire<P> for $pointer<T> {
+            fn to_wire(&self) -> P {
+                (**self).to_wire()
+            }
 
-    fn of_wire(wire: P, detacher: Detacher) -> Result<Self, WireError> {
-        T::of_wire(wire, detacher).map(Box::new)
-    }
+            fn of_wire(wire: P, detacher: Detacher) -> Result<Self, WireError> {
+                T::of_wire(wire, detacher).map(Self::new)
+            }
+        }
+    )*};
 }
+
+pointers!(Box, Arc);
 
 /// A column of deltas.
 impl Wire<Bytes> for Vec<u32> {
@@ -340,7 +365,7 @@ impl Wire<Vec<u64>> for Settled {
     }
 }
 
-/// Ids of workers.
+/// Ids of workers, or partitions.
 impl Wire<Vec<u64>> for Runs {
     fn to_wire(&self) -> Vec<u64> {
         self.gaps().collect()
@@ -355,7 +380,7 @@ impl Wire<Vec<u64>> for Runs {
                 value: end - 1,
             });
         }
-        at_most("workers", runs.len(), MOST)?;
+        at_most("", runs.len(), MOST)?;
         Ok(runs)
     }
 }
@@ -380,14 +405,10 @@ wire_enum! {
     }
 }
 
-impl Wire<Option<proto::Cause>> for Cause {
-    fn to_wire(&self) -> Option<proto::Cause> {
-        let cause = Some(self.to_wire());
-        Some(proto::Cause { cause })
-    }
+wire_wrapped! {
+    Cause => proto::Cause { cause };
+}
 
-    fn of_wire(wire: Option<proto::Cause>, detacher: Detacher) -> Result<Self, WireError> {
-        let cause = wire.and_then(|wire| wire.cause);
-        Self::of_wire(cause.ok_or(WireError::Missing("cause"))?, detacher)
-    }
+wire_required! {
+    Cause => proto::Cause, "cause";
 }

@@ -1,6 +1,7 @@
 //! Messages survive the wire, and bytes that are no messages do no harm.
 
 mod messages;
+mod shuffled;
 
 use bytes::Bytes;
 use proptest::prelude::*;

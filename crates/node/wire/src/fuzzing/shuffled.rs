@@ -1,0 +1,230 @@
+//! Valid messages of the shuffle plane.
+
+use treadle_shuffle::{
+    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer, Generation, Group,
+    GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId, Tally,
+    ToMaster, ToNode, ToServer, Transfer, Verdict,
+};
+use treadle_types::Runs;
+
+use crate::{Shuffled, decode_shuffled, encode_shuffled};
+
+type Seeds = Vec<(&'static str, Vec<u8>)>;
+
+const SHUFFLE: ShuffleId = ShuffleId(9);
+const GENERATION: Generation = Generation(2);
+const TALLY: Tally = Tally {
+    rows: 300,
+    bytes: 24_000,
+    digest: 0xfeed_feed_feed_feed,
+};
+const TRANSFER: Transfer = Transfer {
+    shuffle: SHUFFLE,
+    map: 7,
+    attempt: AttemptId(12 << 32 | 1),
+};
+
+fn group(node: u32) -> GroupId {
+    let incarnation = 1;
+    GroupId {
+        epoch: Generation(1),
+        server: ServerId { node, incarnation },
+    }
+}
+
+fn receipt(map: u32) -> Receipt {
+    let attempt = AttemptId(u64::from(map + 5) << 32 | 1);
+    let shares = [3, 4].map(|node| Share {
+        group: group(node),
+        holder: attempt,
+        tally: TALLY,
+    });
+    Receipt {
+        transfer: Transfer {
+            map,
+            attempt,
+            ..TRANSFER
+        },
+        shares: shares.into(),
+    }
+}
+
+/// One of each kind.
+pub(super) fn seeds() -> Seeds {
+    let mut seeds = vec![("receipt", encode_shuffled(&receipt(0)))];
+    add(&mut seeds, to_node());
+    add(&mut seeds, to_master());
+    add(&mut seeds, to_server());
+    add(&mut seeds, from_server());
+    seeds
+}
+
+fn add<M: Shuffled + PartialEq + std::fmt::Debug>(
+    seeds: &mut Seeds,
+    messages: impl IntoIterator<Item = (&'static str, M)>,
+) {
+    for (name, message) in messages {
+        let bytes = encode_shuffled(&message);
+        assert_eq!(decode_shuffled(&bytes), Ok(message));
+        seeds.push((name, bytes));
+    }
+}
+
+fn commit() -> Commit {
+    let receipts = [receipt(0), receipt(1)];
+    Commit::new(SHUFFLE, 2, &receipts).expect("there is one for each map")
+}
+
+fn to_node() -> [(&'static str, ToNode); 5] {
+    let assigned = |node, partitions| Group {
+        id: group(node),
+        partitions,
+    };
+    let plan = Plan {
+        shuffle: SHUFFLE,
+        generation: GENERATION,
+        maps: 2,
+        partitions: 100,
+        groups: vec![
+            assigned(3, Runs::range(0, 50)),
+            assigned(4, [60, 61, 99].into_iter().collect()),
+        ],
+    };
+    let (group, expected) = commit().groups.pop_first().expect("there are two");
+    let seal = Seal {
+        shuffle: SHUFFLE,
+        generation: GENERATION,
+        group,
+        round: 1,
+        expected,
+    };
+    let committed = |result| ToNode::Committed {
+        shuffle: SHUFFLE,
+        ask: 5,
+        result,
+    };
+    let damaged = CommitError::Damaged {
+        shuffle: SHUFFLE,
+        group,
+        expected: TALLY,
+        found: Tally::default(),
+        missing: Some(1),
+    };
+    [
+        ("plan", ToNode::Plan(plan.into())),
+        ("close", ToNode::Close(SHUFFLE)),
+        ("seal", ToNode::Seal(seal)),
+        ("committed", committed(Ok(GENERATION))),
+        ("not-committed", committed(Err(damaged))),
+    ]
+}
+
+fn to_master() -> [(&'static str, ToMaster); 6] {
+    let (shuffle, group) = (SHUFFLE, group(3));
+    let verdict = Verdict::Short {
+        found: TALLY,
+        missing: Some(1),
+    };
+    let transferred = ToMaster::Transferred {
+        transfer: TRANSFER,
+        groups: vec![group, self::group(4)],
+        tally: TALLY,
+    };
+    let sealed = ToMaster::Sealed {
+        shuffle,
+        group,
+        round: 1,
+        verdict,
+    };
+    let commit = commit();
+    let map = Some(7);
+    [
+        ("join", ToMaster::Join(shuffle)),
+        ("transferred", transferred),
+        ("commit", ToMaster::Commit { ask: 5, commit }),
+        ("sealed", sealed),
+        (
+            "differs",
+            ToMaster::Differs {
+                shuffle,
+                group,
+                map,
+            },
+        ),
+        ("damaged", ToMaster::Damaged { shuffle, group }),
+    ]
+}
+
+fn to_server() -> [(&'static str, ToServer); 4] {
+    let (shuffle, group, transfer, tally) = (SHUFFLE, group(3), TRANSFER, TALLY);
+    let push = Push {
+        shuffle,
+        group,
+        batch: TRANSFER.batch(2),
+        tally,
+        length: 24_128,
+    };
+    let ask = Ask {
+        group,
+        transfer,
+        tally,
+    };
+    let fetch = Fetch {
+        read: 4,
+        shuffle,
+        generation: GENERATION,
+        group,
+        partition: 17,
+    };
+    [
+        ("push", ToServer::Push(push)),
+        ("ask", ToServer::Ask(ask)),
+        ("abandon", ToServer::Abandon { group, transfer }),
+        ("fetch", ToServer::Fetch(fetch)),
+    ]
+}
+
+fn from_server() -> [(&'static str, FromServer); 5] {
+    let (shuffle, group, transfer) = (SHUFFLE, group(3), TRANSFER);
+    let batch = TRANSFER.batch(2);
+    let piece = |batch: BatchId| ReadPiece {
+        batch,
+        rows: 3,
+        bytes: 240,
+        digest: 0xfeed_feed,
+    };
+    let rows = FromServer::Rows {
+        read: 4,
+        tally: TALLY.narrow(),
+        pieces: vec![piece(batch), piece(TRANSFER.batch(3))],
+    };
+    let refused = FromServer::Refused {
+        shuffle,
+        group,
+        batch,
+        reason: Refusal::Stranger(group.server),
+    };
+    let answer = FromServer::Answer {
+        group,
+        transfer,
+        answer: Answer::Have(TRANSFER.attempt),
+    };
+    let unread = FromServer::Unread {
+        read: 4,
+        reason: Refusal::Stale(GENERATION),
+    };
+    [
+        (
+            "acked",
+            FromServer::Acked {
+                shuffle,
+                group,
+                batch,
+            },
+        ),
+        ("refused", refused),
+        ("answer", answer),
+        ("rows", rows),
+        ("unread", unread),
+    ]
+}

@@ -1,0 +1,376 @@
+//! What the parts of the shuffle plane tell each other, and what a transfer returns. Rows are in
+//! frames of their own.
+
+use prost::Message as _;
+use treadle_shuffle::{
+    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
+    Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, Tally,
+    ToMaster, ToNode, ToServer, Transfer, Verdict,
+};
+use treadle_types::Runs;
+
+use super::WireError;
+use super::codec::{Codec, Delta, ObjectNumber, Varint, columns_of_struct};
+use super::column::{Column, Columns, MOST, Rows, at_most};
+use super::detach::Detacher;
+use super::schema::{Wire, field, wire_enum, wire_required, wire_struct, wire_wrapped};
+use super::shuffle;
+use super::shuffle::{
+    answer, committed, from_server, refusal, to_master, to_node, to_server, verdict,
+};
+
+/// What is a frame, or a value, of its own: [`ToNode`], [`ToMaster`], [`ToServer`], [`FromServer`] or
+/// [`Receipt`].
+pub trait Shuffled: Wire<Self::Schema> {
+    /// The generated type.
+    #[doc(hidden)]
+    type Schema: prost::Message + Default;
+}
+
+/// A message as a frame, or a receipt as a value.
+pub fn encode_shuffled<M: Shuffled>(message: &M) -> Vec<u8> {
+    message.to_wire().encode_to_vec()
+}
+
+/// The inverse of [`encode_shuffled`].
+///
+/// # Errors
+/// For other bytes.
+pub fn decode_shuffled<M: Shuffled>(bytes: &[u8]) -> Result<M, WireError> {
+    M::of_wire(M::Schema::decode(bytes)?, Detacher::new(bytes.len()))
+}
+
+macro_rules! shuffled {
+    ($($own:ident),*) => {$(
+        impl Shuffled for $own {
+            type Schema = shuffle::$own;
+        }
+    )*};
+}
+
+shuffled! { ToNode, ToMaster, ToServer, FromServer, Receipt }
+
+wire_struct! {
+    ServerId => shuffle::Server { node, incarnation };
+    GroupId => shuffle::Group { epoch, server };
+    BatchId => shuffle::Batch { map, attempt, number };
+    Transfer => shuffle::Transfer { shuffle, map, attempt };
+    Tally => shuffle::Tally { rows, bytes, digest };
+    Receipt => shuffle::Receipt { transfer, shares } check |receipt: Receipt| {
+        ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
+    };
+    Expected => shuffle::Expected { winners, tally } check |expected: Expected| {
+        ascending("winners", &expected.winners, |&(map, _)| map).map(|()| expected)
+    };
+    Group => shuffle::Assigned { id, partitions };
+    Plan => shuffle::Plan { shuffle, generation, maps, partitions, groups } check fits;
+    Seal => shuffle::Seal { shuffle, generation, group, round, expected };
+    Push => shuffle::Push { shuffle, group, batch, tally, length };
+    Ask => shuffle::Ask { group, transfer, tally };
+    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition };
+}
+
+wire_required! {
+    ServerId => shuffle::Server, "server";
+    GroupId => shuffle::Group, "group";
+    BatchId => shuffle::Batch, "batch";
+    Transfer => shuffle::Transfer, "transfer";
+    Tally => shuffle::Tally, "tally";
+    Expected => shuffle::Expected, "expected";
+    Verdict => shuffle::Verdict, "verdict";
+    Answer => shuffle::Answer, "answer";
+    Refusal => shuffle::Refusal, "refusal";
+}
+
+wire_wrapped! {
+    ToNode => shuffle::ToNode { message };
+    ToMaster => shuffle::ToMaster { message };
+    ToServer => shuffle::ToServer { message };
+    FromServer => shuffle::FromServer { message };
+    Verdict => shuffle::Verdict { verdict };
+    Answer => shuffle::Answer { answer };
+    Refusal => shuffle::Refusal { reason };
+}
+
+wire_enum! {
+    ToNode => to_node::Message {
+        values { Plan, Close, Seal }
+        structs { Committed: shuffle::Committed { shuffle, ask, result } }
+    }
+}
+
+wire_enum! {
+    CommitError => committed::Result {
+        values { Again, Ended }
+        structs { Damaged: shuffle::DamagedRows { shuffle, group, expected, found, missing } }
+        from(_detacher) { committed::Result::Generation(_) => return Err(WireError::Missing("error")) }
+    }
+}
+
+wire_enum! {
+    ToMaster => to_master::Message {
+        values { Join }
+        structs {
+            Transferred: shuffle::Transferred { transfer, groups, tally },
+            Sealed: shuffle::Sealed { shuffle, group, round, verdict },
+            Differs: shuffle::Differs { shuffle, group, map },
+            Damaged: shuffle::Damaged { shuffle, group },
+        }
+        to { Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)) }
+        from(detacher) {
+            to_master::Message::Commit(wire) => {
+                let ask = wire.ask;
+                Self::Commit { ask, commit: commit_of_wire(wire, detacher)? }
+            },
+        }
+    }
+}
+
+wire_enum! {
+    Verdict => verdict::Verdict {
+        units { Complete, Differs }
+        structs { Short: shuffle::Short { found, missing } }
+    }
+}
+
+wire_enum! {
+    ToServer => to_server::Message {
+        values { Push, Ask, Fetch }
+        structs { Abandon: shuffle::Abandon { group, transfer } }
+    }
+}
+
+wire_enum! {
+    FromServer => from_server::Message {
+        structs {
+            Acked: shuffle::Acked { shuffle, group, batch },
+            Refused: shuffle::Refused { shuffle, group, batch, reason },
+            Answer: shuffle::Answered { group, transfer, answer },
+            Rows: shuffle::Rows { read, tally, pieces },
+            Unread: shuffle::Unread { read, reason },
+        }
+    }
+}
+
+wire_enum! {
+    Answer => answer::Answer {
+        units { Missing, Differs }
+        values { Have, Refused }
+    }
+}
+
+wire_enum! {
+    Refusal => refusal::Reason {
+        units { Unknown, Sealed, Unsealed, NoRoom, Busy, Malformed, Damaged }
+        values { Stranger, Stale }
+    }
+}
+
+impl Wire<Option<committed::Result>> for Result<Generation, CommitError> {
+    fn to_wire(&self) -> Option<committed::Result> {
+        Some(match self {
+            Ok(generation) => committed::Result::Generation(generation.to_wire()),
+            Err(error) => error.to_wire(),
+        })
+    }
+
+    fn of_wire(wire: Option<committed::Result>, detacher: Detacher) -> Result<Self, WireError> {
+        Ok(match wire.ok_or(WireError::Missing("result"))? {
+            committed::Result::Generation(generation) => Ok(Generation(generation)),
+            error => Err(Wire::of_wire(error, detacher)?),
+        })
+    }
+}
+
+fn commit_to_wire(ask: u64, commit: &Commit) -> shuffle::Commit {
+    let groups = commit.groups.iter();
+    let groups = groups.map(|(group, expected)| shuffle::CommittedGroup {
+        group: group.to_wire(),
+        expected: expected.to_wire(),
+    });
+    shuffle::Commit {
+        ask,
+        shuffle: commit.shuffle.0,
+        groups: groups.collect(),
+    }
+}
+
+fn commit_of_wire(wire: shuffle::Commit, detacher: Detacher) -> Result<Commit, WireError> {
+    at_most("groups", wire.groups.len() as u64, MOST)?;
+    let groups = wire.groups.into_iter();
+    let group = |wire: shuffle::CommittedGroup| -> Result<(GroupId, Expected), WireError> {
+        let group = field("group", wire.group, detacher)?;
+        Ok((group, field("expected", wire.expected, detacher)?))
+    };
+    let groups = groups.map(group).collect::<Result<Vec<_>, _>>()?;
+    ascending("groups", &groups, |&(group, _)| group)?;
+    Ok(Commit {
+        shuffle: treadle_shuffle::ShuffleId(wire.shuffle),
+        groups: groups.into_iter().collect(),
+    })
+}
+
+/// Checks that a list has no two entries of the same name, and is sorted by them.
+fn ascending<T, K: Ord>(
+    column: &'static str,
+    list: &[T],
+    name: impl Fn(&T) -> K,
+) -> Result<(), WireError> {
+    let wrong = list
+        .windows(2)
+        .position(|two| name(&two[0]) >= name(&two[1]));
+    match wrong {
+        Some(index) => Err(WireError::Range {
+            column,
+            value: index as u64 + 1,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a plan is one: each partition in one group at most, and all of them exist.
+fn fits(plan: Plan) -> Result<Plan, WireError> {
+    at_most("partitions", plan.partitions.into(), MOST)?;
+    ascending("groups", &plan.groups, |group| group.id)?;
+    let all = Runs::range(0, plan.partitions.into());
+    let mut assigned: Vec<(u64, u64)> = Vec::new();
+    for group in &plan.groups {
+        let (epoch, partitions) = (group.id.epoch, &group.partitions);
+        if epoch > plan.generation {
+            return Err(WireError::Range {
+                column: "epoch",
+                value: epoch.0.into(),
+            });
+        }
+        if partitions.is_empty() || !partitions.is_subset(&all) {
+            return Err(WireError::Range {
+                column: "partitions",
+                value: partitions.ranges().last().map_or(0, |&(_, end)| end),
+            });
+        }
+        assigned.extend(partitions.ranges());
+    }
+    assigned.sort_unstable();
+    match assigned.windows(2).find(|two| two[0].1 > two[1].0) {
+        Some(two) => Err(WireError::Range {
+            column: "partitions",
+            value: two[1].0,
+        }),
+        None => Ok(plan),
+    }
+}
+
+/// Declares lists that are columns, each with its name in the schema.
+macro_rules! wire_columns {
+    ($($codec:ident: $own:ty => $wire:ident { $($name:ident),* $(,)? };)*) => {$(
+        impl Wire<Option<shuffle::$wire>> for Vec<$own> {
+            fn to_wire(&self) -> Option<shuffle::$wire> {
+                let mut columns = <$codec as Codec>::Columns::default();
+                for value in self {
+                    $codec::put(&mut columns, value);
+                }
+                let mut written = Vec::new();
+                columns.each(&mut |column| written.push(std::mem::take(column).into_bytes()));
+                let mut written = written.into_iter();
+                Some(shuffle::$wire {
+                    count: self.len() as u32,
+                    $($name: written.next().unwrap_or_default()),*
+                })
+            }
+
+            fn of_wire(wire: Option<shuffle::$wire>, detacher: Detacher) -> Result<Self, WireError> {
+                let wire = wire.ok_or(WireError::Missing(stringify!($wire)))?;
+                at_most("", wire.count.into(), MOST)?;
+                let mut columns = [$((stringify!($name), wire.$name)),*].into_iter();
+                let mut rows = <$codec as Codec>::Rows::new(&mut columns, detacher);
+                // A false count allocates nothing, and ends with the columns.
+                let mut values = Vec::new();
+                for _ in 0..wire.count {
+                    values.push($codec::get(&mut rows)?);
+                }
+                rows.end()?;
+                Ok(values)
+            }
+        }
+    )*};
+}
+
+wire_columns! {
+    GroupColumns: GroupId => Groups { epochs, nodes, incarnations };
+    ShareColumns: Share => Shares {
+        epochs, nodes, incarnations, tasks, attempts, rows, bytes, digests,
+    };
+    WinnerColumns: (u32, AttemptId) => Winners { maps, tasks, attempts };
+    PieceColumns: ReadPiece => Pieces { maps, tasks, attempts, numbers, rows, bytes, digests };
+}
+
+columns_of_struct! {
+    ServerColumns: ServerId { node: Delta<u32>, incarnation: Delta<u32> }
+}
+
+columns_of_struct! {
+    GroupColumns: GroupId { epoch: Delta<Generation>, server: ServerColumns }
+}
+
+columns_of_struct! {
+    TallyColumns: Tally { rows: Varint<u64>, bytes: Varint<u64>, digest: Varint<u64> }
+}
+
+columns_of_struct! {
+    ShareColumns: Share { group: GroupColumns, holder: AttemptColumns, tally: TallyColumns }
+}
+
+columns_of_struct! {
+    BatchColumns: BatchId { map: Delta<u32>, attempt: AttemptColumns, number: Delta<u32> }
+}
+
+columns_of_struct! {
+    PieceColumns: ReadPiece {
+        batch: BatchColumns, rows: Varint<u64>, bytes: Varint<u64>, digest: Varint<u32>,
+    }
+}
+
+/// An attempt is an object's number.
+pub(super) struct AttemptColumns;
+
+impl Codec for AttemptColumns {
+    type Value = AttemptId;
+    type Columns = <ObjectNumber as Codec>::Columns;
+    type Rows = <ObjectNumber as Codec>::Rows;
+
+    fn put(columns: &mut Self::Columns, attempt: &AttemptId) {
+        ObjectNumber::put(columns, &attempt.0);
+    }
+
+    #[inline(always)]
+    fn get(rows: &mut Self::Rows) -> Result<AttemptId, WireError> {
+        ObjectNumber::get(rows).map(AttemptId)
+    }
+
+    fn cost(attempt: &AttemptId) -> usize {
+        ObjectNumber::cost(&attempt.0)
+    }
+}
+
+/// A map, and the attempt that counts.
+struct WinnerColumns;
+
+impl Codec for WinnerColumns {
+    type Value = (u32, AttemptId);
+    type Columns = (Column, <AttemptColumns as Codec>::Columns);
+    type Rows = (<Delta<u32> as Codec>::Rows, <AttemptColumns as Codec>::Rows);
+
+    fn put((maps, attempts): &mut Self::Columns, (map, attempt): &Self::Value) {
+        Delta::put(maps, map);
+        AttemptColumns::put(attempts, attempt);
+    }
+
+    #[inline(always)]
+    fn get((maps, attempts): &mut Self::Rows) -> Result<Self::Value, WireError> {
+        Ok((Delta::get(maps)?, AttemptColumns::get(attempts)?))
+    }
+
+    fn cost((map, attempt): &Self::Value) -> usize {
+        Delta::cost(map) + AttemptColumns::cost(attempt)
+    }
+}

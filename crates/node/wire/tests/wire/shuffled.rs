@@ -1,0 +1,438 @@
+//! What the parts of the shuffle plane say survives the wire, and what cannot be is refused.
+
+use proptest::prelude::*;
+use treadle_node_wire::{Shuffled, WireError, decode_shuffled, encode_shuffled};
+use treadle_shuffle::{
+    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
+    Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId,
+    Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
+};
+use treadle_types::Runs;
+
+fn number() -> BoxedStrategy<u32> {
+    prop_oneof![0..200u32, any::<u32>()].boxed()
+}
+
+fn shuffle() -> BoxedStrategy<ShuffleId> {
+    any::<u64>().prop_map(ShuffleId).boxed()
+}
+
+fn attempt() -> BoxedStrategy<AttemptId> {
+    any::<u64>().prop_map(AttemptId).boxed()
+}
+
+fn server() -> BoxedStrategy<ServerId> {
+    (number(), number())
+        .prop_map(|(node, incarnation)| ServerId { node, incarnation })
+        .boxed()
+}
+
+fn group() -> BoxedStrategy<GroupId> {
+    (number(), server())
+        .prop_map(|(epoch, server)| GroupId {
+            epoch: Generation(epoch),
+            server,
+        })
+        .boxed()
+}
+
+fn groups() -> BoxedStrategy<Vec<GroupId>> {
+    prop::collection::btree_set(group(), 0..6)
+        .prop_map(|groups| groups.into_iter().collect())
+        .boxed()
+}
+
+fn batch() -> BoxedStrategy<BatchId> {
+    (number(), attempt(), number())
+        .prop_map(|(map, attempt, number)| BatchId {
+            map,
+            attempt,
+            number,
+        })
+        .boxed()
+}
+
+fn transfer() -> BoxedStrategy<Transfer> {
+    (shuffle(), number(), attempt())
+        .prop_map(|(shuffle, map, attempt)| Transfer {
+            shuffle,
+            map,
+            attempt,
+        })
+        .boxed()
+}
+
+fn tally() -> BoxedStrategy<Tally> {
+    any::<[u64; 3]>()
+        .prop_map(|[rows, bytes, digest]| Tally {
+            rows,
+            bytes,
+            digest,
+        })
+        .boxed()
+}
+
+fn missing() -> BoxedStrategy<Option<u32>> {
+    prop::option::of(number()).boxed()
+}
+
+fn receipt() -> BoxedStrategy<Receipt> {
+    let share = (attempt(), tally());
+    let shares = prop::collection::btree_map(group(), share, 0..6);
+    (transfer(), shares)
+        .prop_map(|(transfer, shares)| Receipt {
+            transfer,
+            shares: shares
+                .into_iter()
+                .map(|(group, (holder, tally))| Share {
+                    group,
+                    holder,
+                    tally,
+                })
+                .collect(),
+        })
+        .boxed()
+}
+
+fn expected() -> BoxedStrategy<Expected> {
+    let winners = prop::collection::btree_map(number(), attempt(), 0..6);
+    (winners, tally())
+        .prop_map(|(winners, tally)| Expected {
+            winners: winners.into_iter().collect(),
+            tally,
+        })
+        .boxed()
+}
+
+fn plan() -> BoxedStrategy<Plan> {
+    let homes = prop::collection::vec(prop::option::of(0..4usize), 0..60);
+    (shuffle(), number(), groups(), homes)
+        .prop_map(|(shuffle, maps, ids, homes)| {
+            let partitions = homes.len() as u32;
+            let generation = ids.last().map_or(Generation(1), |group| group.epoch);
+            let of = |place: usize| -> Runs {
+                let numbers = (0..).zip(&homes);
+                let here = numbers.filter(|(_, home)| **home == Some(place));
+                here.map(|(number, _)| number).collect()
+            };
+            let groups = ids.into_iter().enumerate().map(|(place, id)| Group {
+                id,
+                partitions: of(place),
+            });
+            Plan {
+                shuffle,
+                generation,
+                maps,
+                partitions,
+                groups: groups
+                    .filter(|group| !group.partitions.is_empty())
+                    .collect(),
+            }
+        })
+        .boxed()
+}
+
+fn commit_error() -> BoxedStrategy<CommitError> {
+    prop_oneof![
+        shuffle().prop_map(CommitError::Again),
+        shuffle().prop_map(CommitError::Ended),
+        (shuffle(), group(), tally(), tally(), missing()).prop_map(
+            |(shuffle, group, expected, found, missing)| CommitError::Damaged {
+                shuffle,
+                group,
+                expected,
+                found,
+                missing,
+            }
+        ),
+    ]
+    .boxed()
+}
+
+pub(crate) fn to_node() -> BoxedStrategy<ToNode> {
+    let result = prop_oneof![
+        number().prop_map(|generation| Ok(Generation(generation))),
+        commit_error().prop_map(Err),
+    ];
+    prop_oneof![
+        plan().prop_map(|plan| ToNode::Plan(plan.into())),
+        shuffle().prop_map(ToNode::Close),
+        (shuffle(), number(), group(), number(), expected()).prop_map(
+            |(shuffle, generation, group, round, expected)| ToNode::Seal(Seal {
+                shuffle,
+                generation: Generation(generation),
+                group,
+                round,
+                expected,
+            })
+        ),
+        (shuffle(), any::<u64>(), result).prop_map(|(shuffle, ask, result)| ToNode::Committed {
+            shuffle,
+            ask,
+            result,
+        }),
+    ]
+    .boxed()
+}
+
+fn commit() -> BoxedStrategy<Commit> {
+    let groups = prop::collection::btree_map(group(), expected(), 0..4);
+    (shuffle(), groups)
+        .prop_map(|(shuffle, groups)| Commit { shuffle, groups })
+        .boxed()
+}
+
+fn verdict() -> BoxedStrategy<Verdict> {
+    prop_oneof![
+        Just(Verdict::Complete),
+        Just(Verdict::Differs),
+        (tally(), missing()).prop_map(|(found, missing)| Verdict::Short { found, missing }),
+    ]
+    .boxed()
+}
+
+pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
+    prop_oneof![
+        shuffle().prop_map(ToMaster::Join),
+        (transfer(), groups(), tally()).prop_map(|(transfer, groups, tally)| {
+            ToMaster::Transferred {
+                transfer,
+                groups,
+                tally,
+            }
+        }),
+        (any::<u64>(), commit()).prop_map(|(ask, commit)| ToMaster::Commit { ask, commit }),
+        (shuffle(), group(), number(), verdict()).prop_map(|(shuffle, group, round, verdict)| {
+            ToMaster::Sealed {
+                shuffle,
+                group,
+                round,
+                verdict,
+            }
+        }),
+        (shuffle(), group(), missing()).prop_map(|(shuffle, group, map)| ToMaster::Differs {
+            shuffle,
+            group,
+            map,
+        }),
+        (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
+    ]
+    .boxed()
+}
+
+fn to_server() -> BoxedStrategy<ToServer> {
+    let push = (shuffle(), group(), batch(), tally(), any::<u64>());
+    let fetch = (any::<u64>(), shuffle(), number(), group(), number());
+    prop_oneof![
+        push.prop_map(
+            |(shuffle, group, batch, tally, length)| ToServer::Push(Push {
+                shuffle,
+                group,
+                batch,
+                tally,
+                length,
+            })
+        ),
+        (group(), transfer(), tally()).prop_map(|(group, transfer, tally)| ToServer::Ask(Ask {
+            group,
+            transfer,
+            tally,
+        })),
+        (group(), transfer()).prop_map(|(group, transfer)| ToServer::Abandon { group, transfer }),
+        fetch.prop_map(
+            |(read, shuffle, generation, group, partition)| ToServer::Fetch(Fetch {
+                read,
+                shuffle,
+                generation: Generation(generation),
+                group,
+                partition,
+            })
+        ),
+    ]
+    .boxed()
+}
+
+fn refusal() -> BoxedStrategy<Refusal> {
+    prop_oneof![
+        server().prop_map(Refusal::Stranger),
+        number().prop_map(|generation| Refusal::Stale(Generation(generation))),
+        prop::sample::select(vec![
+            Refusal::Unknown,
+            Refusal::Sealed,
+            Refusal::Unsealed,
+            Refusal::NoRoom,
+            Refusal::Busy,
+            Refusal::Malformed,
+            Refusal::Damaged,
+        ]),
+    ]
+    .boxed()
+}
+
+fn from_server() -> BoxedStrategy<FromServer> {
+    let answer = prop_oneof![
+        attempt().prop_map(Answer::Have),
+        Just(Answer::Missing),
+        Just(Answer::Differs),
+        refusal().prop_map(Answer::Refused),
+    ];
+    let piece = (batch(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+        |(batch, rows, bytes, digest)| ReadPiece {
+            batch,
+            rows,
+            bytes,
+            digest,
+        },
+    );
+    prop_oneof![
+        (shuffle(), group(), batch()).prop_map(|(shuffle, group, batch)| FromServer::Acked {
+            shuffle,
+            group,
+            batch,
+        }),
+        (shuffle(), group(), batch(), refusal()).prop_map(|(shuffle, group, batch, reason)| {
+            FromServer::Refused {
+                shuffle,
+                group,
+                batch,
+                reason,
+            }
+        }),
+        (group(), transfer(), answer).prop_map(|(group, transfer, answer)| FromServer::Answer {
+            group,
+            transfer,
+            answer,
+        }),
+        (any::<u64>(), tally(), prop::collection::vec(piece, 0..6)).prop_map(
+            |(read, tally, pieces)| FromServer::Rows {
+                read,
+                tally,
+                pieces,
+            }
+        ),
+        (any::<u64>(), refusal()).prop_map(|(read, reason)| FromServer::Unread { read, reason }),
+    ]
+    .boxed()
+}
+
+/// A message comes back as it was; cut or changed it is another one, or refused.
+fn survives<M: Shuffled + PartialEq + std::fmt::Debug>(
+    message: M,
+    at: prop::sample::Index,
+    byte: u8,
+) {
+    let mut bytes = encode_shuffled(&message);
+    assert_eq!(decode_shuffled::<M>(&bytes).as_ref(), Ok(&message));
+    let at = at.index(bytes.len());
+    assert_ne!(decode_shuffled(&bytes[..at]), Ok(message));
+    bytes[at] = byte;
+    if let Ok(other) = decode_shuffled::<M>(&bytes) {
+        assert_eq!(decode_shuffled(&encode_shuffled(&other)), Ok(other));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn messages_survive(
+        to_node in to_node(),
+        to_master in to_master(),
+        to_server in to_server(),
+        from_server in from_server(),
+        receipt in receipt(),
+        at: prop::sample::Index,
+        byte: u8,
+    ) {
+        survives(to_node, at, byte);
+        survives(to_master, at, byte);
+        survives(to_server, at, byte);
+        survives(from_server, at, byte);
+        survives(receipt, at, byte);
+    }
+}
+
+fn id(node: u32) -> GroupId {
+    let server = ServerId {
+        node,
+        incarnation: 1,
+    };
+    let epoch = Generation(1);
+    GroupId { epoch, server }
+}
+
+#[test]
+fn plans_that_cannot_be_are_refused_by_name() {
+    let of = |groups: &[(u32, Runs)], partitions| {
+        let groups = groups.iter().map(|(node, partitions)| Group {
+            id: id(*node),
+            partitions: partitions.clone(),
+        });
+        let plan = Plan {
+            shuffle: ShuffleId(1),
+            generation: Generation(1),
+            maps: 3,
+            partitions,
+            groups: groups.collect(),
+        };
+        let bytes = encode_shuffled(&ToNode::Plan(plan.into()));
+        decode_shuffled::<ToNode>(&bytes).map(drop)
+    };
+    let (low, high) = (Runs::range(0, 4), Runs::range(4, 8));
+    assert_eq!(of(&[(1, low.clone()), (2, high.clone())], 8), Ok(()));
+    let refused = |column, value| Err(WireError::Range { column, value });
+    let unordered = of(&[(2, low.clone()), (1, high.clone())], 8);
+    assert_eq!(unordered, refused("groups", 1));
+    assert_eq!(of(&[(1, high.clone())], 7), refused("partitions", 8));
+    assert_eq!(of(&[(1, Runs::new())], 8), refused("partitions", 0));
+    let twice = of(&[(1, low), (2, Runs::range(3, 8))], 8);
+    assert_eq!(twice, refused("partitions", 3));
+    let many = of(&[(1, high)], u32::MAX);
+    assert!(matches!(
+        many,
+        Err(WireError::TooMany {
+            what: "partitions",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn lists_out_of_order_are_refused_by_name() {
+    let winners = vec![(2, AttemptId(1)), (2, AttemptId(2))];
+    let expected = Expected {
+        winners,
+        tally: Tally::default(),
+    };
+    let commit = Commit {
+        shuffle: ShuffleId(1),
+        groups: [(id(1), expected)].into(),
+    };
+    let bytes = encode_shuffled(&ToMaster::Commit { ask: 1, commit });
+    let (column, value) = ("winners", 1);
+    let error = Err(WireError::Range { column, value });
+    assert_eq!(decode_shuffled::<ToMaster>(&bytes), error);
+}
+
+#[test]
+fn a_winner_takes_few_bytes_and_a_false_count_none() {
+    let attempt = |map: u32| AttemptId(u64::from(1000 + map) << 32 | 1);
+    let winners: Vec<_> = (0..1000).map(|map| (map, attempt(map))).collect();
+    let expected = Expected {
+        winners,
+        tally: Tally::default(),
+    };
+    let commit = Commit {
+        shuffle: ShuffleId(1),
+        groups: [(id(1), expected)].into(),
+    };
+    let bytes = encode_shuffled(&ToMaster::Commit { ask: 1, commit });
+    assert!(bytes.len() < 3 * 1000 + 100, "{}", bytes.len());
+    // A receipt whose shares are nothing but their count: a million.
+    let receipt = [10, 0, 18, 4, 8, 0x80, 0x80, 0x40];
+    let error = decode_shuffled::<Receipt>(&receipt).unwrap_err();
+    assert_eq!(error, WireError::Short { column: "epochs" });
+    let receipt = [10, 0, 18, 4, 8, 0x81, 0x80, 0x40];
+    let error = decode_shuffled::<Receipt>(&receipt).unwrap_err();
+    assert!(matches!(error, WireError::TooMany { what: "shares", .. }));
+}

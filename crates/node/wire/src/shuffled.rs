@@ -12,7 +12,7 @@ use treadle_types::Runs;
 use super::WireError;
 use super::codec::{Codec, Delta, ObjectNumber, Varint, columns_of_struct};
 use super::column::{Column, Columns, MOST, Rows, at_most};
-use super::detach::Detacher;
+use super::keep::Detacher;
 use super::schema::{Wire, field, wire_enum, wire_required, wire_struct, wire_wrapped};
 use super::shuffle;
 use super::shuffle::{

@@ -54,7 +54,7 @@ class Rows:
     def gather(
         self,
         shuffle: int,
-        map: int,
+        map_index: int,
         attempt: int,
         groups: Sequence[tuple[int, Sequence[tuple[int, int]]]],
     ) -> list[Arena]: ...
@@ -75,7 +75,7 @@ def join_rows(
     columns: Sequence[object],
     least: int | None = None,
 ) -> None: ...
-def digest_rows(width: int, map: int, partition: int, piece: object) -> int: ...
+def digest_rows(width: int, map_index: int, partition: int, piece: object) -> int: ...
 
 class Team:
     def work(self) -> None: ...

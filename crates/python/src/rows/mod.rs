@@ -101,7 +101,7 @@ impl Rows {
         &self,
         py: Python<'_>,
         shuffle: u64,
-        map: u32,
+        map_index: u32,
         attempt: u64,
         groups: Vec<(u32, Vec<(u64, u64)>)>,
     ) -> PyResult<Vec<Arena>> {
@@ -122,7 +122,7 @@ impl Rows {
         };
         let transfer = Transfer {
             shuffle: ShuffleId(shuffle),
-            map,
+            map: map_index,
             attempt: AttemptId(attempt),
         };
         py.detach(|| {
@@ -190,13 +190,13 @@ fn join_rows(
 fn digest_rows(
     py: Python<'_>,
     width: usize,
-    map: u32,
+    map_index: u32,
     partition: u32,
     piece: Bound<'_, PyAny>,
 ) -> PyResult<u64> {
     let buffers = bytes_of(&[piece])?;
     let bytes = buffers[0].bytes();
-    py.detach(|| treadle_rows::digest(width, RowDigest::new(map, partition), bytes))
+    py.detach(|| treadle_rows::digest(width, RowDigest::new(map_index, partition), bytes))
         .map_err(failed)
 }
 

@@ -313,6 +313,24 @@ def treadle_default_client(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+def order_locks_by_name() -> None:
+    """Have xarray take the locks of distributed in the order of their names.
+
+    It takes several locks in the order of their `id`, and the copies that tasks unpickle have an `id`
+    each. Two tasks of one process could wait for each other for ever, on distributed as well.
+    """
+    try:
+        from xarray.backends import locks
+    except ImportError:
+        return
+    identity = locks._lock_identity
+
+    def by_name(lock: Any) -> int:
+        return hash(lock.name) if isinstance(lock, distributed.Lock) else identity(lock)
+
+    locks._lock_identity = by_name
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     counted.add_option(parser)
     parser.addoption(
@@ -323,5 +341,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    order_locks_by_name()
     counters = {"calls": _calls, "graphs": _graphs, "scattered values": _values}
     config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

@@ -21,7 +21,7 @@ use treadle_broadcast::{Network, Shape};
 use treadle_messages::{Answer, Call};
 use treadle_net::Wait;
 use treadle_net::secret::Secret;
-use treadle_node_worker::{Host, Next, Options, Worker};
+use treadle_node_worker::{Host, Next, Options, Worker, store_limit};
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// They do nothing but run casts.
@@ -129,7 +129,7 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
-        store: treadle_store::Options::new(&own, u64::MAX / 4),
+        store: treadle_store::Options::new(&own, store_limit(0)),
     };
     let mut wait = Wait {
         deadline: Some(Instant::now() + Duration::from_secs(60)),

@@ -93,6 +93,14 @@ pub struct Options {
     pub store: treadle_store::Options,
 }
 
+/// Bytes that the store of a worker may take which has this memory limit (0: none).
+pub fn store_limit(memory: u64) -> u64 {
+    match memory {
+        0 => u64::MAX / 4,
+        memory => memory,
+    }
+}
+
 /// The code around the Python calls.
 pub trait Host: Send + Sync + 'static {
     /// More tasks are ready than threads wait for them: start a thread that calls

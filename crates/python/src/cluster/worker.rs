@@ -32,7 +32,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use treadle_interpreter::{fork, lock, refuse_forked};
 use treadle_node_wire::SCHEDULER_TIMEOUT;
-use treadle_node_worker::{ConnectError, Options, Worker as Node};
+use treadle_node_worker::{ConnectError, Options, Worker as Node, store_limit};
 use treadle_recipe as recipe;
 use treadle_types::{Cause, ObjectId};
 
@@ -86,10 +86,6 @@ impl Worker {
         }
         let mut resources: Vec<_> = resources.into_iter().collect();
         resources.sort_by(|one, other| one.0.cmp(&other.0));
-        let limit = match memory_limit {
-            0 => u64::MAX / 4,
-            limit => limit,
-        };
         let limit_of_wait = Limit::new(Some(timeout))?;
         let listen = listen.unwrap_or(match certificates {
             Some(_) => "treadle+tls://127.0.0.1:0",
@@ -122,7 +118,7 @@ impl Worker {
             store: treadle_store::Options {
                 sync: false,
                 patience: Some(DISK),
-                ..treadle_store::Options::new(directory, limit)
+                ..treadle_store::Options::new(directory, store_limit(memory_limit))
             },
         };
         let doing = format!("connecting to the scheduler at {scheduler}");

@@ -13,7 +13,7 @@ use treadle_net::secret::Secret;
 use treadle_net::{Address, Wait};
 use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
 use treadle_node_server::{self as server, Server};
-use treadle_node_worker::{Cast, Host, Next, Options, Worker};
+use treadle_node_worker::{Cast, Host, Next, Options, Worker, store_limit};
 use treadle_types::{ClientId, ObjectId, Value};
 
 /// Long enough for any machine.
@@ -100,10 +100,6 @@ pub(crate) fn worker(
     memory: u64,
 ) -> (Worker, TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let limit = match memory {
-        0 => u64::MAX / 4,
-        memory => memory,
-    };
     let options = Options {
         scheduler: scheduler.clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -117,7 +113,7 @@ pub(crate) fn worker(
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
-        store: treadle_store::Options::new(directory.path(), limit),
+        store: treadle_store::Options::new(directory.path(), store_limit(memory)),
     };
     treadle_log::init();
     let worker = Worker::connect(options, &mut soon()).unwrap();

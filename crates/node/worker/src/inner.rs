@@ -71,6 +71,7 @@ pub(super) struct Inner {
     pub(super) services: Arc<ServiceHost>,
     /// That of the control thread.
     pub(super) parker: Arc<Parker>,
+    pub(super) shuffles: treadle_node_shuffle::Plane,
     pub(super) plane: Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) cast_calls: CastCalls,

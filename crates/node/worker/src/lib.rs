@@ -225,6 +225,7 @@ impl Worker {
                 values: Values::new(store),
                 requests,
                 services,
+                shuffles: treadle_node_shuffle::Plane,
                 parker: Arc::default(),
                 tracing: Arc::default(),
                 definitions: Mutex::default(),
@@ -395,6 +396,11 @@ impl Worker {
     /// [`StoreError::Unknown`] and others.
     pub fn value(&self, object: ObjectId) -> Result<Value, StoreError> {
         self.0.values.get(object)
+    }
+
+    /// The shuffle plane.
+    pub fn shuffles(&self) -> &treadle_node_shuffle::Plane {
+        &self.0.shuffles
     }
 
     /// The calling thread has run a task. Whether [`Worker::flush`] should be called, without the

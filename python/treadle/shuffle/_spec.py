@@ -1,0 +1,97 @@
+"""What a graph says of a shuffle: for the scheduler, and, as bytes, for the workers.
+
+Dask's ``P2PBarrierTask`` has a ``spec``. The client describes it (:func:`describe`), the scheduler
+carries the bytes, and each worker reads them once (:func:`read_spec`).
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from treadle.shuffle._columns import dumps
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from distributed.shuffle._core import ShuffleSpec
+
+Chunks = tuple[tuple[float, ...], ...]
+
+# A partition's number is one of 32 bits, and the highest is no number.
+_MOST = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class FrameSpec:
+    """A shuffle of data frames."""
+
+    meta: pd.DataFrame
+    column: Any
+    partitions: int
+    drop_column: bool
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A shuffle of chunks: the sizes along each axis, before and after it."""
+
+    old: Chunks
+    new: Chunks
+
+
+def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]:
+    """Return the number of partitions, ranges of those that are read, and what workers must know.
+
+    Ranges are ascending, each from its first partition to before its end. Raises ``TypeError`` for
+    a spec of another kind of shuffle, and ``ValueError`` if a partition that is read does not exist.
+    """
+    from distributed.shuffle._rechunk import ArrayRechunkSpec
+    from distributed.shuffle._shuffle import DataFrameShuffleSpec
+
+    told: FrameSpec | ArraySpec
+    if isinstance(spec, DataFrameShuffleSpec):
+        partitions = int(spec.npartitions)
+        outputs = _ranges(spec.output_partitions)
+        told = FrameSpec(spec.meta.iloc[:0], spec.column, partitions, spec.drop_column)
+    elif isinstance(spec, ArrayRechunkSpec):
+        partitions = math.prod(map(len, spec.new))
+        outputs = [(0, partitions)] if partitions else []
+        told = ArraySpec(spec.old, spec.new)
+    else:
+        raise TypeError(f"Shuffle {spec.id} is of an unknown kind: {type(spec).__name__}.")
+    if partitions > _MOST:
+        raise ValueError(f"Shuffle {spec.id} has {partitions} partitions; at most {_MOST} exist.")
+    if outputs and (outputs[0][0] < 0 or outputs[-1][1] > partitions):
+        raise ValueError(
+            f"Shuffle {spec.id} has {partitions} partitions, and its graph reads others: "
+            f"{outputs[0][0]} to {outputs[-1][1] - 1}."
+        )
+    return partitions, outputs, dumps(told)
+
+
+def read_spec(data: bytes) -> FrameSpec | ArraySpec:
+    """Return what :func:`describe` told the workers."""
+    told = pickle.loads(data)
+    assert isinstance(told, FrameSpec | ArraySpec)
+    return told
+
+
+def _ranges(partitions: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for partition in sorted(set(map(int, partitions))):
+        if ranges and ranges[-1][1] == partition:
+            ranges[-1] = (ranges[-1][0], partition + 1)
+        else:
+            ranges.append((partition, partition + 1))
+    return ranges
+
+
+def position(index: Sequence[int], chunks: Chunks) -> int:
+    """Return the row-major position of a chunk's index."""
+    at = 0
+    for place, axis in zip(index, chunks, strict=True):
+        at = at * len(axis) + place
+    return at

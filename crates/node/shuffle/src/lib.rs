@@ -1,15 +1,61 @@
-//! The shuffle plane in a worker process; see `docs/internals/shuffle.md`.
+//! The shuffle plane in a worker process: `treadle-shuffle`, the pure core, with sockets, memory and
+//! files around it. See `docs/internals/shuffle.md`.
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `tasks` | transfers, barriers and reads: what their threads wait for, and what they do |
+//! | `machines` | the server, the writer and the reader under one lock, and bytes by their names |
+//! | `arena` | memory that rows are gathered into |
+//! | `incoming` | connections from other workers: pushes and reads of theirs |
+//! | `outgoing` | connections to other workers |
+//! | `disk` | files with rows that do not fit into memory |
+//! | `memory` | the plane's part of the worker's memory |
+//!
+//! | thread | what it does |
+//! | --- | --- |
+//! | those of tasks | gather rows, compute digests, wait |
+//! | those of the service host | take in pushes, send rows |
+//! | `treadle-shuffle` | takes in answers of other workers, and does what is due |
+//! | `treadle-shuffle-disk` | writes and reads files |
 
 mod arena;
+mod disk;
 mod failure;
+mod incoming;
+mod machines;
+mod memory;
+mod outgoing;
+mod tasks;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_memory::MemoryError;
+use treadle_messages::Data;
+use treadle_net::pool::Pool;
+use treadle_net::thread::{self, caught, lock};
+use treadle_net::{Lane, Options, Poller, Signal, Wait, awake};
+use treadle_node_wire::encode_shuffled;
 use treadle_rows::Wanted;
-use treadle_shuffle::{Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
+use treadle_shuffle::{AttemptId, ToMaster, ToNode, Transfer};
+use treadle_types::WorkerId;
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
+
+use machines::{After, Machines, RowsToSend, server_of};
+use outgoing::Outgoing;
+
+/// What connections for shuffled rows are for, in their handshake.
+pub const SERVICE: u32 = 2;
+/// The key of the signal in the poller; a connection's is the number of the worker.
+const SIGNAL: usize = usize::MAX;
+/// The thread that serves connections looks this often at least.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often tasks that wait ask whether they are interrupted.
+const POLL: Duration = Duration::from_millis(25);
 
 /// Gives memory for the arena of a group, by its position among the groups, and of so many bytes.
 pub type Allocate<'a> = dyn Fn(usize, usize) -> Result<ArenaMemory, MemoryError> + 'a;
@@ -28,49 +74,320 @@ pub trait Source: Sync {
     ) -> Result<Vec<Arena>, Failure>;
 }
 
+/// What the plane wants of its worker. Called with the plane's lock held: nothing here may call the
+/// plane.
+pub trait Callbacks: Send + Sync {
+    /// Something for the master, in order. It is sent with the next [`Callbacks::flush`].
+    fn tell(&self, message: ToMaster);
+    /// Sends what was told. Called without the lock.
+    fn flush(&self);
+    /// A line for the log.
+    fn log(&self, line: fmt::Arguments<'_>);
+    /// A thread has panicked: the worker cannot go on.
+    fn panicked(&self, reason: String);
+}
+
+/// What the plane does, and has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Transfers that ended well.
+    pub transfers: u64,
+    /// Partitions that were read here.
+    pub reads: u64,
+    /// Bytes that were pushed to other workers.
+    pub pushed: u64,
+    /// Bytes that were stored here, from this worker and others.
+    pub stored: u64,
+    /// Bytes that were written to files.
+    pub spilled: u64,
+    /// Bytes that were read from files.
+    pub loaded: u64,
+    /// Bytes in arenas of transfers that run.
+    pub gathered: u64,
+    /// Bytes that are stored in memory now.
+    pub resident: u64,
+    /// Bytes that were pushed, and are not acknowledged.
+    pub in_flight: u64,
+}
+
 /// The shuffle plane of a worker process. Clones are the same one.
-#[derive(Clone, Debug)]
-pub struct Plane;
+#[derive(Clone)]
+pub struct Plane(Arc<Inner>);
+
+pub(crate) struct Inner {
+    machines: Mutex<Machines>,
+    /// Something of a task has changed.
+    changed: Condvar,
+    callbacks: Box<dyn Callbacks>,
+    options: Options,
+    wires: OnceLock<Option<Signal>>,
+    /// Until when the thread that serves connections waits.
+    wakes: Mutex<Option<Duration>>,
+    stats: Mutex<Stats>,
+    target: Mutex<u64>,
+}
 
 impl Plane {
-    /// Pushes the rows of a map. Waits until servers have them.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn transfer(
-        &self,
-        _transfer: Transfer,
-        _again: bool,
-        _source: &dyn Source,
-        _interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Receipt, Failure> {
-        Err(Failure::Failed("not there yet".into()))
+    /// The plane of a worker that others reach at `address`. Connections are made with `options`;
+    /// `files` says where rows go that do not fit into memory.
+    pub fn new(
+        worker: WorkerId,
+        address: &str,
+        options: Options,
+        files: treadle_volume::Options,
+        callbacks: Box<dyn Callbacks>,
+    ) -> Self {
+        let outgoing = Outgoing::new(address);
+        Self(Arc::new_cyclic(|this| Inner {
+            machines: Mutex::new(Machines::new(
+                server_of(worker),
+                this.clone(),
+                outgoing,
+                files,
+            )),
+            changed: Condvar::new(),
+            callbacks,
+            options,
+            wires: OnceLock::new(),
+            wakes: Mutex::new(None),
+            stats: Mutex::default(),
+            target: Mutex::new(u64::MAX),
+        }))
     }
 
-    /// Has the servers compare what they have with the receipts. Waits for that.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn commit(
-        &self,
-        _commit: Commit,
-        _interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Generation, Failure> {
-        Err(Failure::Failed("not there yet".into()))
+    /// The master says something.
+    pub fn hear(&self, message: ToNode) {
+        self.0.with(|machines| machines.hear(message));
+        if lock(&self.0.machines).due().is_some() {
+            // Without the thread, what is due would wait for the next event.
+            let _ = self.0.serve_connections();
+        }
     }
 
-    /// Gets the rows of a partition: pieces in the order of their maps.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub fn read(
-        &self,
-        _shuffle: ShuffleId,
-        _generation: Generation,
-        _partition: u32,
-        _width: usize,
-        _interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<(ReadPiece, Bytes)>, Failure> {
-        Err(Failure::Failed("not there yet".into()))
+    /// Where another worker is.
+    pub fn met(&self, worker: WorkerId, address: String) {
+        self.0
+            .with(|machines| machines.outgoing.met(worker, address));
+    }
+
+    /// Another worker is gone.
+    pub fn lost(&self, worker: WorkerId) {
+        self.0.with(|machines| {
+            machines.outgoing.lost(worker);
+            machines.unreached(worker);
+        });
+    }
+
+    /// A task has ended, with a result or without. Called after the scheduler was told.
+    pub fn finished(&self, attempt: AttemptId, is_ok: bool) {
+        let callbacks = &*self.0.callbacks;
+        self.0
+            .with(|machines| machines.finished(attempt, is_ok, callbacks));
+    }
+
+    /// What it does, and has done.
+    pub fn stats(&self) -> Stats {
+        *lock(&self.0.stats)
+    }
+
+    /// How many things it keeps: nothing, where no shuffle runs.
+    pub fn leftovers(&self) -> usize {
+        lock(&self.0.machines).leftovers()
+    }
+
+    /// The worker ends. Tasks that wait are given back, and files are removed.
+    pub fn end(&self) {
+        self.0.with(Machines::close);
+        if let Some(Some(signal)) = self.0.wires.get() {
+            signal.set();
+        }
+    }
+}
+
+impl Inner {
+    /// Does something under the lock, and what follows from it, and after that what is not done under
+    /// it.
+    fn with<T>(&self, act: impl FnOnce(&mut Machines) -> T) -> T {
+        let mut machines = lock(&self.machines);
+        let result = act(&mut machines);
+        machines.settle(&*self.callbacks);
+        *lock(&self.stats) = machines.stats;
+        let due = machines.due();
+        let after = std::mem::take(&mut machines.after);
+        if after.is_changed {
+            self.changed.notify_all();
+        }
+        drop(machines);
+        self.finish(after, due);
+        result
+    }
+
+    fn finish(&self, after: After, due: Option<Duration>) {
+        if after.has_told {
+            self.callbacks.flush();
+        }
+        for line in &after.log {
+            self.callbacks.log(format_args!("{line}"));
+        }
+        for rows in after.rows {
+            send(rows);
+        }
+        if let Some(due) = due {
+            let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
+            if is_late && let Some(Some(signal)) = self.wires.get() {
+                signal.set();
+            }
+        }
+    }
+
+    /// Looks for something of a task, and waits a moment if it is not there.
+    fn wait_once<T>(&self, mut find: impl FnMut(&mut Machines) -> Option<T>) -> Option<T> {
+        let mut machines = lock(&self.machines);
+        if let Some(found) = find(&mut machines) {
+            return Some(found);
+        }
+        let waited = self.changed.wait_timeout(machines, POLL);
+        let (mut machines, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        find(&mut machines)
+    }
+
+    /// Starts the thread that serves connections, if it does not run.
+    fn serve_connections(self: &Arc<Self>) -> Result<(), Failure> {
+        let started = self.wires.get_or_init(|| self.start());
+        match started {
+            Some(_) => Ok(()),
+            None => Err(Failure::Failed(
+                "the system has no thread or descriptor for the shuffle plane".into(),
+            )),
+        }
+    }
+
+    fn start(self: &Arc<Self>) -> Option<Signal> {
+        let lane = Lane::new().ok()?;
+        let poller = Poller::on(&lane);
+        let signal = poller.signal(SIGNAL);
+        let options = Options {
+            lane: Some(lane),
+            service: SERVICE,
+            ..self.options.clone()
+        };
+        let wake = {
+            let signal = signal.clone();
+            move || signal.set()
+        };
+        let key = |worker: WorkerId| worker.0 as usize;
+        let pool = Pool::new(options, Arc::clone(&poller), key, wake);
+        let weak = Arc::downgrade(self);
+        let thread = thread::start("treadle-shuffle", move || {
+            if let Err(reason) = caught(|| while turn(&weak, &poller) {})
+                && let Some(inner) = weak.upgrade()
+            {
+                inner.callbacks.panicked(reason.to_string());
+            }
+        });
+        thread.ok()?;
+        self.with(|machines| machines.outgoing.attach(pool));
+        Some(signal)
+    }
+}
+
+/// Waits for something to come or to be due, and does it. `false`: the plane is over.
+fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
+    let wakes = {
+        let Some(inner) = inner.upgrade() else {
+            return false;
+        };
+        let machines = lock(&inner.machines);
+        if machines.is_over {
+            return false;
+        }
+        let latest = awake::now() + LOOK;
+        let wakes = machines.due().map_or(latest, |due| due.min(latest));
+        *lock(&inner.wakes) = Some(wakes);
+        wakes
+    };
+    let turn = poller.next(&mut Wait {
+        deadline: awake::moment(wakes).or_else(|| Instant::now().checked_add(LOOK)),
+        interrupted: None,
+    });
+    let Some(inner) = inner.upgrade() else {
+        return false;
+    };
+    *lock(&inner.wakes) = None;
+    inner.with(|machines| {
+        match &turn {
+            Ok(turn) if turn.key() != SIGNAL => {
+                let worker = u32::try_from(turn.key()).map(WorkerId);
+                machines.take(worker.expect("only workers have other keys"));
+            }
+            Ok(_) => {}
+            Err(_) if machines.is_idle() => machines.outgoing.sweep(),
+            Err(_) => {}
+        }
+        machines.opened();
+        machines.tick();
+    });
+    true
+}
+
+impl Machines {
+    /// Takes what a server has said.
+    fn take(&mut self, worker: WorkerId) {
+        loop {
+            match self.outgoing.take(worker) {
+                Ok(Some(reply)) => self.replied(server_of(worker), reply),
+                Ok(None) => return,
+                Err(reason) => {
+                    let line = format!("the connection to {worker:?} for rows ended: {reason}");
+                    self.after.log.push(line);
+                    return self.unreached(worker);
+                }
+            }
+        }
+    }
+
+    /// Connections were made, or could not be.
+    fn opened(&mut self) {
+        for (worker, error) in self.outgoing.opened() {
+            let line = format!("cannot connect to {worker:?} for rows of a shuffle: {error}");
+            self.after.log.push(line);
+            self.unreached(worker);
+        }
+    }
+}
+
+/// Sends rows in one piece.
+fn send(rows: RowsToSend) {
+    let RowsToSend {
+        peer,
+        message,
+        mut pieces,
+    } = rows;
+    let mut frames: Vec<Bytes> = vec![encode_shuffled(&message).into()];
+    let length = pieces.iter().map(Bytes::len).sum();
+    if pieces.len() <= 1 {
+        frames.append(&mut pieces);
+    } else {
+        match ArenaMemory::new(length, peer.shares_memory()) {
+            Ok(mut memory) => {
+                let mut rest = memory.as_mut_slice();
+                for piece in &pieces {
+                    let (place, after) = rest.split_at_mut(piece.len());
+                    place.copy_from_slice(piece);
+                    rest = after;
+                }
+                frames.push(memory.into_bytes());
+            }
+            // Who reads asks again.
+            Err(_) => return peer.start_close(),
+        }
+    }
+    // A connection that is over says so by itself.
+    let _ = peer.send(Data::FROM_SERVER, &frames);
+}
+
+impl fmt::Debug for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plane({:?})", self.stats())
     }
 }

@@ -1,0 +1,269 @@
+//! Connections from the writers and readers of other workers to the server here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use treadle_host::{Service, Session};
+use treadle_messages::Data;
+use treadle_net::{Incoming as Object, NetError, Peer, SMALL};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_shuffle::block::{Header, Table};
+use treadle_shuffle::{
+    BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
+};
+
+use crate::machines::{Machines, Step};
+use crate::{Inner, Plane};
+
+/// Messages that are taken in before the machines are asked.
+const TAKEN: usize = 64;
+
+/// A push of a connection.
+type Name = (ConnectionId, ShuffleId, GroupId, BatchId);
+
+/// A batch that has come, and its table.
+pub(crate) type Arrived = (Bytes, Table);
+
+/// Connections from others.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    connections: HashMap<ConnectionId, Connection>,
+    /// Pushes that were announced, and not let in yet.
+    offered: HashMap<Name, Object>,
+    /// The number of the last one. 0 is this process itself.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    /// Pushes that were let in, and whose bytes are on their way.
+    coming: Vec<(Push, Object)>,
+}
+
+fn name(from: ConnectionId, push: &Push) -> Name {
+    (from, push.shuffle, push.group, push.batch)
+}
+
+impl Incoming {
+    fn add(&mut self, peer: Peer) -> ConnectionId {
+        self.last += 1;
+        let id = ConnectionId(self.last);
+        let coming = Vec::new();
+        self.connections.insert(id, Connection { peer, coming });
+        id
+    }
+
+    /// A push is announced.
+    fn offer(&mut self, from: ConnectionId, push: &Push, object: Object) {
+        let before = self.offered.insert(name(from, push), object);
+        if let Some(before) = before {
+            before.refuse("the batch was announced again");
+        }
+    }
+
+    /// Lets the bytes of a push in. Returns them if they are here already.
+    pub(crate) fn admit(&mut self, from: ConnectionId, push: Push) -> Option<Option<Arrived>> {
+        let object = self.offered.remove(&name(from, &push))?;
+        let connection = self.connections.get_mut(&from)?;
+        if object.accept(Vec::new()).is_err() {
+            // There is no memory. Who pushes connects again later.
+            connection.peer.start_close();
+            return None;
+        }
+        if object.is_done() {
+            return Some(arrived(&push, object));
+        }
+        connection.coming.push((push, object));
+        None
+    }
+
+    /// Pushes that have come.
+    fn collect(&mut self, from: ConnectionId) -> Vec<(Push, Option<Arrived>)> {
+        let Some(connection) = self.connections.get_mut(&from) else {
+            return Vec::new();
+        };
+        let done = connection
+            .coming
+            .extract_if(.., |(_, object)| object.is_done());
+        done.map(|(push, object)| (push, arrived(&push, object)))
+            .collect()
+    }
+
+    /// Sends an answer. Bytes of a push that was not let in are not wanted any more.
+    pub(crate) fn reply(&mut self, to: ConnectionId, message: &FromServer) {
+        if let FromServer::Acked {
+            shuffle,
+            group,
+            batch,
+        }
+        | FromServer::Refused {
+            shuffle,
+            group,
+            batch,
+            ..
+        } = *message
+            && let Some(object) = self.offered.remove(&(to, shuffle, group, batch))
+        {
+            object.refuse("the batch is not wanted");
+        }
+        if let Some(connection) = self.connections.get(&to) {
+            let frames = [encode_shuffled(message).into()];
+            // A connection that is over says so by itself.
+            let _ = connection.peer.send(Data::FROM_SERVER, &frames);
+        }
+    }
+
+    /// Who is connected.
+    pub(crate) fn peer(&self, to: ConnectionId) -> Option<&Peer> {
+        self.connections.get(&to).map(|connection| &connection.peer)
+    }
+
+    fn remove(&mut self, from: ConnectionId) {
+        self.connections.remove(&from);
+        self.offered.retain(|(other, ..), _| *other != from);
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.offered.clear();
+        for connection in self.connections.values() {
+            connection.peer.start_close();
+        }
+    }
+}
+
+/// The batch that was announced; nothing where other bytes came.
+fn arrived(push: &Push, object: Object) -> Option<Arrived> {
+    let mut frames = object.take().ok()?.frames.into_iter();
+    let batch = frames.nth(1)?.into_bytes();
+    open(push, &batch).map(|table| (batch, table))
+}
+
+/// The table of a batch, if the batch is the one that was announced.
+pub(crate) fn open(push: &Push, batch: &Bytes) -> Option<Table> {
+    let header = Header::decode(batch).ok()?;
+    let is_it = header.shuffle == push.shuffle
+        && header.epoch == push.group.epoch
+        && header.batch == push.batch
+        && header.tally == push.tally
+        && header.length() == push.length
+        && batch.len() as u64 == push.length;
+    if !is_it {
+        return None;
+    }
+    let start = treadle_shuffle::block::HEADER;
+    let end = start + usize::try_from(header.table_length()).ok()?;
+    Table::new(&header, batch.slice(start..end)).ok()
+}
+
+impl Service for Plane {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        let id = self.0.with(|machines| machines.incoming.add(peer.clone()));
+        let plane = Arc::downgrade(&self.0);
+        Box::new(Visitor { plane, id, peer })
+    }
+}
+
+/// Who is connected.
+struct Visitor {
+    plane: Weak<Inner>,
+    id: ConnectionId,
+    peer: Peer,
+}
+
+impl Session for Visitor {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        let Some(inner) = self.plane.upgrade() else {
+            return Ok(false);
+        };
+        loop {
+            let mut taken = Vec::new();
+            let mut over = None;
+            while taken.len() < TAKEN {
+                match self.peer.try_next() {
+                    Ok(Some(object)) => match message(object) {
+                        Some(request) => taken.push(request),
+                        None => self.peer.start_close(),
+                    },
+                    Ok(None) => break,
+                    Err(error) => {
+                        over = Some(error);
+                        break;
+                    }
+                }
+            }
+            let is_all = taken.len() < TAKEN;
+            inner.with(|machines| machines.requested(self.id, taken));
+            match over {
+                Some(error) => return Err(error),
+                None if is_all => return Ok(true),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        if let Some(inner) = self.plane.upgrade() {
+            inner.with(|machines| machines.disconnected(self.id));
+        }
+    }
+}
+
+/// What somebody says: with a push, what its bytes come in.
+fn message(object: Object) -> Option<(ToServer, Option<Object>)> {
+    let (kind, sizes) = object.header();
+    let head = object.inline_frame(0)?;
+    if kind != Data::TO_SERVER || sizes[0] > SMALL {
+        object.refuse("this is no message of the shuffle plane");
+        return None;
+    }
+    let message = match decode_shuffled(&head) {
+        Ok(message) => message,
+        Err(_) => {
+            object.refuse("this is no message of the shuffle plane");
+            return None;
+        }
+    };
+    match &message {
+        ToServer::Push(push) if sizes.len() == 2 && sizes[1] == push.length => {
+            Some((message, Some(object)))
+        }
+        ToServer::Push(_) => {
+            object.refuse("a push has one batch of the length that it says");
+            None
+        }
+        _ if sizes.len() == 1 => {
+            object.take().ok()?;
+            Some((message, None))
+        }
+        _ => {
+            object.refuse("only a push has bytes");
+            None
+        }
+    }
+}
+
+impl Machines {
+    /// Somebody has said something, or bytes of theirs have come.
+    fn requested(&mut self, from: ConnectionId, requests: Vec<(ToServer, Option<Object>)>) {
+        for (push, batch) in self.incoming.collect(from) {
+            self.steps.push_back(Step::Arrived { from, push, batch });
+        }
+        for (message, object) in requests {
+            if let (ToServer::Push(push), Some(object)) = (&message, object) {
+                self.incoming.offer(from, push, object);
+            }
+            let event = ServerEvent::Message { from, message };
+            self.steps.push_back(Step::Server(event));
+        }
+    }
+
+    fn disconnected(&mut self, from: ConnectionId) {
+        self.incoming.remove(from);
+        let event = ServerEvent::Disconnected(from);
+        self.steps.push_back(Step::Server(event));
+    }
+}

@@ -1,0 +1,581 @@
+//! The three state machines of a worker process, and what the host around them keeps: bytes by their
+//! names.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::Weak;
+use std::time::Duration;
+
+use bytes::Bytes;
+use treadle_net::{Peer, awake};
+use treadle_rows::Batch;
+use treadle_shuffle::block::Table;
+use treadle_shuffle::{
+    AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Reader,
+    ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
+    ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+};
+use treadle_types::WorkerId;
+
+use crate::disk::{Disk, Loaded};
+use crate::incoming::{Arrived, Incoming, open};
+use crate::outgoing::{Outgoing, Reply};
+use crate::tasks::Tasks;
+use crate::{Callbacks, Inner, Stats};
+
+/// The connection of this process to itself.
+const SELF: ConnectionId = ConnectionId(0);
+
+/// Something that a machine is told. Steps are taken in their order.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Server(ServerEvent),
+    Writer(WriterEvent),
+    Reader(ReaderEvent),
+    /// The bytes of a push that was let in.
+    Arrived {
+        from: ConnectionId,
+        push: Push,
+        batch: Option<Arrived>,
+    },
+    /// From the writer or the reader here to the server here.
+    Request(ToServer),
+    /// The other way, with the bytes of pieces.
+    Reply(Reply),
+}
+
+/// The batches of a transfer for a group.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) bytes: Bytes,
+    pub(crate) batches: Vec<Batch>,
+}
+
+/// Rows for somebody's read.
+pub(crate) struct RowsToSend {
+    pub(crate) peer: Peer,
+    pub(crate) message: FromServer,
+    pub(crate) pieces: Vec<Bytes>,
+}
+
+/// What is done when the machines are not locked any more.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) rows: Vec<RowsToSend>,
+    /// Memory of others, perhaps: dropping it may take other locks, and time.
+    garbage: Vec<Bytes>,
+    pub(crate) has_told: bool,
+    pub(crate) is_changed: bool,
+    pub(crate) log: Vec<String>,
+}
+
+/// The machines, and what is around them.
+pub(crate) struct Machines {
+    pub(crate) me: ServerId,
+    inner: Weak<Inner>,
+    server: Server,
+    writer: Writer,
+    reader: Reader,
+    pub(crate) steps: VecDeque<Step>,
+    pub(crate) tasks: Tasks,
+    /// Batches of transfers that run.
+    arenas: HashMap<(Transfer, GroupId), Gathered>,
+    /// What was stored.
+    batches: HashMap<(ShuffleId, GroupId, BatchId), Arrived>,
+    /// What has just arrived.
+    arrived: Option<Arrived>,
+    pub(crate) incoming: Incoming,
+    pub(crate) outgoing: Outgoing,
+    disk: Disk,
+    /// Loads that are under way or kept.
+    loading: HashSet<u64>,
+    loaded: HashMap<(u64, u64), Loaded>,
+    /// What the master hears when the task of a transfer has ended.
+    transferred: HashMap<AttemptId, Vec<ToMaster>>,
+    pub(crate) after: After,
+    pub(crate) is_over: bool,
+    pub(crate) stats: Stats,
+}
+
+impl Machines {
+    pub(crate) fn new(
+        me: ServerId,
+        inner: Weak<Inner>,
+        outgoing: Outgoing,
+        files: treadle_volume::Options,
+    ) -> Self {
+        let config = Config::default();
+        Self {
+            me,
+            inner,
+            server: Server::new(me, config.clone()),
+            writer: Writer::new(config.clone()),
+            reader: Reader::new(config),
+            steps: VecDeque::new(),
+            tasks: Tasks::default(),
+            arenas: HashMap::new(),
+            batches: HashMap::new(),
+            arrived: None,
+            incoming: Incoming::default(),
+            outgoing,
+            disk: Disk::new(files),
+            loading: HashSet::new(),
+            loaded: HashMap::new(),
+            transferred: HashMap::new(),
+            after: After::default(),
+            is_over: false,
+            stats: Stats::default(),
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let due = [
+            self.server.next_deadline(),
+            self.writer.next_deadline(),
+            self.reader.next_deadline(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Has the machines do what is due.
+    pub(crate) fn tick(&mut self) {
+        let now = awake::now();
+        let is_due = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
+        if is_due(self.server.next_deadline()) {
+            self.steps.push_back(Step::Server(ServerEvent::Tick));
+        }
+        if is_due(self.writer.next_deadline()) {
+            self.steps.push_back(Step::Writer(WriterEvent::Tick));
+        }
+        if is_due(self.reader.next_deadline()) {
+            self.steps.push_back(Step::Reader(ReaderEvent::Tick));
+        }
+    }
+
+    /// Whether somebody may need the thread that serves connections.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.writer.is_empty() && self.reader.is_empty() && self.server.is_empty()
+    }
+
+    /// Takes all steps, and those that follow from them.
+    pub(crate) fn settle(&mut self, callbacks: &dyn Callbacks) {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Server(event) => self.tell_server(event, callbacks),
+                Step::Writer(event) => self.tell_writer(event, callbacks),
+                Step::Reader(event) => self.tell_reader(event, callbacks),
+                Step::Arrived { from, push, batch } => {
+                    let table = batch.as_ref().map(|(_, table)| table.clone());
+                    self.arrived = batch;
+                    self.tell_server(ServerEvent::Arrived { from, push, table }, callbacks);
+                    let unwanted = self.arrived.take();
+                    self.after.garbage.extend(unwanted.map(|(bytes, _)| bytes));
+                }
+                Step::Request(message) => {
+                    let from = SELF;
+                    self.tell_server(ServerEvent::Message { from, message }, callbacks);
+                }
+                Step::Reply(reply) => self.replied(self.me, reply),
+            }
+        }
+        self.outgoing.flush();
+        self.stats.resident = self.server.resident();
+        self.stats.in_flight = self.writer.in_flight();
+    }
+
+    /// The master says something.
+    pub(crate) fn hear(&mut self, message: ToNode) {
+        if let ToNode::Committed { ask, result, .. } = message {
+            self.tasks.committed(ask, result);
+            self.after.is_changed = true;
+            return;
+        }
+        let server = ServerEvent::Master(message.clone());
+        self.steps.push_back(Step::Server(server));
+        let writer = WriterEvent::Master(message.clone());
+        self.steps.push_back(Step::Writer(writer));
+        self.steps
+            .push_back(Step::Reader(ReaderEvent::Master(message)));
+    }
+
+    /// The task of a transfer has ended: whether well.
+    pub(crate) fn finished(&mut self, attempt: AttemptId, is_ok: bool, callbacks: &dyn Callbacks) {
+        let messages = self.transferred.remove(&attempt).unwrap_or_default();
+        for message in messages.into_iter().filter(|_| is_ok) {
+            self.tell_master(message, callbacks);
+        }
+    }
+
+    /// A server cannot be reached.
+    pub(crate) fn unreached(&mut self, worker: WorkerId) {
+        let server = server_of(worker);
+        let writer = WriterEvent::Disconnected(server);
+        self.steps.push_back(Step::Writer(writer));
+        let reader = ReaderEvent::Disconnected(server);
+        self.steps.push_back(Step::Reader(reader));
+    }
+
+    /// A server says something.
+    pub(crate) fn replied(&mut self, from: ServerId, (message, pieces): Reply) {
+        match message {
+            FromServer::Rows { read, .. } => {
+                self.tasks.came(read, from, message, pieces);
+                self.after.is_changed = true;
+            }
+            FromServer::Unread { .. } => {
+                let event = ReaderEvent::Server {
+                    from,
+                    message,
+                    computed: Vec::new(),
+                };
+                self.steps.push_back(Step::Reader(event));
+            }
+            _ => {
+                let event = WriterEvent::Server { from, message };
+                self.steps.push_back(Step::Writer(event));
+            }
+        }
+    }
+
+    /// Rows were gathered.
+    pub(crate) fn gathered(&mut self, transfer: Transfer, group: GroupId, gathered: Gathered) {
+        self.stats.gathered += gathered.bytes.len() as u64;
+        let batches = gathered.batches.iter();
+        let batches = batches.map(|batch| (batch.header.tally, batch.header.length()));
+        let event = WriterEvent::Gathered {
+            transfer,
+            group,
+            gathered: treadle_shuffle::Gathered {
+                batches: batches.collect(),
+            },
+        };
+        self.arenas.insert((transfer, group), gathered);
+        self.steps.push_back(Step::Writer(event));
+    }
+
+    /// The bytes of a push of this process, if the transfer has not let go of them.
+    fn batch(&self, push: &Push) -> Option<Bytes> {
+        let transfer = Transfer {
+            shuffle: push.shuffle,
+            map: push.batch.map,
+            attempt: push.batch.attempt,
+        };
+        let gathered = self.arenas.get(&(transfer, push.group))?;
+        let batch = gathered.batches.get(push.batch.number as usize)?;
+        let end = batch.offset + usize::try_from(push.length).ok()?;
+        Some(gathered.bytes.slice(batch.offset..end))
+    }
+
+    fn tell_server(&mut self, event: ServerEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.server.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(
+            self.server.check().map_err(|error| error.to_string()),
+            Ok(())
+        );
+        for effect in effects {
+            self.serve(effect, callbacks);
+        }
+    }
+
+    fn serve(&mut self, effect: ServerEffect, callbacks: &dyn Callbacks) {
+        match effect {
+            ServerEffect::Reply { to: SELF, message } => {
+                self.steps.push_back(Step::Reply((message, Vec::new())));
+            }
+            ServerEffect::Reply { to, message } => self.incoming.reply(to, &message),
+            ServerEffect::Admit { from: SELF, push } => {
+                let bytes = self.batch(&push);
+                let batch = bytes.and_then(|bytes| open(&push, &bytes).map(|table| (bytes, table)));
+                let from = SELF;
+                self.steps.push_back(Step::Arrived { from, push, batch });
+            }
+            ServerEffect::Admit { from, push } => {
+                if let Some(batch) = self.incoming.admit(from, push) {
+                    self.steps.push_back(Step::Arrived { from, push, batch });
+                }
+            }
+            ServerEffect::Store {
+                shuffle,
+                group,
+                batch,
+            } => {
+                if let Some(arrived) = self.arrived.take() {
+                    self.stats.stored += arrived.0.len() as u64;
+                    self.batches.insert((shuffle, group, batch), arrived);
+                }
+            }
+            ServerEffect::Drop {
+                shuffle,
+                group,
+                batch,
+            } => {
+                let dropped = self.batches.remove(&(shuffle, group, batch));
+                self.after.garbage.extend(dropped.map(|(bytes, _)| bytes));
+            }
+            ServerEffect::Spill {
+                run,
+                shuffle,
+                group,
+                batches,
+            } => {
+                let batches = batches.into_iter().filter_map(|id| {
+                    let (bytes, table) = self.batches.get(&(shuffle, group, id))?;
+                    Some((id, bytes.clone(), table.clone()))
+                });
+                let batches: Vec<_> = batches.collect();
+                let bytes = batches.iter().map(|(_, bytes, _)| bytes.len() as u64);
+                self.stats.spilled += bytes.sum::<u64>();
+                if !self.disk.spill(&self.inner, run, batches) {
+                    let is_written = false;
+                    let event = ServerEvent::Spilled { run, is_written };
+                    self.steps.push_back(Step::Server(event));
+                }
+            }
+            ServerEffect::DropRun(run) => self.disk.remove(run),
+            ServerEffect::Load {
+                load,
+                run,
+                partition,
+            } => {
+                self.loading.insert(load);
+                if !self.disk.load(load, run, partition) {
+                    self.loaded(load, run, None);
+                }
+            }
+            ServerEffect::Forget { load } => {
+                self.loading.remove(&load);
+                self.loaded.retain(|&(other, _), _| other != load);
+            }
+            ServerEffect::Send {
+                to,
+                read,
+                load,
+                shuffle,
+                group,
+                partition,
+                pieces,
+            } => {
+                let rows = pieces.iter().map(|(piece, place)| match place {
+                    Place::Run(run) => self.from_run((load, *run), piece),
+                    _ => self.from_memory(shuffle, group, piece, partition),
+                });
+                let rows: Option<Vec<Bytes>> = rows.collect();
+                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+                let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
+                self.send_rows(to, read, tally.narrow(), pieces, rows);
+            }
+            ServerEffect::Report(message) => self.tell_master(message, callbacks),
+        }
+    }
+
+    /// A run was read.
+    pub(crate) fn loaded(&mut self, load: u64, run: u64, loaded: Option<Loaded>) {
+        if !self.loading.contains(&load) {
+            return;
+        }
+        let pieces = loaded.as_ref();
+        let pieces = pieces.map(|loaded| loaded.iter().map(|(piece, _)| *piece).collect());
+        if let Some(loaded) = loaded {
+            let bytes = loaded.iter().map(|(piece, _)| piece.bytes);
+            self.stats.loaded += bytes.sum::<u64>();
+            self.loaded.insert((load, run), loaded);
+        }
+        let event = ServerEvent::Loaded { load, run, pieces };
+        self.steps.push_back(Step::Server(event));
+    }
+
+    fn from_run(&self, name: (u64, u64), piece: &ReadPiece) -> Option<Bytes> {
+        let loaded = self.loaded.get(&name)?;
+        let at = loaded.binary_search_by_key(&piece.batch, |(piece, _)| piece.batch);
+        Some(loaded[at.ok()?].1.clone())
+    }
+
+    fn from_memory(
+        &self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        piece: &ReadPiece,
+        partition: u32,
+    ) -> Option<Bytes> {
+        let (bytes, table) = self.batches.get(&(shuffle, group, piece.batch))?;
+        piece_of(bytes, table, partition)
+    }
+
+    fn send_rows(
+        &mut self,
+        to: ConnectionId,
+        read: u64,
+        tally: Tally,
+        pieces: Vec<ReadPiece>,
+        rows: Option<Vec<Bytes>>,
+    ) {
+        let Some(rows) = rows else {
+            let line = "a piece that is to be sent is not there: a bug of the shuffle plane";
+            self.after.log.push(line.into());
+            return;
+        };
+        let message = FromServer::Rows {
+            read,
+            tally,
+            pieces,
+        };
+        if to == SELF {
+            self.steps.push_back(Step::Reply((message, rows)));
+        } else if let Some(peer) = self.incoming.peer(to) {
+            self.after.rows.push(RowsToSend {
+                peer: peer.clone(),
+                message,
+                pieces: rows,
+            });
+        }
+    }
+
+    fn tell_writer(&mut self, event: WriterEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.writer.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(
+            self.writer.check().map_err(|error| error.to_string()),
+            Ok(())
+        );
+        for effect in effects {
+            match effect {
+                WriterEffect::Gather {
+                    transfer,
+                    group,
+                    partitions,
+                } => {
+                    self.tasks.gather(transfer, group, partitions);
+                    self.after.is_changed = true;
+                }
+                WriterEffect::Send { to, message } => self.request(to, message),
+                WriterEffect::Free { transfer, group } => {
+                    if let Some(gathered) = self.arenas.remove(&(transfer, group)) {
+                        self.stats.gathered -= gathered.bytes.len() as u64;
+                        self.after.garbage.push(gathered.bytes);
+                    }
+                }
+                WriterEffect::Done(receipt) => {
+                    self.stats.transfers += 1;
+                    self.tasks.transferred(receipt.transfer, Ok(receipt));
+                    self.after.is_changed = true;
+                }
+                WriterEffect::Failed { transfer, error } => {
+                    self.tasks.transferred(transfer, Err(error));
+                    self.after.is_changed = true;
+                }
+                // After the task's result.
+                WriterEffect::Report(message @ ToMaster::Transferred { transfer, .. }) => {
+                    let messages = self.transferred.entry(transfer.attempt).or_default();
+                    messages.push(message);
+                }
+                WriterEffect::Report(message) => self.tell_master(message, callbacks),
+            }
+        }
+    }
+
+    fn tell_reader(&mut self, event: ReaderEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.reader.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(
+            self.reader.check().map_err(|error| error.to_string()),
+            Ok(())
+        );
+        for effect in effects {
+            match effect {
+                ReaderEffect::Send { to, message } => self.request(to, message),
+                ReaderEffect::Return { read, .. } => {
+                    self.stats.reads += 1;
+                    self.tasks.read_over(read, Ok(()));
+                    self.after.is_changed = true;
+                }
+                ReaderEffect::Failed { read, error } => {
+                    self.tasks.read_over(read, Err(error));
+                    self.after.is_changed = true;
+                }
+                ReaderEffect::Report(message) => self.tell_master(message, callbacks),
+            }
+        }
+    }
+
+    /// The writer or the reader says something to a server.
+    fn request(&mut self, to: ServerId, message: ToServer) {
+        if to == self.me {
+            self.steps.push_back(Step::Request(message));
+            return;
+        }
+        let worker = WorkerId(to.node);
+        let batch = match &message {
+            ToServer::Push(push) => match self.batch(push) {
+                Some(batch) => {
+                    self.stats.pushed += batch.len() as u64;
+                    Some(batch)
+                }
+                // The transfer has just ended.
+                None => return,
+            },
+            _ => None,
+        };
+        if !self.outgoing.send(worker, &message, batch) {
+            self.unreached(worker);
+        }
+    }
+
+    fn tell_master(&mut self, message: ToMaster, callbacks: &dyn Callbacks) {
+        callbacks.tell(message);
+        self.after.has_told = true;
+    }
+
+    /// How many shuffles, transfers and reads are under way, for tests and people.
+    pub(crate) fn leftovers(&self) -> usize {
+        self.arenas.len()
+            + self.batches.len()
+            + self.loading.len()
+            + self.loaded.len()
+            + self.transferred.len()
+            + usize::from(!self.is_idle())
+    }
+
+    /// The process ends: nothing is kept.
+    pub(crate) fn close(&mut self) {
+        self.is_over = true;
+        self.after.is_changed = true;
+        self.incoming.close();
+        self.outgoing.close();
+        self.disk.close();
+    }
+}
+
+impl fmt::Debug for Machines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machines")
+            .field("me", &self.me)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker as a server: an id of a worker is never used again.
+pub(crate) fn server_of(worker: WorkerId) -> ServerId {
+    ServerId {
+        node: worker.0,
+        incarnation: 1,
+    }
+}
+
+/// The rows of a batch for a partition.
+fn piece_of(batch: &Bytes, table: &Table, partition: u32) -> Option<Bytes> {
+    let piece = table.find(partition)?;
+    let header = treadle_shuffle::block::Header::decode(batch).ok()?;
+    let start = (header.rows_offset() + piece.offset) as usize;
+    Some(batch.slice(start..start + piece.tally.bytes as usize))
+}

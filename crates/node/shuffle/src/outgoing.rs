@@ -1,0 +1,217 @@
+//! Connections from the writer and the reader to the servers of other workers.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use treadle_messages::Data;
+use treadle_net::pool::Pool;
+use treadle_net::{Frame, NetError};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_shuffle::{FromServer, ReadPiece, ToServer};
+use treadle_types::WorkerId;
+
+/// What a server says, with the bytes of the pieces if there are some.
+pub(crate) type Reply = (FromServer, Vec<Bytes>);
+
+/// Connections to servers, and where servers are.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// The host part of this worker's own address.
+    host: String,
+    addresses: HashMap<WorkerId, String>,
+    /// Nothing, before there is a thread that serves connections.
+    pool: Option<Pool<WorkerId, ()>>,
+    /// What waits for connections that are being made.
+    waiting: HashMap<WorkerId, Vec<Vec<Bytes>>>,
+    /// With messages that are to be written.
+    corked: Vec<WorkerId>,
+}
+
+/// An address without its port.
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+impl Outgoing {
+    pub(crate) fn new(own_address: &str) -> Self {
+        Self {
+            host: host_of(own_address).into(),
+            addresses: HashMap::new(),
+            pool: None,
+            waiting: HashMap::new(),
+            corked: Vec::new(),
+        }
+    }
+
+    /// There is a thread that serves connections.
+    pub(crate) fn attach(&mut self, mut pool: Pool<WorkerId, ()>) {
+        for (&worker, address) in &self.addresses {
+            pool.introduce(worker, address.clone(), true);
+        }
+        self.pool = Some(pool);
+    }
+
+    /// Where a worker is.
+    pub(crate) fn met(&mut self, worker: WorkerId, address: String) {
+        if let Some(pool) = &mut self.pool {
+            pool.introduce(worker, address.clone(), true);
+        }
+        self.addresses.insert(worker, address);
+    }
+
+    /// A worker is gone.
+    pub(crate) fn lost(&mut self, worker: WorkerId) {
+        self.addresses.remove(&worker);
+        self.waiting.remove(&worker);
+        if let Some(pool) = &mut self.pool {
+            pool.forget(worker);
+        }
+    }
+
+    /// Whether a worker is on this host, so that memory can be shared with it.
+    pub(crate) fn is_near(&mut self, worker: WorkerId) -> bool {
+        let open = self.pool.as_mut().and_then(|pool| pool.get(worker));
+        if let Some(connection) = open {
+            return connection.peer.shares_memory();
+        }
+        let address = self.addresses.get(&worker);
+        address.is_some_and(|address| host_of(address) == self.host)
+    }
+
+    /// Sends something with the next [`Self::flush`], or when there is a connection. `false`: nobody
+    /// knows where the worker is, or the connection is over.
+    pub(crate) fn send(&mut self, to: WorkerId, message: &ToServer, batch: Option<Bytes>) -> bool {
+        let Some(pool) = &mut self.pool else {
+            return false;
+        };
+        let frames: Vec<Bytes> = std::iter::once(encode_shuffled(message).into())
+            .chain(batch)
+            .collect();
+        match pool.open(to) {
+            Ok(Some(connection)) => {
+                connection.touch();
+                if !self.corked.contains(&to) {
+                    self.corked.push(to);
+                }
+                let sent = connection.peer.send_corked(Data::TO_SERVER, &frames);
+                sent.is_ok()
+            }
+            Ok(None) => {
+                self.waiting.entry(to).or_default().push(frames);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Writes what was sent.
+    pub(crate) fn flush(&mut self) {
+        let Some(pool) = &mut self.pool else {
+            return;
+        };
+        for worker in self.corked.drain(..) {
+            if let Some(connection) = pool.get(worker) {
+                connection.peer.flush();
+            }
+        }
+    }
+
+    /// Sends what waited for connections that are there now. Returns those that could not be made,
+    /// with the reasons.
+    pub(crate) fn opened(&mut self) -> Vec<(WorkerId, NetError)> {
+        let Some(pool) = &mut self.pool else {
+            return Vec::new();
+        };
+        let mut failed = Vec::new();
+        for (worker, outcome) in pool.outcomes() {
+            let waiting = self.waiting.remove(&worker).unwrap_or_default();
+            let sent = outcome.and_then(|()| {
+                let Some(connection) = pool.get(worker) else {
+                    return Ok(());
+                };
+                for frames in &waiting {
+                    connection.peer.send_corked(Data::TO_SERVER, frames)?;
+                }
+                connection.peer.flush();
+                Ok(())
+            });
+            if let Err(error) = sent {
+                pool.close(worker);
+                failed.push((worker, error));
+            }
+        }
+        failed
+    }
+
+    /// The next thing that a server says, if it is here.
+    ///
+    /// # Errors
+    /// The connection is of no use any more, and is closed: the reason.
+    pub(crate) fn take(&mut self, worker: WorkerId) -> Result<Option<Reply>, String> {
+        let Some(pool) = &mut self.pool else {
+            return Ok(None);
+        };
+        let Some(connection) = pool.get(worker) else {
+            return Ok(None);
+        };
+        let next = match connection.next(&mut |_| Vec::new()) {
+            Ok(None) => return Ok(None),
+            Ok(Some(arrived)) => {
+                connection.touch();
+                let received = arrived.received;
+                reply(received.kind, received.frames).ok_or_else(|| "it makes no sense".into())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if next.is_err() {
+            pool.close(worker);
+            self.waiting.remove(&worker);
+        }
+        next.map(Some)
+    }
+
+    /// Closes connections that were not used for a while.
+    pub(crate) fn sweep(&mut self) {
+        if let Some(pool) = &mut self.pool {
+            pool.close_idle(Instant::now(), |_| false);
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.waiting.clear();
+        if let Some(pool) = &mut self.pool {
+            pool.close_all();
+        }
+    }
+}
+
+/// What a server says; nothing where it is not that.
+fn reply(kind: u32, frames: Vec<Frame>) -> Option<Reply> {
+    let mut frames = frames.into_iter();
+    let head = frames.next()?;
+    let rows = frames.next().map(Frame::into_bytes).unwrap_or_default();
+    if kind != Data::FROM_SERVER || frames.next().is_some() {
+        return None;
+    }
+    let message: FromServer = decode_shuffled(head.as_slice()).ok()?;
+    let pieces = match &message {
+        FromServer::Rows { pieces, .. } => cut(pieces, rows)?,
+        _ if rows.is_empty() => Vec::new(),
+        _ => return None,
+    };
+    Some((message, pieces))
+}
+
+/// The bytes of each piece; nothing if they do not add up.
+fn cut(pieces: &[ReadPiece], mut rows: Bytes) -> Option<Vec<Bytes>> {
+    let mut all = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let length = usize::try_from(piece.bytes).ok()?;
+        if length > rows.len() {
+            return None;
+        }
+        all.push(rows.split_to(length));
+    }
+    rows.is_empty().then_some(all)
+}

@@ -1,0 +1,375 @@
+//! Tasks of this worker that wait: transfers, barriers and reads.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use treadle_rows::{Wanted, digest};
+use treadle_shuffle::{
+    Commit, CommitError, FromServer, Generation, GroupId, ReadError, ReadPiece, ReaderEvent,
+    Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError, WriterEvent,
+};
+use treadle_types::{Runs, WorkerId};
+
+use crate::machines::{Gathered, Machines, Step};
+use crate::{ArenaMemory, Failure, Inner, Plane, Source};
+
+/// What the process is to say when its worker ends.
+const OVER: &str = "the worker ends";
+
+/// Tasks that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    transfers: HashMap<Transfer, Running>,
+    commits: HashMap<u64, Option<Result<Generation, CommitError>>>,
+    reads: HashMap<u64, Reading>,
+    /// The number of the last barrier, and of the last read.
+    last: u64,
+}
+
+/// A transfer.
+#[derive(Debug, Default)]
+struct Running {
+    /// Groups that are to be gathered.
+    wanted: Vec<(GroupId, Runs)>,
+    outcome: Option<Result<Receipt, TransferError>>,
+}
+
+/// A read.
+#[derive(Debug, Default)]
+struct Reading {
+    came: VecDeque<Came>,
+    /// What came last.
+    rows: Vec<(ReadPiece, Bytes)>,
+    outcome: Option<Result<(), ReadError>>,
+}
+
+/// Rows that a server has sent, and whose digests are to be computed.
+#[derive(Debug)]
+struct Came {
+    from: ServerId,
+    message: FromServer,
+    pieces: Vec<Bytes>,
+}
+
+impl Tasks {
+    pub(crate) fn gather(&mut self, transfer: Transfer, group: GroupId, partitions: Runs) {
+        if let Some(running) = self.transfers.get_mut(&transfer) {
+            running.wanted.push((group, partitions));
+        }
+    }
+
+    pub(crate) fn transferred(
+        &mut self,
+        transfer: Transfer,
+        outcome: Result<Receipt, TransferError>,
+    ) {
+        if let Some(running) = self.transfers.get_mut(&transfer) {
+            running.outcome = Some(outcome);
+        }
+    }
+
+    pub(crate) fn committed(&mut self, ask: u64, outcome: Result<Generation, CommitError>) {
+        if let Some(commit) = self.commits.get_mut(&ask) {
+            *commit = Some(outcome);
+        }
+    }
+
+    /// Rows have come for a read.
+    pub(crate) fn came(
+        &mut self,
+        read: u64,
+        from: ServerId,
+        message: FromServer,
+        pieces: Vec<Bytes>,
+    ) {
+        if let Some(reading) = self.reads.get_mut(&read) {
+            reading.came.push_back(Came {
+                from,
+                message,
+                pieces,
+            });
+        }
+    }
+
+    pub(crate) fn read_over(&mut self, read: u64, outcome: Result<(), ReadError>) {
+        if let Some(reading) = self.reads.get_mut(&read) {
+            reading.outcome = Some(outcome);
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+/// What a task that waits is to do next.
+enum Next<W, T> {
+    /// Something, outside of the lock.
+    Work(W),
+    /// Nothing any more.
+    Over(Result<T, Failure>),
+}
+
+impl Plane {
+    /// Pushes the rows of a map to the servers of their partitions. Waits until they have them. `again`:
+    /// the map may have run before. `interrupted` is asked every now and then.
+    ///
+    /// # Errors
+    /// [`Failure`]. Servers drop what came of the transfer.
+    pub fn transfer(
+        &self,
+        transfer: Transfer,
+        again: bool,
+        source: &dyn Source,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Receipt, Failure> {
+        let inner = &self.0;
+        inner.serve_connections()?;
+        let is_new = inner.with(|machines| {
+            let transfers = &mut machines.tasks.transfers;
+            let is_new = !transfers.contains_key(&transfer);
+            if is_new {
+                transfers.insert(transfer, Running::default());
+                let event = WriterEvent::Begin { transfer, again };
+                machines.steps.push_back(Step::Writer(event));
+            }
+            is_new
+        });
+        if !is_new {
+            return Err(Failure::Failed(format!("{transfer:?} runs already")));
+        }
+        let outcome = inner.push(transfer, source, interrupted);
+        inner.with(|machines| {
+            let running = machines.tasks.transfers.remove(&transfer);
+            if running.is_some_and(|running| running.outcome.is_none()) {
+                let event = WriterEvent::Cancel(transfer);
+                machines.steps.push_back(Step::Writer(event));
+            }
+        });
+        outcome
+    }
+
+    /// Has the servers compare what they have with the receipts. Waits for that.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn commit(
+        &self,
+        commit: Commit,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Generation, Failure> {
+        let inner = &*self.0;
+        let ask = inner.with(|machines| {
+            let ask = machines.tasks.next();
+            machines.tasks.commits.insert(ask, None);
+            inner.callbacks.tell(ToMaster::Commit { ask, commit });
+            machines.after.has_told = true;
+            ask
+        });
+        let outcome = inner.wait(interrupted, |machines| {
+            let outcome = machines.tasks.commits.get(&ask)?.as_ref()?;
+            Some(outcome.as_ref().copied().map_err(|error| *error))
+        });
+        inner.with(|machines| machines.tasks.commits.remove(&ask));
+        outcome?.map_err(|error| {
+            let text = error.to_string();
+            match error {
+                CommitError::Again(_) | CommitError::Ended(_) => Failure::Again(text),
+                CommitError::Damaged { .. } => Failure::Damaged(text),
+            }
+        })
+    }
+
+    /// Gets the rows of a partition: pieces in the order of their maps. `width` is that of the rows
+    /// that were agreed, in bytes; 0: rows are variable.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn read(
+        &self,
+        shuffle: ShuffleId,
+        generation: Generation,
+        partition: u32,
+        width: usize,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<(ReadPiece, Bytes)>, Failure> {
+        let inner = &self.0;
+        inner.serve_connections()?;
+        let read = inner.with(|machines| {
+            let read = machines.tasks.next();
+            machines.tasks.reads.insert(read, Reading::default());
+            machines.steps.push_back(Step::Reader(ReaderEvent::Begin {
+                read,
+                shuffle,
+                generation,
+                partition,
+            }));
+            read
+        });
+        let outcome = inner.fetch(read, partition, width, interrupted);
+        let reading = inner.with(|machines| {
+            let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
+            if reading.outcome.is_none() {
+                machines
+                    .steps
+                    .push_back(Step::Reader(ReaderEvent::Cancel(read)));
+            }
+            reading
+        });
+        outcome.map(|()| reading.rows)
+    }
+}
+
+impl Inner {
+    /// Waits until there is something of a task.
+    fn wait<T>(
+        &self,
+        interrupted: &mut dyn FnMut() -> bool,
+        mut find: impl FnMut(&mut Machines) -> Option<T>,
+    ) -> Result<T, Failure> {
+        loop {
+            let found = self.wait_once(|machines| match find(machines) {
+                None if machines.is_over => Some(Err(Failure::Again(OVER.into()))),
+                found => found.map(Ok),
+            });
+            match found {
+                Some(found) => return found,
+                None if interrupted() => return Err(Failure::Interrupted),
+                None => {}
+            }
+        }
+    }
+
+    /// Gathers what is asked for until the transfer is over.
+    fn push(
+        &self,
+        transfer: Transfer,
+        source: &dyn Source,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Receipt, Failure> {
+        loop {
+            let next = self.wait(interrupted, |machines| {
+                let me = machines.me;
+                let running = machines.tasks.transfers.get_mut(&transfer)?;
+                if let Some(outcome) = running.outcome.clone() {
+                    return Some(Next::Over(outcome.map_err(transfer_failed)));
+                }
+                if running.wanted.is_empty() {
+                    return None;
+                }
+                let wanted = std::mem::take(&mut running.wanted).into_iter();
+                let wanted = wanted.map(|(group, partitions)| {
+                    let server = group.server;
+                    let is_other = server != me;
+                    let worker = WorkerId(server.node);
+                    let is_near = is_other && machines.outgoing.is_near(worker);
+                    (group, partitions, is_near)
+                });
+                Some(Next::Work(wanted.collect::<Vec<_>>()))
+            })?;
+            let wanted = match next {
+                Next::Over(outcome) => return outcome,
+                Next::Work(wanted) => wanted,
+            };
+            let groups = wanted.iter().map(|(group, partitions, _)| Wanted {
+                epoch: group.epoch,
+                partitions: partitions.clone(),
+            });
+            let groups: Vec<Wanted> = groups.collect();
+            let allocate = |group: usize, len| ArenaMemory::new(len, wanted[group].2);
+            let arenas = source.gather(transfer, &groups, &allocate)?;
+            if arenas.len() != wanted.len() {
+                return Err(Failure::Failed(
+                    "there is not an arena for each group".into(),
+                ));
+            }
+            self.with(|machines| {
+                for ((group, ..), arena) in wanted.iter().zip(arenas) {
+                    let gathered = Gathered {
+                        bytes: arena.memory.into_bytes(),
+                        batches: arena.batches,
+                    };
+                    machines.gathered(transfer, *group, gathered);
+                }
+            });
+        }
+    }
+
+    /// Computes the digests of what comes until the read is over.
+    fn fetch(
+        &self,
+        read: u64,
+        partition: u32,
+        width: usize,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Failure> {
+        loop {
+            let next = self.wait(interrupted, |machines| {
+                let reading = machines.tasks.reads.get_mut(&read)?;
+                if let Some(outcome) = reading.outcome {
+                    return Some(Next::Over(outcome.map_err(read_failed)));
+                }
+                reading.came.pop_front().map(Next::Work)
+            })?;
+            let Came {
+                from,
+                message,
+                pieces: bytes,
+            } = match next {
+                Next::Over(outcome) => return outcome,
+                Next::Work(came) => came,
+            };
+            let FromServer::Rows { pieces, .. } = &message else {
+                continue;
+            };
+            let rows: Vec<(ReadPiece, Bytes)> = pieces.iter().copied().zip(bytes).collect();
+            let computed = rows.iter();
+            let computed = computed.map(|(piece, bytes)| digest_of(piece, bytes, partition, width));
+            let computed = computed.collect();
+            self.with(|machines| {
+                if let Some(reading) = machines.tasks.reads.get_mut(&read) {
+                    reading.rows = rows;
+                }
+                let event = ReaderEvent::Server {
+                    from,
+                    message,
+                    computed,
+                };
+                machines.steps.push_back(Step::Reader(event));
+            });
+        }
+    }
+}
+
+/// The low half of the digest of a piece. A piece of rows without a width has another length than its
+/// rows would have with the width that was agreed.
+fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
+    let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
+    let width = if is_fixed { width } else { 0 };
+    match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
+        Ok(digest) => digest as u32,
+        // No rows at all.
+        Err(_) => !piece.digest,
+    }
+}
+
+fn transfer_failed(error: TransferError) -> Failure {
+    let text = error.to_string();
+    match error {
+        TransferError::Ended(_) | TransferError::Unreachable { .. } => Failure::Again(text),
+        TransferError::NoRoom { .. } => Failure::NoRoom(text),
+        TransferError::Malformed { .. } => Failure::Failed(text),
+    }
+}
+
+fn read_failed(error: ReadError) -> Failure {
+    let text = error.to_string();
+    match error {
+        ReadError::Superseded(_) | ReadError::Ended(_) | ReadError::Unreachable { .. } => {
+            Failure::Again(text)
+        }
+        ReadError::Missing { .. } => Failure::Damaged(text),
+        ReadError::NotAnOutput { .. } => Failure::Failed(text),
+    }
+}

@@ -1,0 +1,514 @@
+//! Several planes in one process, over real sockets, with a real master.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use treadle_host::{Service, ServiceHost};
+use treadle_memory::Consumer as _;
+use treadle_net::secret::Secret;
+use treadle_net::{Offer, Options};
+use treadle_node_shuffle::{Allocate, Arena, Callbacks, Failure, Plane, SERVICE, Source};
+use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
+use treadle_shuffle::{
+    AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, ReadPiece, Receipt,
+    ServerId, ShuffleId, Spec, ToMaster, Transfer,
+};
+use treadle_types::{Runs, WorkerId};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHUFFLE: ShuffleId = ShuffleId(1);
+
+fn never() -> impl FnMut() -> bool {
+    || false
+}
+
+fn options() -> Options {
+    Options {
+        secret: Some(Secret::new([7; 32]).unwrap()),
+        ..Options::default()
+    }
+}
+
+fn server(worker: u32) -> ServerId {
+    ServerId {
+        node: worker,
+        incarnation: 1,
+    }
+}
+
+/// One map: row `n` of it has the number `map * 1000000 + n`, for partition `n % partitions`.
+struct Numbers {
+    map: u32,
+    partitions: u32,
+    values: Vec<u8>,
+    of_rows: Partitions,
+    format: Format,
+}
+
+impl Numbers {
+    fn new(map: u32, rows: u32, partitions: u32) -> Self {
+        let numbers = (0..rows).map(|row| u64::from(map) * 1_000_000 + u64::from(row));
+        let places: Vec<u8> = (0..rows)
+            .flat_map(|row| (row % partitions).to_ne_bytes())
+            .collect();
+        let of_rows = Partitions::read(&places, 4, Integer::U32, rows as usize, partitions);
+        Self {
+            map,
+            partitions,
+            values: numbers.flat_map(u64::to_ne_bytes).collect(),
+            of_rows: of_rows.unwrap(),
+            format: Format::new(vec![Field::Fixed(8)]),
+        }
+    }
+
+    fn transfer(&self, attempt: u64) -> Transfer {
+        Transfer {
+            shuffle: SHUFFLE,
+            map: self.map,
+            attempt: AttemptId(attempt),
+        }
+    }
+
+    fn expected(&self, partition: u32) -> Vec<u64> {
+        let rows = self.values.len() as u64 / 8;
+        let rows = (u64::from(partition)..rows).step_by(self.partitions as usize);
+        rows.map(|row| u64::from(self.map) * 1_000_000 + row)
+            .collect()
+    }
+}
+
+impl Source for Numbers {
+    fn gather(
+        &self,
+        transfer: Transfer,
+        groups: &[Wanted],
+        allocate: &Allocate<'_>,
+    ) -> Result<Vec<Arena>, Failure> {
+        let columns = [Column::Fixed {
+            bytes: &self.values,
+            stride: 8,
+            width: 8,
+        }];
+        let input = Input {
+            format: &self.format,
+            columns: &columns,
+            partitions: &self.of_rows,
+            note: &[],
+        };
+        let arenas = Arenas::with_target(input, groups, 64 << 10).unwrap();
+        let lengths = arenas.lengths().to_vec();
+        let memory = lengths.iter().enumerate();
+        let memory = memory.map(|(group, &length)| allocate(group, length).unwrap());
+        let mut memory: Vec<_> = memory.collect();
+        let mut slices: Vec<_> = memory.iter_mut().map(|m| m.as_mut_slice()).collect();
+        let batches = arenas
+            .fill(transfer.shuffle, transfer, &mut slices)
+            .unwrap();
+        let arenas = memory.into_iter().zip(batches);
+        Ok(arenas
+            .map(|(memory, batches)| Arena { memory, batches })
+            .collect())
+    }
+}
+
+enum Said {
+    Worker(u32, ToMaster),
+    Event(MasterEvent),
+    Lost(u32),
+}
+
+/// Passes on what a plane says.
+struct Words(u32, Mutex<Sender<Said>>);
+
+impl Callbacks for Words {
+    fn tell(&self, message: ToMaster) {
+        let _ = self.1.lock().unwrap().send(Said::Worker(self.0, message));
+    }
+    fn flush(&self) {}
+    fn log(&self, line: fmt::Arguments<'_>) {
+        eprintln!("worker {}: {line}", self.0);
+    }
+    fn panicked(&self, reason: String) {
+        panic!("worker {}: {reason}", self.0);
+    }
+}
+
+struct Worker {
+    plane: Plane,
+    host: Arc<ServiceHost>,
+    address: String,
+    directory: TempDir,
+}
+
+struct Cluster {
+    workers: HashMap<u32, Arc<Worker>>,
+    said: Sender<Said>,
+    invalidated: Receiver<(Runs, bool)>,
+}
+
+impl Cluster {
+    fn new(count: u32, shares_memory: bool) -> Self {
+        let (said, heard) = channel();
+        let workers = (1..=count).map(|id| (id, Arc::new(worker(id, &said, shares_memory))));
+        let workers: HashMap<u32, Arc<Worker>> = workers.collect();
+        for (id, worker) in &workers {
+            for (other, address) in workers.iter().map(|(id, worker)| (id, &worker.address)) {
+                if other != id {
+                    worker.plane.met(WorkerId(*other), address.clone());
+                }
+            }
+            said.send(Said::Event(MasterEvent::Joined(server(*id))))
+                .unwrap();
+        }
+        let (out, invalidated) = channel();
+        let planes = workers
+            .iter()
+            .map(|(id, worker)| (*id, Arc::downgrade(worker)));
+        let planes: HashMap<u32, Weak<Worker>> = planes.collect();
+        thread::spawn(move || master(&heard, &out, planes));
+        Self {
+            workers,
+            said,
+            invalidated,
+        }
+    }
+
+    fn register(&self, maps: u32, partitions: u32) {
+        let spec = Spec {
+            maps,
+            partitions,
+            outputs: Runs::range(0, u64::from(partitions)),
+            aligned: None,
+            preferred: Vec::new(),
+        };
+        let event = MasterEvent::Register {
+            shuffle: SHUFFLE,
+            spec,
+        };
+        self.said.send(Said::Event(event)).unwrap();
+    }
+
+    fn plane(&self, worker: u32) -> &Plane {
+        &self.workers[&worker].plane
+    }
+
+    /// Runs transfers, each at a worker in turn, all at once.
+    fn transfer(&self, maps: &[Numbers], attempt: u64) -> Vec<Receipt> {
+        let mut ids: Vec<u32> = self.workers.keys().copied().collect();
+        ids.sort_unstable();
+        thread::scope(|scope| {
+            let running = maps.iter().map(|map| {
+                let plane = self.plane(ids[map.map as usize % ids.len()]);
+                let transfer = map.transfer(attempt + u64::from(map.map));
+                scope.spawn(move || {
+                    let receipt = plane.transfer(transfer, attempt >= 100, map, &mut never());
+                    let receipt = receipt.unwrap();
+                    plane.finished(transfer.attempt, true);
+                    receipt
+                })
+            });
+            let running: Vec<_> = running.collect();
+            running.into_iter().map(|run| run.join().unwrap()).collect()
+        })
+    }
+
+    fn commit(&self, maps: usize, receipts: &[Receipt]) -> Result<Generation, Failure> {
+        let commit = Commit::new(SHUFFLE, maps as u32, receipts).unwrap();
+        let plane = &self.workers.values().next().unwrap().plane;
+        plane.commit(commit, &mut never())
+    }
+
+    /// Reads every partition at every worker, and compares it.
+    fn compare(&self, maps: &[Numbers], partitions: u32, generation: Generation) {
+        for worker in self.workers.values() {
+            for partition in 0..partitions {
+                let read = worker
+                    .plane
+                    .read(SHUFFLE, generation, partition, 8, &mut never());
+                let expected: Vec<u64> = maps.iter().flat_map(|m| m.expected(partition)).collect();
+                assert_eq!(numbers(&read.unwrap()), expected, "partition {partition}");
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.said
+            .send(Said::Event(MasterEvent::End(SHUFFLE)))
+            .unwrap();
+        for (id, worker) in &self.workers {
+            until(&format!("worker {id} keeps something"), || {
+                worker.plane.leftovers() == 0
+            });
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.plane.end();
+        self.host.end();
+    }
+}
+
+fn worker(id: u32, said: &Sender<Said>, shares_memory: bool) -> Worker {
+    let net = Options {
+        shared_memory: shares_memory,
+        ..options()
+    };
+    let listening = Options {
+        services: vec![Offer {
+            service: SERVICE,
+            name: "shuffle",
+            lane: None,
+        }],
+        ..net.clone()
+    };
+    let host = ServiceHost::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
+    let address = host.address().to_string();
+    let directory = TempDir::new().unwrap();
+    let files = treadle_volume::Options::new(vec![directory.path().into()], u64::MAX);
+    let words = Box::new(Words(id, Mutex::new(said.clone())));
+    let plane = Plane::new(WorkerId(id), &address, net, files, words);
+    let service: Box<dyn Service> = Box::new(plane.clone());
+    let services = HashMap::from([(SERVICE, service)]);
+    host.start(services, 2, "serve", |reason| panic!("{reason}"))
+        .unwrap();
+    Worker {
+        plane,
+        host,
+        address,
+        directory,
+    }
+}
+
+fn master(
+    heard: &Receiver<Said>,
+    invalidated: &Sender<(Runs, bool)>,
+    mut planes: HashMap<u32, Weak<Worker>>,
+) {
+    let mut master = Master::new(Config::default());
+    for said in heard {
+        let event = match said {
+            Said::Worker(from, message) => MasterEvent::Message {
+                from: server(from),
+                message,
+            },
+            Said::Event(event) => event,
+            Said::Lost(worker) => {
+                planes.remove(&worker);
+                for plane in planes.values().filter_map(Weak::upgrade) {
+                    plane.plane.lost(WorkerId(worker));
+                }
+                MasterEvent::Lost(server(worker))
+            }
+        };
+        let mut effects = Vec::new();
+        master.handle(event, &mut effects).unwrap();
+        master.check().unwrap();
+        for effect in effects {
+            match effect {
+                MasterEffect::Send { to, message } => {
+                    if let Some(worker) = planes.get(&to.node).and_then(Weak::upgrade) {
+                        worker.plane.hear(message);
+                    }
+                }
+                MasterEffect::Invalidate { maps, outputs, .. } => {
+                    let _ = invalidated.send((maps, outputs));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn numbers(pieces: &[(ReadPiece, Bytes)]) -> Vec<u64> {
+    let rows = pieces.iter().flat_map(|(_, rows)| rows.chunks(8));
+    rows.map(|row| u64::from_ne_bytes(row.try_into().unwrap()))
+        .collect()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn maps(count: u32, rows: u32, partitions: u32) -> Vec<Numbers> {
+    (0..count)
+        .map(|map| Numbers::new(map, rows, partitions))
+        .collect()
+}
+
+fn whole_shuffle(workers: u32, shares_memory: bool, rows: u32) {
+    let cluster = Cluster::new(workers, shares_memory);
+    let maps = maps(5, rows, 7);
+    cluster.register(5, 7);
+    let receipts = cluster.transfer(&maps, 1);
+    assert!(
+        receipts
+            .iter()
+            .all(|receipt| receipt.tally().rows == u64::from(rows))
+    );
+    let generation = cluster.commit(5, &receipts).unwrap();
+    cluster.compare(&maps, 7, generation);
+    cluster.end();
+}
+
+#[test]
+fn rows_come_back_from_the_own_server() {
+    whole_shuffle(1, true, 50_000);
+}
+
+#[test]
+fn rows_come_back_in_order_over_shared_memory() {
+    whole_shuffle(3, true, 200_000);
+}
+
+#[test]
+fn rows_come_back_in_order_over_sockets() {
+    whole_shuffle(3, false, 200_000);
+}
+
+#[test]
+fn few_rows_travel_in_messages() {
+    whole_shuffle(3, true, 10);
+}
+
+#[test]
+fn what_does_not_fit_goes_to_files_and_comes_back() {
+    for shares_memory in [true, false] {
+        let cluster = Cluster::new(2, shares_memory);
+        for worker in cluster.workers.values() {
+            worker.plane.set_target(1 << 20);
+        }
+        let maps = maps(6, 400_000, 16);
+        cluster.register(6, 16);
+        let receipts = cluster.transfer(&maps, 1);
+        let generation = cluster.commit(6, &receipts).unwrap();
+        for worker in cluster.workers.values() {
+            until("there is too much in memory", || {
+                worker.plane.stats().resident <= 1 << 20
+            });
+            assert!(worker.plane.stats().spilled > 4 << 20);
+        }
+        cluster.compare(&maps, 16, generation);
+        cluster.end();
+        for worker in cluster.workers.values() {
+            until("files are left", || files(&worker.directory) == 0);
+        }
+    }
+}
+
+/// How many files there are, but for locks.
+fn files(directory: &TempDir) -> usize {
+    let directories = directory.path().read_dir().unwrap().flatten();
+    let files = directories.filter_map(|entry| entry.path().read_dir().ok());
+    let names = files.flatten().flatten().map(|entry| entry.file_name());
+    names
+        .filter(|name| name.to_string_lossy().ends_with("shuffle"))
+        .count()
+}
+
+#[test]
+fn only_the_rows_of_a_lost_worker_are_pushed_again() {
+    let mut cluster = Cluster::new(3, true);
+    let maps = maps(6, 30_000, 9);
+    cluster.register(6, 9);
+    let receipts = cluster.transfer(&maps, 1);
+    cluster.commit(6, &receipts).unwrap();
+    let before: u64 = [1, 2]
+        .map(|id| cluster.plane(id).stats().stored)
+        .iter()
+        .sum();
+    drop(cluster.workers.remove(&3));
+    cluster.said.send(Said::Lost(3)).unwrap();
+    let (gone, outputs) = cluster.invalidated.recv_timeout(LONG).unwrap();
+    assert_eq!((gone.len(), outputs), (6, false));
+    let again = cluster.transfer(&maps, 100);
+    let generation = cluster.commit(6, &again).unwrap();
+    assert_eq!(generation, Generation(2));
+    cluster.compare(&maps, 9, generation);
+    let after: u64 = [1, 2]
+        .map(|id| cluster.plane(id).stats().stored)
+        .iter()
+        .sum();
+    let all: u64 = 6 * 30_000 * 8;
+    assert!(after - before < all / 2, "{before} {after} of {all}");
+    cluster.end();
+}
+
+#[test]
+fn a_commit_of_receipts_from_before_a_loss_is_given_back() {
+    let mut cluster = Cluster::new(2, true);
+    let maps = maps(4, 100, 4);
+    cluster.register(4, 4);
+    let receipts = cluster.transfer(&maps, 1);
+    drop(cluster.workers.remove(&2));
+    cluster.said.send(Said::Lost(2)).unwrap();
+    cluster.invalidated.recv_timeout(LONG).unwrap();
+    assert!(matches!(
+        cluster.commit(4, &receipts),
+        Err(Failure::Again(_))
+    ));
+}
+
+#[test]
+fn an_interrupted_transfer_leaves_nothing() {
+    let cluster = Cluster::new(2, true);
+    cluster.register(1, 4);
+    struct Slow(Numbers, AtomicBool);
+    impl Source for Slow {
+        fn gather(
+            &self,
+            transfer: Transfer,
+            groups: &[Wanted],
+            allocate: &Allocate<'_>,
+        ) -> Result<Vec<Arena>, Failure> {
+            self.1.store(true, Ordering::SeqCst);
+            self.0.gather(transfer, groups, allocate)?;
+            Err(Failure::Source("the rows cannot be read".into()))
+        }
+    }
+    let slow = Slow(Numbers::new(0, 1000, 4), AtomicBool::new(false));
+    let failed = cluster
+        .plane(1)
+        .transfer(slow.0.transfer(1), false, &slow, &mut never());
+    assert!(matches!(failed, Err(Failure::Source(_))), "{failed:?}");
+    assert!(slow.1.load(Ordering::SeqCst));
+    // A worker that waits for nobody: there is no barrier.
+    let (began, asked) = (Instant::now(), OnceLock::new());
+    let unknown = cluster
+        .plane(1)
+        .read(SHUFFLE, Generation(1), 0, 8, &mut || {
+            asked.get_or_init(|| began.elapsed());
+            true
+        });
+    assert!(matches!(unknown, Err(Failure::Interrupted)), "{unknown:?}");
+    cluster.end();
+}
+
+#[test]
+fn tasks_that_wait_are_given_back_when_the_worker_ends() {
+    let cluster = Cluster::new(1, true);
+    // Nobody registers it: the master closes it.
+    let map = Numbers::new(0, 10, 2);
+    let ended = cluster
+        .plane(1)
+        .transfer(map.transfer(1), false, &map, &mut never());
+    assert!(matches!(ended, Err(Failure::Again(_))), "{ended:?}");
+    cluster.register(2, 2);
+    let plane = cluster.plane(1).clone();
+    let waiting = thread::spawn(move || plane.read(SHUFFLE, Generation(1), 0, 8, &mut never()));
+    thread::sleep(Duration::from_millis(50));
+    cluster.plane(1).end();
+    assert!(matches!(waiting.join().unwrap(), Err(Failure::Again(_))));
+}

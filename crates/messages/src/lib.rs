@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use treadle_broadcast::{Runs, Settled};
 use treadle_scheduler::Stuck;
+use treadle_shuffle::{ToMaster, ToNode};
 use treadle_types::{Cause, ClientId, Command, Report, WorkerId};
 
 /// A shared object of a client's recipes.
@@ -144,6 +145,8 @@ pub enum ToWorker {
     Answer(Answer),
     /// End, now: it was drained, or is not wanted any more; the reason.
     Leave(String),
+    /// From the master of the shuffle plane.
+    ToNode(ToNode),
 }
 
 /// Worker to scheduler.
@@ -154,6 +157,8 @@ pub enum FromWorker {
     /// What is settled of a client's casts? Answered by [`ToWorker::Settled`], or
     /// [`ToWorker::SessionOver`].
     AskSettled(ClientId),
+    /// For the master of the shuffle plane.
+    ToMaster(ToMaster),
     /// Let me go: my values have to move away first. Answered by [`ToWorker::Leave`].
     Drain,
     /// A question.
@@ -226,6 +231,31 @@ pub struct TaskOptions {
     pub effects: bool,
 }
 
+/// A shuffle of a submission. It ends with its barrier.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Registration {
+    /// The client's number of the submission.
+    pub submission: u32,
+    /// The name by which its tasks call it. Workers ask for its number by this name.
+    pub name: String,
+    /// The rank of the barrier in the submission.
+    pub barrier: u32,
+    /// How many inputs it has: those of the barrier.
+    pub maps: u32,
+    /// How many partitions it has.
+    pub partitions: u32,
+    /// The partitions that somebody wants.
+    pub outputs: Runs,
+    /// The name of a shuffle whose outputs are read together with those of this one.
+    pub aligned: Option<String>,
+    /// What workers need to know of it. The scheduler passes it on.
+    pub spec: Bytes,
+    /// Ranks of tasks of the submission that read one partition, as far as they are known.
+    pub readers: Vec<u32>,
+    /// For each of them, which.
+    pub reads: Vec<u32>,
+}
+
 /// Client to scheduler.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FromClient {
@@ -233,6 +263,8 @@ pub enum FromClient {
     Define(Definition),
     /// Definitions that no later batch uses: in answer to [`ToClient::Unused`].
     Undefine(Vec<u32>),
+    /// A shuffle, before the first batch of the submission that has its tasks.
+    Register(Registration),
     /// Tasks.
     Submit(Batch),
     /// A value that no task computes. A small one comes with the message. For another the answer is

@@ -210,6 +210,7 @@ impl Hub {
         ];
         debug!(target: treadle_log::SCHEDULER, "worker {} at {} has joined", node.name, node.address);
         self.feed_own(Event::WorkerJoined { worker, profile });
+        self.server_joined(worker);
         self.worker_joined(worker);
         self.inform_sidecar("worker-joined", Value::Dict(about));
         self.trace_join(worker);

@@ -155,7 +155,7 @@ impl Hub {
     }
 
     /// Tells a worker where others are, before it hears of them.
-    fn introduce(&mut self, worker: WorkerId, others: &[WorkerId]) {
+    pub(super) fn introduce(&mut self, worker: WorkerId, others: &[WorkerId]) {
         for &other in others {
             let is_known = |node: &super::nodes::WorkerNode| node.knows.has(other.0);
             if self.workers.get(worker).is_none_or(is_known) {
@@ -322,9 +322,13 @@ impl Hub {
         }
         let mut unused = Vec::new();
         let (spread, definitions) = (&mut self.spread, &mut self.definitions);
+        let (shuffles, mut barriers) = (&self.shuffles, Vec::new());
         self.keys.remove_all(&mut self.forgotten, |task, entry| {
             if !spread.is_empty() {
                 spread.remove(&task);
+            }
+            if shuffles.has_barrier(task) {
+                barriers.push(task);
             }
             if entry.owner != ClientId(0)
                 && let Some(places) = definitions.release(entry.owner, entry.definitions)
@@ -334,6 +338,9 @@ impl Hub {
         });
         for (owner, places) in unused {
             self.undefine(owner, &places);
+        }
+        for barrier in barriers {
+            self.barrier_forgotten(barrier);
         }
     }
 

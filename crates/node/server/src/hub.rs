@@ -19,6 +19,7 @@ use super::keys::Keys;
 use super::members::Audience;
 use super::metrics::Counters;
 use super::nodes::{Clients, Node, Workers};
+use super::shuffles::Shuffles;
 use super::stream::Stream;
 use super::symbols::Symbols;
 use super::tracing::Tracing;
@@ -124,6 +125,7 @@ pub(super) struct Hub {
     pub(super) turn: u32,
     pub(super) waiting: Waiting,
     pub(super) awaited: Awaited,
+    pub(super) shuffles: Shuffles,
     pub(super) stream: Stream,
     pub(super) tracing: Tracing,
     /// Whether clients shall tell the sidecar what they submit.
@@ -165,6 +167,7 @@ impl Hub {
             turn: 0,
             waiting: Waiting::default(),
             awaited: Awaited::default(),
+            shuffles: Shuffles::default(),
             stream: Stream::default(),
             tracing: Tracing::default(),
             observed: false,
@@ -290,7 +293,11 @@ impl Hub {
             match message {
                 FromWorker::Report(_) => {}
                 FromWorker::AskSettled(client) => self.ask_settled(worker, client),
-                FromWorker::Drain => self.feed_own(Event::Drain(worker)),
+                FromWorker::ToMaster(message) => self.message_to_master(worker, message),
+                FromWorker::Drain => {
+                    self.server_leaves(worker);
+                    self.feed_own(Event::Drain(worker));
+                }
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
                 FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
                 FromWorker::Leaving { cause, log } => {
@@ -426,6 +433,7 @@ impl Hub {
     fn message_of_client(&mut self, client: ClientId, message: FromClient) -> Result<(), Broken> {
         match message {
             FromClient::Define(definition) => self.define(client, definition)?,
+            FromClient::Register(shuffle) => self.register_shuffle(client, shuffle)?,
             FromClient::Undefine(numbers) => self.definitions.undefine(client, &numbers),
             FromClient::Submit(batch) => {
                 let traced = self.trace_clock(&batch);

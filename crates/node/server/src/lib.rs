@@ -10,6 +10,7 @@
 //! | `admission`, `nodes`, `members`, `liveness` | who takes part, and who is gone |
 //! | `keys`, `locals`, `symbols`, `definitions` | names of things |
 //! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
+//! | `shuffles` | the master of the shuffle plane |
 //! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
 //! | `stream`, `tracing`, `metrics`, `state`, `http`, `mailbox` | what can be watched |
 
@@ -29,6 +30,7 @@ mod metrics;
 mod nodes;
 mod operations;
 mod reactor;
+mod shuffles;
 mod state;
 mod stream;
 mod submit;

@@ -173,6 +173,7 @@ impl Hub {
         self.retired(worker);
         self.trace_loss(worker, &cause);
         self.feed_own(Event::WorkerLost { worker, cause });
+        self.server_lost(worker);
         self.closing.push(node.link.peer().clone());
     }
 
@@ -188,6 +189,7 @@ impl Hub {
         self.unwait(Node::Client(client));
         self.stop_tracing(client, None);
         self.awaited.remove_client(client);
+        self.barriers_missed(client, None);
         self.end_session(client);
         if node.streams {
             self.stream.subscribe(false);

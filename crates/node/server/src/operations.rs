@@ -145,6 +145,7 @@ impl Hub {
             "restart" => self.restart(),
             "supervise" => self.supervise(arguments),
             "worker-exited" => self.told_of_exit(arguments),
+            "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
             "invalidate" => self.invalidate(arguments),
             "terminate" | "shutdown" => {
                 self.is_ending = true;

@@ -122,8 +122,7 @@ impl Hub {
         self.abandon(&mut fresh);
         if outcome.is_ok() {
             self.tell_awaiting(&batch.keys)?;
-        }
-        if outcome.is_err() {
+        } else {
             for task in taken {
                 self.unsubmitted(task);
             }
@@ -210,6 +209,7 @@ impl Hub {
                     }
                 });
         }
+        let barriers = self.shuffles.brought(client, batch, &submission.tasks);
         submission.offsets = std::mem::take(&mut batch.offsets);
         submission.readers = std::mem::take(&mut batch.readers);
         submission.ranks = std::mem::take(&mut batch.ranks);
@@ -227,7 +227,7 @@ impl Hub {
         }
         fed?;
         self.end_of_submission(client, batch);
-        Ok(())
+        self.barriers_came(client, batch, &barriers)
     }
 
     /// A task that was meant to be submitted was not: forgets it, if it is not known otherwise.

@@ -1,12 +1,15 @@
 //! Messages that are rare, and the first words of a node: what their parts are in the schema.
 
+use std::cmp::Ordering;
+
 use prost::Message as _;
 use treadle_messages::{
-    Answer, Batch, Call, Definition, Failed, FailedKind, Hello, LostWorker, Member, Role,
-    TaskOptions, Welcome,
+    Answer, Batch, Call, Definition, Failed, FailedKind, Hello, LostWorker, Member, Registration,
+    Role, TaskOptions, Welcome,
 };
 use treadle_scheduler::Stuck;
 
+use super::column::{MOST, at_most};
 use super::keep::Detacher;
 use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct, wire_words};
 use super::{PROTOCOL, WireError, proto};
@@ -24,6 +27,9 @@ wire_struct! {
         number, last, first, keys, tasks, offsets, inputs, readers, ranks, definition_offsets,
         definitions, recipes, options, option_sets, wanted,
     } check whole;
+    Registration => proto::Registration {
+        submission, name, barrier, maps, partitions, outputs, aligned, spec, readers, reads,
+    } check paired;
     Hello => proto::Hello { name, python, version, info, role };
 }
 
@@ -67,6 +73,17 @@ fn whole(mut batch: Batch) -> Result<Batch, WireError> {
         }
     }
     Ok(batch)
+}
+
+/// Checks that a registration says of each reader what it reads.
+fn paired(registration: Registration) -> Result<Registration, WireError> {
+    at_most("partitions", registration.partitions.into(), MOST)?;
+    let (readers, reads) = (registration.readers.len(), registration.reads.len());
+    match reads.cmp(&readers) {
+        Ordering::Less => Err(WireError::Short { column: "reads" }),
+        Ordering::Greater => Err(WireError::Surplus { column: "reads" }),
+        Ordering::Equal => Ok(registration),
+    }
 }
 
 wire_enum! {

@@ -126,7 +126,7 @@ direction! {
 wire_enum! {
     ToWorker => Section {
         values {
-            Define, ForgetClient, SessionOver, PeerLost, Call, Answer, Leave,
+            Define, ForgetClient, SessionOver, PeerLost, Call, Answer, Leave, ToNode,
         }
         structs {
             Settled: proto::Settled { client, settled },
@@ -155,7 +155,7 @@ direction! {
 wire_enum! {
     FromWorker => Section {
         units { Drain }
-        values { AskSettled, Call, Answer }
+        values { AskSettled, Call, Answer, ToMaster }
         structs { Leaving: proto::Leaving { cause, log } }
         to {
             &Self::Report(Report::Health { managed, process, spilled, paused }) => {
@@ -268,7 +268,7 @@ direction! {
 wire_enum! {
     FromClient => Section {
         units { Members, Goodbye }
-        values { Define, Submit, Undefine, Unkept, Retry, Call, Answer }
+        values { Define, Register, Submit, Undefine, Unkept, Retry, Call, Answer }
         structs {
             Put: proto::Put { id, key, nbytes, inline, class, workers, copies, kept },
             Want: proto::Want { first, keys },
@@ -329,5 +329,8 @@ fn foreign(section: &Section) -> WireError {
         SettledAsked,
         SettledTold,
         Settled,
+        ToNode,
+        ToMaster,
+        Register,
     ))
 }

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use treadle_messages::{Batch, Definition, Standing, TaskOptions};
 
-    fn packed<M: Message>(messages: &[M]) -> Vec<u8> {
+    pub(super) fn packed<M: Message>(messages: &[M]) -> Vec<u8> {
         let mut encoder = Encoder::default();
         for message in messages {
             encoder.push(message);
@@ -415,6 +415,9 @@ mod tests {
         for (name, bytes) in seeds() {
             corpus::compare("packet", name, &bytes);
         }
+        for (name, bytes) in shuffled_seeds::packets() {
+            corpus::compare("packet", name, &bytes);
+        }
         for (name, bytes) in relayed_seeds() {
             corpus::compare("relayed", name, &bytes);
         }
@@ -449,7 +452,7 @@ mod tests {
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             length in any::<prop::sample::Index>(),
         ) {
-            let seeds = seeds().into_iter().map(|(_, bytes)| (packet as fn(&[u8]), bytes));
+            let seeds = seeds().into_iter().chain(shuffled_seeds::packets()).map(|(_, bytes)| (packet as fn(&[u8]), bytes));
             let all = seeds
                 .chain(relayed_seeds().into_iter().map(|(_, bytes)| (relayed as _, bytes)))
                 .chain(data_seeds().into_iter().map(|(_, bytes)| (data as _, bytes)))

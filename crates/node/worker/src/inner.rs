@@ -314,6 +314,8 @@ impl Inner {
                 self.tracing.switched(call);
                 others.push(message);
             }
+            // No process takes part in shuffles yet.
+            ToWorker::ToNode(_) => {}
             ToWorker::SessionOver(_)
             | ToWorker::Settled { .. }
             | ToWorker::Call(_)

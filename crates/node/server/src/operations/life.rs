@@ -52,6 +52,7 @@ impl Hub {
             return Err(OperationError::Crowded);
         }
         for worker in workers {
+            self.server_leaves(worker);
             self.feed(Event::Drain(worker))?;
         }
         Ok(None)

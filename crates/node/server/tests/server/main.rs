@@ -2,6 +2,7 @@
 
 mod calls;
 mod hostile;
+mod shuffles;
 mod support;
 mod swarm;
 mod tasks;

@@ -439,6 +439,8 @@ impl Worker {
                 }
             }
             ToWorker::Answer(answer) => seen.answers.push((self.id, answer)),
+            // It has no part in shuffles.
+            ToWorker::ToNode(_) => {}
             ToWorker::Leave(reason) => {
                 seen.left.push((self.id, reason));
                 self.link.peer().start_close();

@@ -1,5 +1,7 @@
 //! Valid messages of the shuffle plane.
 
+use bytes::Bytes;
+use treadle_messages::{FromClient, FromWorker, Registration, ToWorker};
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer, Generation, Group,
     GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId, Tally,
@@ -7,6 +9,7 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
+use super::tests::packed;
 use crate::{Shuffled, decode_shuffled, encode_shuffled};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
@@ -57,6 +60,32 @@ pub(super) fn seeds() -> Seeds {
     add(&mut seeds, to_server());
     add(&mut seeds, from_server());
     seeds
+}
+
+/// Packets with them.
+pub(super) fn packets() -> [(&'static str, Vec<u8>); 3] {
+    let to_worker = to_node().map(|(_, message)| ToWorker::ToNode(message));
+    let from_worker = to_master().map(|(_, message)| FromWorker::ToMaster(message));
+    let registration = Registration {
+        submission: 3,
+        name: "shuffle-1".into(),
+        barrier: 7,
+        maps: 7,
+        partitions: 10,
+        outputs: Runs::range(2, 8),
+        aligned: Some("shuffle-0".into()),
+        spec: Bytes::from_static(b"spec"),
+        readers: vec![8, 9],
+        reads: vec![2, 3],
+    };
+    [
+        ("to-worker-shuffle", packed(&to_worker)),
+        ("from-worker-shuffle", packed(&from_worker)),
+        (
+            "from-client-shuffle",
+            packed(&[FromClient::Register(registration)]),
+        ),
+    ]
 }
 
 fn add<M: Shuffled + PartialEq + std::fmt::Debug>(

@@ -5,7 +5,9 @@ mod shuffled;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use treadle_messages::{Batch, FromClient, FromWorker, Hello, ToClient, ToWorker, Welcome};
+use treadle_messages::{
+    Batch, FromClient, FromWorker, Hello, Registration, ToClient, ToWorker, Welcome,
+};
 use treadle_net::SMALL;
 use treadle_node_wire::{
     Decoder, Encoder, Message, PROTOCOL, WireError, decode_hello, decode_welcome, encode_hello,
@@ -260,4 +262,21 @@ fn another_protocol_is_refused_with_what_to_do() {
         decode_welcome(&encode_welcome(&Welcome::Refused("no".into()))),
         Ok(Welcome::Refused(reason)) if reason == "no"
     ));
+}
+
+#[test]
+fn a_registration_that_does_not_say_what_its_readers_read_is_refused() {
+    let of = |readers: Vec<u32>, reads: Vec<u32>| {
+        let registration = Registration {
+            readers,
+            reads,
+            ..Registration::default()
+        };
+        decoded::<FromClient>(packets(&[FromClient::Register(registration)])).map(drop)
+    };
+    assert_eq!(of(vec![3, 4], vec![0, 1]), Ok(()));
+    let column = "reads";
+    let refused = |error: Result<(), WireError>| error.unwrap_err().to_string();
+    assert!(refused(of(vec![3, 4], vec![0])).contains(column));
+    assert!(refused(of(vec![3], vec![0, 1])).contains(column));
 }

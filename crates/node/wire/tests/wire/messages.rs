@@ -7,13 +7,15 @@ use proptest::prelude::*;
 use treadle_broadcast::Settled;
 use treadle_messages::{
     Answer, Batch, Call, Definition, Failed, FailedKind, FromClient, FromWorker, Hello, LostWorker,
-    Member, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
+    Member, Registration, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
 };
 use treadle_scheduler::Stuck;
 use treadle_types::{
     Assignment, Attempt, Cause, ClientId, Command, Holders, Input, ObjectId, Place, Priority,
     Report, Returned, TaskId, WorkerId,
 };
+
+use crate::shuffled::{to_master, to_node};
 
 fn bytes() -> impl Strategy<Value = Bytes> {
     prop_oneof![
@@ -182,6 +184,7 @@ pub(crate) fn to_worker() -> impl Strategy<Value = ToWorker> {
         1 => call().prop_map(ToWorker::Call),
         1 => answer().prop_map(ToWorker::Answer),
         1 => text().prop_map(ToWorker::Leave),
+        1 => to_node().prop_map(ToWorker::ToNode),
     ]
 }
 
@@ -249,6 +252,7 @@ pub(crate) fn from_worker() -> impl Strategy<Value = FromWorker> {
     prop_oneof![
         8 => report().prop_map(FromWorker::Report),
         1 => Just(FromWorker::Drain),
+        1 => to_master().prop_map(FromWorker::ToMaster),
         1 => number().prop_map(|client| FromWorker::AskSettled(ClientId(client))),
         1 => call().prop_map(FromWorker::Call),
         1 => answer().prop_map(FromWorker::Answer),
@@ -399,6 +403,31 @@ fn batch() -> impl Strategy<Value = Batch> {
         })
 }
 
+fn registration() -> impl Strategy<Value = Registration> {
+    let readers = prop::collection::vec((number(), number()), 0..5);
+    (
+        (number(), text(), number(), number(), 0..1000u32),
+        (settled(), prop::option::of(text()), bytes(), readers),
+    )
+        .prop_map(
+            |((submission, name, barrier, maps, partitions), (outputs, aligned, spec, readers))| {
+                let (readers, reads) = readers.into_iter().unzip();
+                Registration {
+                    submission,
+                    name,
+                    barrier,
+                    maps,
+                    partitions,
+                    outputs: outputs.0,
+                    aligned,
+                    spec,
+                    readers,
+                    reads,
+                }
+            },
+        )
+}
+
 fn put() -> impl Strategy<Value = FromClient> {
     (
         number(),
@@ -432,6 +461,7 @@ pub(crate) fn from_client() -> impl Strategy<Value = FromClient> {
     prop_oneof![
         1 => definition().prop_map(FromClient::Define),
         3 => batch().prop_map(FromClient::Submit),
+        1 => registration().prop_map(FromClient::Register),
         1 => put(),
         1 => (number(), prop::collection::vec(bytes(), 0..4)).prop_map(|(first, keys)| {
             FromClient::Want { first, keys }

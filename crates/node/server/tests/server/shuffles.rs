@@ -1,0 +1,500 @@
+//! The master of the shuffle plane: workers and a client that say what real ones would.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use treadle_messages::{Call, FromClient, FromWorker, Registration, Role, ToWorker};
+use treadle_net::Peer;
+use treadle_node_wire::{Link, introduce};
+use treadle_shuffle::{
+    AttemptId, Commit, CommitError, Generation, GroupId, Plan, Receipt, Share, ShuffleId, Tally,
+    ToMaster, ToNode, Transfer, Verdict,
+};
+use treadle_types::value::Reader;
+use treadle_types::{Command, ObjectId, Report, Returned, Runs, Value};
+
+use crate::support::{self, Client, Cluster, LONG, Task, connect, hello, kwargs, task, wait_long};
+
+/// A worker that does nothing by itself.
+struct Worker {
+    link: Link<ToWorker, FromWorker>,
+    peer: Peer,
+    id: u32,
+    inbox: VecDeque<ToWorker>,
+    /// Workers whose addresses it was told.
+    met: BTreeSet<u32>,
+}
+
+impl Worker {
+    fn connect(cluster: &Cluster, name: &str) -> Self {
+        let peer = connect(cluster.address()).unwrap();
+        let role = Role::Worker {
+            address: format!("sim://{name}"),
+            host: "here".into(),
+            threads: 1,
+            memory: 0,
+            resources: Vec::new(),
+        };
+        let (id, _) = wait_long(|wait| introduce(&peer, &hello(name, role), wait)).unwrap();
+        Self {
+            link: Link::new(peer.clone(), 1 << 30),
+            peer,
+            id,
+            inbox: VecDeque::new(),
+            met: BTreeSet::from([id]),
+        }
+    }
+
+    fn say(&mut self, message: &FromWorker) {
+        self.link.push(message);
+        self.link.flush().unwrap();
+    }
+
+    fn tell_master(&mut self, message: ToMaster) {
+        self.say(&FromWorker::ToMaster(message));
+    }
+
+    fn take(&mut self) {
+        let mut packets = Vec::new();
+        let _ = self.link.receive(64, &mut packets);
+        for packet in packets {
+            let messages = Link::<ToWorker, FromWorker>::decode(packet).unwrap();
+            for message in messages {
+                self.hear(message.unwrap());
+            }
+        }
+    }
+
+    fn hear(&mut self, message: ToWorker) {
+        match message {
+            // What is taken back was not begun.
+            ToWorker::Command(Command::Cancel(object)) => {
+                self.drop(object, Report::Stopped(object))
+            }
+            ToWorker::Command(Command::Retract(object)) => {
+                self.drop(object, Report::Retracted(object));
+            }
+            ToWorker::Peer { worker, .. } => {
+                self.met.insert(worker.0);
+            }
+            other => {
+                if let ToWorker::ToNode(ToNode::Plan(plan)) = &other {
+                    let servers = plan.groups.iter().map(|group| group.id.server.node);
+                    assert!(servers.collect::<BTreeSet<_>>().is_subset(&self.met));
+                }
+                self.inbox.push_back(other);
+            }
+        }
+    }
+
+    fn drop(&mut self, object: ObjectId, report: Report) {
+        self.inbox.retain(|message| match message {
+            ToWorker::Command(Command::Assign(assignment)) => assignment.object != object,
+            _ => true,
+        });
+        self.say(&FromWorker::Report(report));
+    }
+
+    /// Looks for a message until it is there, and takes it out.
+    fn next<R>(&mut self, what: &str, is_it: impl Fn(&ToWorker) -> Option<R>) -> R {
+        let until = Instant::now() + LONG;
+        loop {
+            self.take();
+            let mut found = self.inbox.iter().enumerate();
+            if let Some((place, found)) = found.find_map(|(n, m)| Some((n, is_it(m)?))) {
+                self.inbox.remove(place);
+                return found;
+            }
+            assert!(Instant::now() < until, "{what}: {:?}", self.inbox);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn node<R>(&mut self, what: &str, is_it: impl Fn(&ToNode) -> Option<R>) -> R {
+        self.next(what, |message| match message {
+            ToWorker::ToNode(message) => is_it(message),
+            _ => None,
+        })
+    }
+
+    fn plan(&mut self, generation: u32) -> Plan {
+        self.node("a plan", |message| match message {
+            ToNode::Plan(plan) if plan.generation == Generation(generation) => {
+                Some(Plan::clone(plan))
+            }
+            _ => None,
+        })
+    }
+
+    /// The worker compares, and has all.
+    fn seal(&mut self, shuffle: ShuffleId) -> Tally {
+        let seal = self.node("a seal", |message| match message {
+            ToNode::Seal(seal) => Some(seal.clone()),
+            _ => None,
+        });
+        self.tell_master(ToMaster::Sealed {
+            shuffle,
+            group: seal.group,
+            round: seal.round,
+            verdict: Verdict::Complete,
+        });
+        seal.expected.tally
+    }
+
+    fn committed(&mut self) -> Result<Generation, CommitError> {
+        self.node("an answer", |message| match message {
+            ToNode::Committed { ask: 7, result, .. } => Some(*result),
+            _ => None,
+        })
+    }
+
+    fn closed(&mut self) -> ShuffleId {
+        self.node("the end", |message| match message {
+            ToNode::Close(shuffle) => Some(*shuffle),
+            _ => None,
+        })
+    }
+
+    /// The number of a shuffle, by its name.
+    fn find(&mut self, name: &str) -> Option<ShuffleId> {
+        self.say(&FromWorker::Call(Call {
+            id: 1,
+            node: String::new(),
+            operation: "shuffle".into(),
+            argument: kwargs(&[("name", Value::Str(name.to_owned()))])
+                .to_bytes()
+                .into(),
+        }));
+        let answer = self.next("the number", |message| match message {
+            ToWorker::Answer(answer) => Some(answer.result.clone()),
+            _ => None,
+        });
+        match Value::from_bytes(&answer.unwrap()) {
+            Ok(Value::Tuple(about)) => match &about[..] {
+                [Value::Int(number), Value::Int(2), Value::Bytes(spec)] if spec == b"spec" => {
+                    Some(ShuffleId(*number as u64))
+                }
+                _ => panic!("{about:?}"),
+            },
+            Ok(Value::None) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn finish(&mut self, object: ObjectId, is_large: bool) {
+        let inline = Bytes::from(Value::Int(5).to_bytes());
+        let value = Returned {
+            nbytes: 1000,
+            inline: (!is_large).then_some(inline),
+            kept: is_large,
+            class: Bytes::new(),
+        };
+        let duration = Duration::from_millis(1);
+        self.say(&FromWorker::Report(Report::Finished {
+            object,
+            value,
+            duration,
+        }));
+    }
+}
+
+/// The next task that one of the workers is to run: which worker, and which task.
+fn assigned(workers: &mut [Worker], key: &str) -> (usize, ObjectId) {
+    let until = Instant::now() + LONG;
+    loop {
+        for (index, worker) in workers.iter_mut().enumerate() {
+            worker.take();
+            let is_it = |message: &ToWorker| match message {
+                ToWorker::Command(Command::Assign(assignment)) => {
+                    let found =
+                        Reader::new(&assignment.recipe).blob().unwrap() == support::key(key);
+                    found.then_some(assignment.object)
+                }
+                _ => None,
+            };
+            let mut inbox = worker.inbox.iter().enumerate();
+            if let Some((place, object)) = inbox.find_map(|(n, m)| Some((n, is_it(m)?))) {
+                worker.inbox.remove(place);
+                return (index, object);
+            }
+        }
+        assert!(Instant::now() < until, "{key}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn effects(mut task: Task) -> Task {
+    task.options.effects = true;
+    task
+}
+
+/// A shuffle whose barrier is the third task of a submission.
+fn registration(submission: u32) -> Registration {
+    Registration {
+        submission,
+        name: "shuffle-1".into(),
+        barrier: 2,
+        maps: 2,
+        partitions: 10,
+        outputs: Runs::range(0, 8),
+        spec: Bytes::from_static(b"spec"),
+        ..Registration::default()
+    }
+}
+
+/// Two transfers, a barrier, and a task that reads a partition.
+fn submit(client: &mut Client) {
+    let tasks = [
+        effects(task("t0", 0, &[])),
+        effects(task("t1", 0, &[])),
+        effects(task("barrier", 0, &["t0", "t1"])),
+        task("out", 0, &["barrier"]),
+    ];
+    let batch = client.batch(&tasks, &["out"], true);
+    client.say(&FromClient::Register(registration(batch.number)));
+    client.say(&FromClient::Submit(batch));
+}
+
+fn tally(rows: u64) -> Tally {
+    let (bytes, digest) = (8 * rows, 77 * rows);
+    Tally {
+        rows,
+        bytes,
+        digest,
+    }
+}
+
+/// Runs a transfer that has rows at all groups of the plan.
+fn transfer(workers: &mut [Worker], map: u32, generation: u32) -> Receipt {
+    let (index, object) = assigned(workers, &format!("t{map}"));
+    let worker = &mut workers[index];
+    let shuffle = worker.find("shuffle-1").unwrap();
+    worker.tell_master(ToMaster::Join(shuffle));
+    let plan = worker.plan(generation);
+    assert_eq!((plan.maps, plan.partitions), (2, 10));
+    let attempt = AttemptId(object.to_u64());
+    let transfer = Transfer {
+        shuffle,
+        map,
+        attempt,
+    };
+    let shares = plan.groups.iter().map(|group| Share {
+        group: group.id,
+        holder: attempt,
+        tally: tally(3),
+    });
+    let receipt = Receipt {
+        transfer,
+        shares: shares.collect(),
+    };
+    worker.finish(object, false);
+    worker.tell_master(ToMaster::Transferred {
+        transfer,
+        groups: receipt.shares.iter().map(|share| share.group).collect(),
+        tally: receipt.tally(),
+    });
+    receipt
+}
+
+/// Runs the barrier.
+fn commit(workers: &mut [Worker], receipts: &[Receipt], generation: u32) {
+    let (index, object) = assigned(workers, "barrier");
+    let shuffle = receipts[0].transfer.shuffle;
+    let commit = Commit::new(shuffle, 2, receipts).unwrap();
+    workers[index].tell_master(ToMaster::Commit { ask: 7, commit });
+    for worker in &mut *workers {
+        assert_eq!(worker.seal(shuffle), tally(6));
+    }
+    assert_eq!(workers[index].committed(), Ok(Generation(generation)));
+    workers[index].finish(object, false);
+}
+
+#[test]
+fn a_shuffle_is_planned_committed_and_ended_with_its_barrier() {
+    let cluster = Cluster::new(0);
+    let mut workers = ["a", "b"].map(|name| Worker::connect(&cluster, name));
+    let mut client = cluster.client("c");
+    submit(&mut client);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    let shares = &receipts[0].shares;
+    let servers: BTreeSet<u32> = shares.iter().map(|share| share.group.server.node).collect();
+    assert_eq!(servers, workers.iter().map(|worker| worker.id).collect());
+    commit(&mut workers, &receipts, 1);
+    let (index, object) = assigned(&mut workers, "out");
+    workers[index].finish(object, false);
+    // Nobody can read what was shuffled any more.
+    let shuffle = receipts[0].transfer.shuffle;
+    for worker in &mut workers {
+        assert_eq!(worker.closed(), shuffle);
+        assert_eq!(worker.find("shuffle-1"), None);
+    }
+    assert_eq!(client.value("out"), 5);
+}
+
+#[test]
+fn a_cancelled_shuffle_ends() {
+    let cluster = Cluster::new(0);
+    let mut workers = [Worker::connect(&cluster, "a")];
+    let mut client = cluster.client("c");
+    submit(&mut client);
+    let receipt = transfer(&mut workers, 0, 1);
+    client.cancel(&["out"], false);
+    assert_eq!(workers[0].closed(), receipt.transfer.shuffle);
+}
+
+#[test]
+fn what_a_lost_worker_held_is_made_again_also_by_those_who_live() {
+    let cluster = Cluster::new(0);
+    let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
+    let mut client = cluster.client("c");
+    submit(&mut client);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    commit(&mut workers, &receipts, 1);
+    let gone = workers.remove(1);
+    gone.peer.close();
+    drop(gone);
+    // Whoever ran them: rows of both are gone.
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 2));
+    let groups: Vec<GroupId> = receipts[0].shares.iter().map(|share| share.group).collect();
+    let epochs: Vec<u32> = groups.iter().map(|group| group.epoch.0).collect();
+    assert_eq!(epochs, [1, 2]);
+    let (_, object) = assigned(&mut workers, "barrier");
+    let shuffle = receipts[0].transfer.shuffle;
+    let commit = Commit::new(shuffle, 2, &receipts).unwrap();
+    workers[0].tell_master(ToMaster::Commit { ask: 7, commit });
+    workers[0].seal(shuffle);
+    workers[0].seal(shuffle);
+    assert_eq!(workers[0].committed(), Ok(Generation(2)));
+    workers[0].finish(object, false);
+    let (_, object) = assigned(&mut workers, "out");
+    workers[0].finish(object, false);
+    assert_eq!(client.value("out"), 5);
+}
+
+#[test]
+fn a_map_that_is_not_deterministic_has_outputs_run_again_too() {
+    let cluster = Cluster::new(0);
+    let mut workers = [Worker::connect(&cluster, "a")];
+    let mut client = cluster.client("c");
+    submit(&mut client);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    commit(&mut workers, &receipts, 1);
+    let (_, object) = assigned(&mut workers, "out");
+    workers[0].finish(object, true);
+    client.result("out");
+    let share = &receipts[0].shares[0];
+    workers[0].tell_master(ToMaster::Differs {
+        shuffle: receipts[0].transfer.shuffle,
+        group: share.group,
+        map: Some(0),
+    });
+    let again = [0, 1].map(|map| transfer(&mut workers, map, 2));
+    assert_ne!(again[0].transfer.attempt, receipts[0].transfer.attempt);
+    commit(&mut workers, &again, 2);
+    let (_, object) = assigned(&mut workers, "out");
+    workers[0].finish(object, false);
+    assert_eq!(client.value("out"), 5);
+    cluster.wait_for_log("all of it runs again");
+}
+
+#[test]
+fn a_shuffle_that_cannot_be_ends_its_client_with_a_reason() {
+    let cluster = Cluster::new(0);
+    let mut client = cluster.client("c");
+    client.say(&FromClient::Register(Registration {
+        outputs: Runs::range(0, 11),
+        ..registration(0)
+    }));
+    client.wait_for_end();
+    cluster.wait_for_log("its outputs are not among its partitions");
+}
+
+/// The transfers; the barrier and who reads it come later.
+fn submit_transfers(client: &mut Client) {
+    let tasks = [0, 1].map(|map| effects(task(format!("t{map}"), 0, &[])));
+    let mut batch = client.batch(&tasks, &[], false);
+    batch.readers = vec![1, 1];
+    client.say(&FromClient::Register(registration(batch.number)));
+    client.say(&FromClient::Submit(batch));
+}
+
+fn submit_rest(client: &mut Client) {
+    let tasks = [
+        effects(task("barrier", 0, &["t0", "t1"])),
+        task("out", 0, &["barrier"]),
+    ];
+    let mut batch = client.batch(&tasks, &["out"], true);
+    batch.ranks = vec![2, 3];
+    client.say(&FromClient::Submit(batch));
+}
+
+#[test]
+fn transfers_that_run_before_their_barrier_has_come_count() {
+    let cluster = Cluster::new(0);
+    let mut workers = ["a", "b"].map(|name| Worker::connect(&cluster, name));
+    let mut client = cluster.client("c");
+    submit_transfers(&mut client);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    submit_rest(&mut client);
+    commit(&mut workers, &receipts, 1);
+    let (index, object) = assigned(&mut workers, "out");
+    workers[index].finish(object, false);
+    assert_eq!(client.value("out"), 5);
+}
+
+#[test]
+fn what_is_lost_before_the_barrier_has_come_is_made_again() {
+    let cluster = Cluster::new(0);
+    let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
+    let mut client = cluster.client("c");
+    submit_transfers(&mut client);
+    for map in [0, 1] {
+        transfer(&mut workers, map, 1);
+    }
+    drop(workers.remove(1));
+    workers[0].plan(2);
+    submit_rest(&mut client);
+    workers[0].find("shuffle-1").unwrap();
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 2));
+    assert_eq!(receipts[0].shares.len(), 2);
+}
+
+#[test]
+fn a_shuffle_whose_barrier_does_not_come_ends_with_its_submission_or_its_client() {
+    let cluster = Cluster::new(0);
+    let mut workers = [Worker::connect(&cluster, "a")];
+    let mut client = cluster.client("c");
+    submit_transfers(&mut client);
+    let receipt = transfer(&mut workers, 0, 1);
+    let batch = client.batch(&[], &[], true);
+    client.say(&FromClient::Submit(batch));
+    assert_eq!(workers[0].closed(), receipt.transfer.shuffle);
+    let mut other = cluster.client("d");
+    submit_transfers(&mut other);
+    let receipt = transfer(&mut workers, 0, 1);
+    drop(other);
+    assert_eq!(workers[0].closed(), receipt.transfer.shuffle);
+}
+
+#[test]
+fn two_graphs_with_the_same_shuffle_share_it() {
+    let cluster = Cluster::new(0);
+    let mut workers = [Worker::connect(&cluster, "a")];
+    let mut clients = ["c", "d"].map(|name| cluster.client(name));
+    clients.iter_mut().for_each(submit);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    commit(&mut workers, &receipts, 1);
+    let (_, object) = assigned(&mut workers, "out");
+    workers[0].finish(object, false);
+    assert_eq!(workers[0].closed(), receipts[0].transfer.shuffle);
+    for client in &mut clients {
+        assert_eq!(client.value("out"), 5);
+    }
+    assert!(
+        workers[0]
+            .inbox
+            .iter()
+            .all(|message| !matches!(message, ToWorker::ToNode(_)))
+    );
+}

@@ -28,6 +28,7 @@ mod outgoing;
 mod tasks;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -74,12 +75,12 @@ pub trait Source: Sync {
     ) -> Result<Vec<Arena>, Failure>;
 }
 
-/// What the plane wants of its worker. Called with the plane's lock held: nothing here may call the
-/// plane.
+/// What the plane wants of its worker.
 pub trait Callbacks: Send + Sync {
-    /// Something for the master, in order. It is sent with the next [`Callbacks::flush`].
+    /// Something for the master, in order. It is sent with the next [`Callbacks::flush`]. Called with
+    /// the plane's lock held: the plane must not be called from here.
     fn tell(&self, message: ToMaster);
-    /// Sends what was told. Called without the lock.
+    /// Sends what was told.
     fn flush(&self);
     /// A line for the log.
     fn log(&self, line: fmt::Arguments<'_>);
@@ -125,6 +126,8 @@ pub(crate) struct Inner {
     wakes: Mutex<Option<Duration>>,
     stats: Mutex<Stats>,
     target: Mutex<u64>,
+    /// Whether the master is to hear something when a task has ended.
+    has_transferred: AtomicBool,
 }
 
 impl Plane {
@@ -152,6 +155,7 @@ impl Plane {
             wakes: Mutex::new(None),
             stats: Mutex::default(),
             target: Mutex::new(u64::MAX),
+            has_transferred: AtomicBool::new(false),
         }))
     }
 
@@ -176,6 +180,11 @@ impl Plane {
             machines.outgoing.lost(worker);
             machines.unreached(worker);
         });
+    }
+
+    /// Whether [`Plane::finished`] has anything to do: this costs nothing.
+    pub fn has_transferred(&self) -> bool {
+        self.0.has_transferred.load(Ordering::Acquire)
     }
 
     /// A task has ended, with a result or without. Called after the scheduler was told.
@@ -212,6 +221,8 @@ impl Inner {
         let result = act(&mut machines);
         machines.settle(&*self.callbacks);
         *lock(&self.stats) = machines.stats;
+        let has_transferred = machines.has_transferred();
+        self.has_transferred.store(has_transferred, Ordering::Release);
         let due = machines.due();
         let after = std::mem::take(&mut machines.after);
         if after.is_changed {

@@ -207,6 +207,10 @@ impl Machines {
         }
     }
 
+    pub(crate) fn has_transferred(&self) -> bool {
+        !self.transferred.is_empty()
+    }
+
     /// A server cannot be reached.
     pub(crate) fn unreached(&mut self, worker: WorkerId) {
         let server = server_of(worker);

@@ -65,10 +65,16 @@ impl Health {
 }
 
 /// Registers those that keep memory in the process.
-pub(super) fn register(ledger: &Ledger, values: &Arc<Store>, plane: &Plane) -> [Registration; 2] {
+pub(super) fn register(
+    ledger: &Ledger,
+    values: &Arc<Store>,
+    plane: &Plane,
+    shuffles: &treadle_node_shuffle::Plane,
+) -> [Registration; 3] {
     [
         ledger.register("values", Arc::<Store>::clone(values)),
         ledger.register("broadcast payloads", Arc::new(plane.clone())),
+        ledger.register("shuffled rows", Arc::new(shuffles.clone())),
     ]
 }
 

@@ -17,8 +17,10 @@ use treadle_messages::{Definition, FromWorker, ToWorker};
 use treadle_net::thread::{caught, lock};
 use treadle_net::{Lane, Peer, Wait};
 use treadle_node_broadcast::{Callbacks, Plane};
+use treadle_node_shuffle::{self as shuffle};
 use treadle_node_wire::NodeError;
 use treadle_node_wire::{self as wire, Packet};
+use treadle_shuffle::{AttemptId, ToMaster};
 use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
@@ -65,14 +67,14 @@ pub(super) struct Inner {
     pub(super) resumed: Condvar,
     pub(super) values: Values,
     /// Those that keep some as long as the worker lives.
-    pub(super) _memory: [Registration; 2],
+    pub(super) _memory: [Registration; 3],
     pub(super) requests: Arc<Requests>,
     /// What others connect to.
     pub(super) services: Arc<ServiceHost>,
     /// That of the control thread.
     pub(super) parker: Arc<Parker>,
-    pub(super) shuffles: treadle_node_shuffle::Plane,
     pub(super) plane: Plane,
+    pub(super) shuffles: shuffle::Plane,
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) cast_calls: CastCalls,
     pub(super) tracing: Arc<Tracing>,
@@ -117,6 +119,7 @@ impl Inner {
         lock(&self.end).get_or_insert_with(|| reason.to_owned());
         self.over.store(true, Ordering::Release);
         self.plane.end();
+        self.shuffles.end();
         if let Some(host) = self.host.get() {
             host.ended(reason);
         }
@@ -240,6 +243,8 @@ impl Inner {
                         outcome = Err(error);
                         break;
                     }
+                    // In their order, which only who has the inbox knows.
+                    others = self.tell_shuffles(others);
                 }
             }
             outcome
@@ -264,6 +269,23 @@ impl Inner {
         }
     }
 
+    /// What concerns the shuffle plane goes there; returns what is for others, too.
+    fn tell_shuffles(&self, messages: Vec<ToWorker>) -> Vec<ToWorker> {
+        let mut others = Vec::new();
+        for message in messages {
+            match message {
+                ToWorker::ToNode(message) => self.shuffles.hear(message),
+                ToWorker::Peer { worker, address } => self.shuffles.met(worker, address),
+                ToWorker::PeerLost(worker) => {
+                    self.shuffles.lost(worker);
+                    others.push(message);
+                }
+                message => others.push(message),
+            }
+        }
+        others
+    }
+
     fn take_in(
         &self,
         packet: Packet,
@@ -286,7 +308,13 @@ impl Inner {
                 let name = (definition.client, definition.number);
                 lock(&self.definitions).insert(name, definition);
             }
-            ToWorker::Peer { worker, address } => self.requests.met(worker, address),
+            ToWorker::Peer {
+                worker,
+                ref address,
+            } => {
+                self.requests.met(worker, address.clone());
+                others.push(message);
+            }
             ToWorker::PeerLost(worker) => {
                 self.requests.lost(worker);
                 others.push(message);
@@ -314,9 +342,8 @@ impl Inner {
                 self.tracing.switched(call);
                 others.push(message);
             }
-            // No process takes part in shuffles yet.
-            ToWorker::ToNode(_) => {}
-            ToWorker::SessionOver(_)
+            ToWorker::ToNode(_)
+            | ToWorker::SessionOver(_)
             | ToWorker::Settled { .. }
             | ToWorker::Call(_)
             | ToWorker::Answer(_)
@@ -444,6 +471,7 @@ impl Inner {
             }
         }
         let long = duration > REPORT_EVERY;
+        let is_ok = matches!(outcome, Outcome::Returned(_));
         let mut machine = lock(&self.machine);
         let machine_ = &mut *machine;
         let event = Event::Ran {
@@ -456,6 +484,9 @@ impl Inner {
         }
         let waiting = machine_.outbox.len();
         self.carry_out(machine, 1);
+        if self.shuffles.has_transferred() {
+            self.shuffles.finished(AttemptId(task.object.to_u64()), is_ok);
+        }
         let mut runs = lock(&self.runs);
         if !runs.interrupted.is_empty() {
             runs.interrupted.remove(&task.object);
@@ -556,6 +587,35 @@ impl Callbacks for PlaneCallbacks {
     fn log(&self, line: fmt::Arguments<'_>) {
         if let Some(inner) = self.0.upgrade() {
             inner.log(line);
+        }
+    }
+}
+
+/// What the shuffle plane wants of a worker.
+pub(super) struct ShuffleCallbacks(pub(super) Weak<Inner>);
+
+impl shuffle::Callbacks for ShuffleCallbacks {
+    fn tell(&self, message: ToMaster) {
+        if let Some(inner) = self.0.upgrade() {
+            lock(&inner.machine).outbox.push(FromWorker::ToMaster(message));
+        }
+    }
+
+    fn flush(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.flush();
+        }
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.log(line);
+        }
+    }
+
+    fn panicked(&self, reason: String) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.fail(&reason);
         }
     }
 }

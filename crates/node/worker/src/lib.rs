@@ -6,6 +6,7 @@
 //! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
 //! | `treadle-fetch` | gets values from other workers |
 //! | `treadle-serve` | connections of others, and values for them |
+//! | `treadle-shuffle`, `treadle-shuffle-disk` | once there was a shuffle: see [`treadle_node_shuffle`] |
 //! | `treadle-trace` | while somebody traces: sends what was recorded |
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
@@ -41,6 +42,7 @@ use treadle_messages::{Answer, Call, FromWorker, Hello, Role};
 use treadle_net::thread::{self, lock};
 use treadle_net::{Address, Lane, Offer, Peer, Wait};
 use treadle_node_broadcast::{self as broadcast, Plane, host_number};
+use treadle_node_shuffle as shuffle;
 use treadle_node_wire as wire;
 use treadle_node_wire::to_scheduler;
 use treadle_node_wire::{NodeError, answer_fits, call_fits};
@@ -49,7 +51,7 @@ use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
 
 use casting::CastCalls;
-use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, control};
+use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, ShuffleCallbacks, control};
 use peers::{Fetching, Requests};
 use runs::Input;
 use values::Values;
@@ -151,6 +153,7 @@ impl Worker {
             services: vec![
                 offer(serving::SERVICE, "values", None),
                 offer(broadcast::SERVICE, "broadcast", Some(relay_lane.clone())),
+                offer(shuffle::SERVICE, "shuffle", None),
             ],
             ..options.net.clone()
         };
@@ -201,9 +204,18 @@ impl Worker {
                 options.net.clone(),
                 Box::new(PlaneCallbacks(this.clone())),
             );
+            let files = vec![options.store.directory.clone()];
+            let shuffles = shuffle::Plane::new(
+                WorkerId(id),
+                &address,
+                options.net.clone(),
+                treadle_volume::Options::new(files, options.store.quota),
+                Box::new(ShuffleCallbacks(this.clone())),
+            );
             Inner {
-                _memory: health::register(services.memory(), &store, &plane),
+                _memory: health::register(services.memory(), &store, &plane, &shuffles),
                 plane,
+                shuffles,
                 this: this.clone(),
                 id: WorkerId(id),
                 info,
@@ -225,7 +237,6 @@ impl Worker {
                 values: Values::new(store),
                 requests,
                 services,
-                shuffles: treadle_node_shuffle::Plane,
                 parker: Arc::default(),
                 tracing: Arc::default(),
                 definitions: Mutex::default(),
@@ -260,8 +271,12 @@ impl Worker {
         };
         let values: Box<dyn Service> = Box::new(serving::Values(Arc::downgrade(&self.0)));
         let neighbours: Box<dyn Service> = Box::new(self.0.plane.clone());
-        let services =
-            HashMap::from([(serving::SERVICE, values), (broadcast::SERVICE, neighbours)]);
+        let shuffles: Box<dyn Service> = Box::new(self.0.shuffles.clone());
+        let services = HashMap::from([
+            (serving::SERVICE, values),
+            (broadcast::SERVICE, neighbours),
+            (shuffle::SERVICE, shuffles),
+        ]);
         let host = &self.0.services;
         let served = host.start(services, SERVERS, "treadle-serve", failed);
         served.map_err(no_thread)?;
@@ -399,7 +414,7 @@ impl Worker {
     }
 
     /// The shuffle plane.
-    pub fn shuffles(&self) -> &treadle_node_shuffle::Plane {
+    pub fn shuffles(&self) -> &shuffle::Plane {
         &self.0.shuffles
     }
 

@@ -222,7 +222,8 @@ impl Inner {
         machines.settle(&*self.callbacks);
         *lock(&self.stats) = machines.stats;
         let has_transferred = machines.has_transferred();
-        self.has_transferred.store(has_transferred, Ordering::Release);
+        self.has_transferred
+            .store(has_transferred, Ordering::Release);
         let due = machines.due();
         let after = std::mem::take(&mut machines.after);
         if after.is_changed {

@@ -485,7 +485,8 @@ impl Inner {
         let waiting = machine_.outbox.len();
         self.carry_out(machine, 1);
         if self.shuffles.has_transferred() {
-            self.shuffles.finished(AttemptId(task.object.to_u64()), is_ok);
+            self.shuffles
+                .finished(AttemptId(task.object.to_u64()), is_ok);
         }
         let mut runs = lock(&self.runs);
         if !runs.interrupted.is_empty() {
@@ -597,7 +598,9 @@ pub(super) struct ShuffleCallbacks(pub(super) Weak<Inner>);
 impl shuffle::Callbacks for ShuffleCallbacks {
     fn tell(&self, message: ToMaster) {
         if let Some(inner) = self.0.upgrade() {
-            lock(&inner.machine).outbox.push(FromWorker::ToMaster(message));
+            lock(&inner.machine)
+                .outbox
+                .push(FromWorker::ToMaster(message));
         }
     }
 

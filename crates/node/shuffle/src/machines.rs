@@ -365,8 +365,8 @@ impl Machines {
                 pieces,
             } => {
                 let rows = pieces.iter().map(|(piece, place)| match place {
-                    Place::Run(run) => self.from_run((load, *run), piece),
-                    _ => self.from_memory(shuffle, group, piece, partition),
+                    Place::Run(run) => self.loaded_piece((load, *run), piece),
+                    _ => self.stored_piece(shuffle, group, piece, partition),
                 });
                 let rows: Option<Vec<Bytes>> = rows.collect();
                 let pieces: Vec<ReadPiece> = pieces.into_iter().map(|(piece, _)| piece).collect();
@@ -393,13 +393,13 @@ impl Machines {
         self.steps.push_back(Step::Server(event));
     }
 
-    fn from_run(&self, name: (u64, u64), piece: &ReadPiece) -> Option<Bytes> {
+    fn loaded_piece(&self, name: (u64, u64), piece: &ReadPiece) -> Option<Bytes> {
         let loaded = self.loaded.get(&name)?;
         let at = loaded.binary_search_by_key(&piece.batch, |(piece, _)| piece.batch);
         Some(loaded[at.ok()?].1.clone())
     }
 
-    fn from_memory(
+    fn stored_piece(
         &self,
         shuffle: ShuffleId,
         group: GroupId,

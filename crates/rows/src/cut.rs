@@ -37,7 +37,7 @@ pub struct Wanted {
 pub struct Batch {
     /// Where it begins.
     pub offset: usize,
-    /// What is in it. The checksum is 0: the host computes it.
+    /// What is in it. The checksum is 0.
     pub header: Header,
 }
 

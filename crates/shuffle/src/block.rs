@@ -50,7 +50,7 @@ pub struct Header {
     pub width: u32,
     /// What is in all pieces together.
     pub tally: Tally,
-    /// CRC-32C of all other bytes of the batch, padding included. The host computes and compares it.
+    /// CRC-32C of all other bytes of the batch, padding included; 0: nobody computed it.
     pub crc: u32,
 }
 

@@ -7,9 +7,30 @@ gathered for groups of partitions; ``assemble`` makes a partition of the pieces 
 
 from __future__ import annotations
 
-from treadle.shuffle._agreed import Agreed
-from treadle.shuffle._arrays import assemble_array, split_array
-from treadle.shuffle._assemble import Piece, assemble
-from treadle.shuffle._split import split
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from treadle.shuffle._piece import Piece
+
+if TYPE_CHECKING:
+    from treadle.shuffle._agreed import Agreed
+    from treadle.shuffle._arrays import assemble_array, split_array
+    from treadle.shuffle._assemble import assemble
+    from treadle.shuffle._split import split
 
 __all__ = ["Agreed", "Piece", "assemble", "assemble_array", "split", "split_array"]
+
+# Arrays are shuffled without pandas and Arrow, which need not be installed.
+_MODULES = {
+    "Agreed": "_agreed",
+    "assemble": "_assemble",
+    "assemble_array": "_arrays",
+    "split": "_split",
+    "split_array": "_arrays",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

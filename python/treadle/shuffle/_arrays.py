@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from treadle import _core
-from treadle.shuffle._assemble import Piece
-from treadle.shuffle._columns import dumps
+from treadle.shuffle._pickles import dumps
+from treadle.shuffle._piece import Piece
 
 Index = tuple[int, ...]
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from treadle import _core
 from treadle.shuffle._agreed import Agreed
+from treadle.shuffle._piece import Piece
 from treadle.shuffle._reconcile import reconcile
 from treadle.shuffle._schema import Schema
-
-
-class Piece(NamedTuple):
-    """Rows of one map for one partition: anything with contiguous bytes."""
-
-    map: int
-    rows: int
-    data: Any
 
 
 class _Segment:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+
+from treadle.shuffle._pickles import dumps
 
 Bytes = tuple[Any, Any, Any]
 Field = Any  # an array, or `Bytes`
@@ -165,14 +166,6 @@ def _from_arrow_fixed(dtype: Any, fields: list[Field]) -> Any:
     stored = pa.uint8() if pa.types.is_boolean(kind) else kind
     array = pa.Array.from_buffers(stored, len(nulls), [_validity(nulls), pa.py_buffer(values)])
     return dtype.__from_arrow__(array.cast(kind) if stored != kind else array)
-
-
-def dumps(value: object) -> bytes:
-    """``value`` pickled, by value where that has to be."""
-    try:
-        return pickle.dumps(value, 5)
-    except Exception:  # whatever reducing raises: cloudpickle knows more, and says what it cannot
-        return bytes(cloudpickle.dumps(value, 5))
 
 
 def _pickled(_: Any, array: Any) -> list[Field]:

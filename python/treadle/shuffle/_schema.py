@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from treadle.shuffle._columns import Column, dumps
+from treadle.shuffle._columns import Column
+from treadle.shuffle._pickles import dumps
 
 
 def levels(index: pd.Index[Any]) -> list[Any]:

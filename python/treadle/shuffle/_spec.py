@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from treadle.shuffle._columns import dumps
+from treadle.shuffle._pickles import dumps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from treadle._core import Rows
 
 __all__ = ["Native"]
 
@@ -103,6 +106,24 @@ class Native(Protocol):
         """Send the result of a cast, and when it began and ended (``time.time()``).
 
         It is the last word about the cast. The next one comes after that.
+        """
+
+    def shuffle_transfer(self, shuffle: int, map_index: int, rows: Rows) -> bytes:
+        """Push the rows of a map, for the calling thread's task; return the receipt.
+
+        This method and the next two wait, and raise ``Reschedule`` if the task is to run again,
+        ``OutOfDisk``, ``DamagedRows`` or ``RuntimeError``; see :mod:`treadle.shuffle._errors`.
+        """
+
+    def shuffle_commit(self, shuffle: int, maps: int, receipts: Sequence[bytes]) -> int:
+        """Have the servers compare what they have with all receipts; return the generation."""
+
+    def shuffle_read(
+        self, shuffle: int, generation: int, partition: int, width: int
+    ) -> list[tuple[int, int, Any]]:
+        """Return map, number of rows and rows of each piece of a partition, by map.
+
+        ``width`` is that of the agreed row; 0: rows are variable.
         """
 
     def remove_directory(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from treadle._log import Log
     from treadle._loop import LoopThread
+    from treadle.shuffle._plugin import Shuffles
     from treadle.worker._engine import Engine
     from treadle.worker._native import Native
 
@@ -88,16 +89,22 @@ class _MemoryManager:
 class _Plugins(dict[str, "WorkerPlugin"]):
     """``Worker.plugins``."""
 
-    def __missing__(self, name: str) -> WorkerPlugin:
-        if name == "shuffle":
-            # Where distributed's own workers have what their P2P shuffles need.
-            from treadle.worker._p2p import P2PNotSupportedError
+    def __init__(self, native: Native) -> None:
+        super().__init__()
+        self._native = native
+        self._shuffles: Shuffles | None = None
+        self._making = threading.Lock()
 
-            raise P2PNotSupportedError(
-                'Treadle does not support P2P shuffles yet; use method="tasks" (Dask\'s settings '
-                "dataframe.shuffle.method and array.rechunk.method)"
-            )
-        raise KeyError(name)
+    def __missing__(self, name: str) -> Shuffles:
+        """Where distributed's own workers have what their P2P shuffles need."""
+        if name != "shuffle":
+            raise KeyError(name)
+        with self._making:
+            if self._shuffles is None:
+                from treadle.shuffle._plugin import Shuffles
+
+                self._shuffles = Shuffles(self._native)
+            return self._shuffles
 
 
 class WorkerStandIn:
@@ -129,7 +136,7 @@ class WorkerStandIn:
         self.io_loop = self.loop
         self.thread_id = loop.ident
         self.scheduler = SchedulerRPC(native, native.scheduler)
-        self.plugins: dict[str, WorkerPlugin] = _Plugins()
+        self.plugins: dict[str, WorkerPlugin] = _Plugins(native)
         self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.

@@ -7,6 +7,7 @@ mod executor;
 mod live;
 mod service;
 mod shared;
+mod shuffles;
 mod stages;
 mod tasks;
 

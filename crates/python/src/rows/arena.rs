@@ -1,5 +1,6 @@
 //! Memory with the batches of a group.
 
+use super::memory::expose;
 use bytes::Bytes;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -66,21 +67,7 @@ impl Arena {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let buffer = &slf.get().buffer;
-        // SAFETY: the view keeps a reference to this object, which keeps the memory, and is read-only.
-        let failed = unsafe {
-            ffi::PyBuffer_FillInfo(
-                view,
-                slf.as_ptr(),
-                buffer.as_ptr().cast_mut().cast(),
-                buffer.len() as ffi::Py_ssize_t,
-                1,
-                flags,
-            )
-        };
-        match failed {
-            0 => Ok(()),
-            _ => Err(PyErr::fetch(slf.py())),
-        }
+        // SAFETY: as above; the object keeps its memory where it is.
+        unsafe { expose(&slf, slf.get().buffer.as_slice(), view, flags) }
     }
 }

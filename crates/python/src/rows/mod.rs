@@ -2,6 +2,11 @@
 
 mod arena;
 mod buffers;
+mod memory;
+#[cfg(target_os = "linux")]
+mod source;
+
+pub(crate) use memory::RowMemory;
 
 use arena::Arena;
 use buffers::{Source, Target, bytes_of, integer};
@@ -37,7 +42,7 @@ fn format(widths: &[usize], least: Option<usize>) -> Format {
 
 /// The rows of a map, and where each goes.
 #[pyclass(frozen, module = "treadle._core")]
-struct Rows {
+pub(crate) struct Rows {
     format: Format,
     partitions: Partitions,
     columns: Vec<Source>,
@@ -113,13 +118,8 @@ impl Rows {
             Ok(Wanted { epoch, partitions })
         });
         let wanted: Vec<Wanted> = wanted.collect::<PyResult<_>>()?;
-        let columns: Vec<Column<'_>> = self.columns.iter().map(Source::column).collect();
-        let input = Input {
-            format: &self.format,
-            columns: &columns,
-            partitions: &self.partitions,
-            note: &self.note,
-        };
+        let columns = self.columns();
+        let input = self.input(&columns);
         let transfer = Transfer {
             shuffle: ShuffleId(shuffle),
             map: map_index,
@@ -142,6 +142,21 @@ impl Rows {
                 .map(|arena| arena.map_err(|error| failed(error.into())))
                 .collect()
         })
+    }
+}
+
+impl Rows {
+    fn columns(&self) -> Vec<Column<'_>> {
+        self.columns.iter().map(Source::column).collect()
+    }
+
+    fn input<'a>(&'a self, columns: &'a [Column<'a>]) -> Input<'a> {
+        Input {
+            format: &self.format,
+            columns,
+            partitions: &self.partitions,
+            note: &self.note,
+        }
     }
 }
 
@@ -204,6 +219,7 @@ fn digest_rows(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Rows>()?;
     module.add_class::<Arena>()?;
+    module.add_class::<RowMemory>()?;
     module.add_function(wrap_pyfunction!(scan_rows, module)?)?;
     module.add_function(wrap_pyfunction!(join_rows, module)?)?;
     module.add_function(wrap_pyfunction!(digest_rows, module)?)

@@ -1,0 +1,135 @@
+//! Tasks of shuffles: transfers, barriers and reads.
+
+use super::Worker;
+use super::executor;
+use super::shared::WorkerShared;
+use crate::rows::{RowMemory, Rows};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use treadle_node_shuffle::{Failure, Plane};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_shuffle::{AttemptId, Commit, Generation, Receipt, ShuffleId, Transfer};
+use treadle_types::{Attempt, ObjectId};
+
+pyo3::import_exception!(distributed.exceptions, Reschedule);
+pyo3::import_exception!(treadle.shuffle._errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle._errors, OutOfDisk);
+
+/// The first attempt of a task that has a fresh number.
+const FIRST: Attempt = Attempt(1);
+
+/// Rows of one map: its position, how many rows, and their memory.
+type Piece = (u32, u64, RowMemory);
+
+#[pymethods]
+impl Worker {
+    /// Pushes the rows of a map, and waits until servers have them; the receipt.
+    fn shuffle_transfer<'py>(
+        &self,
+        py: Python<'py>,
+        shuffle: u64,
+        map_index: u32,
+        rows: &Bound<'py, Rows>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let rows = rows.get();
+        let receipt = self.shuffling(py, |plane, object, interrupted| {
+            let transfer = Transfer {
+                shuffle: ShuffleId(shuffle),
+                map: map_index,
+                attempt: AttemptId(object.to_u64()),
+            };
+            plane.transfer(transfer, object.attempt > FIRST, rows, interrupted)
+        })?;
+        Ok(PyBytes::new(py, &encode_shuffled(&receipt)))
+    }
+
+    /// Has the servers compare what they have with the receipts of all `maps`; the generation.
+    fn shuffle_commit(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        maps: u32,
+        receipts: Vec<PyBackedBytes>,
+    ) -> PyResult<u32> {
+        let generation = self.shuffling(py, |plane, _, interrupted| {
+            let failed = |reason: &dyn std::fmt::Display| {
+                Failure::Failed(format!(
+                    "the results of its transfers are no receipts: {reason}"
+                ))
+            };
+            let decoded = receipts.iter().map(|bytes| decode_shuffled(bytes));
+            let decoded = decoded.collect::<Result<Vec<Receipt>, _>>();
+            let decoded = decoded.map_err(|error| failed(&error))?;
+            let commit = Commit::new(ShuffleId(shuffle), maps, &decoded);
+            plane.commit(commit.map_err(|error| failed(&error))?, interrupted)
+        })?;
+        Ok(generation.0)
+    }
+
+    /// Gets the rows of a partition: pieces in the order of their maps. `width` is that of the agreed
+    /// row; 0: rows are variable.
+    fn shuffle_read(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        generation: u32,
+        partition: u32,
+        width: usize,
+    ) -> PyResult<Vec<Piece>> {
+        let pieces = self.shuffling(py, |plane, _, interrupted| {
+            let shuffle = ShuffleId(shuffle);
+            plane.read(
+                shuffle,
+                Generation(generation),
+                partition,
+                width,
+                interrupted,
+            )
+        })?;
+        let pieces = pieces.into_iter();
+        Ok(pieces
+            .map(|(piece, bytes)| (piece.batch.map, piece.rows, RowMemory(bytes)))
+            .collect())
+    }
+}
+
+impl Worker {
+    /// Runs what the calling thread's task waits for, without the interpreter's lock.
+    fn shuffling<R: Send>(
+        &self,
+        py: Python<'_>,
+        operation: impl FnOnce(&Plane, ObjectId, &mut dyn FnMut() -> bool) -> Result<R, Failure> + Send,
+    ) -> PyResult<R> {
+        let shared = self.own()?;
+        let current = executor::current().ok_or_else(|| {
+            PyValueError::new_err("the calling thread runs no task, and a shuffle is made of tasks")
+        })?;
+        let object = current.object;
+        let mut interrupted = || is_over(shared, object);
+        let result = py.detach(|| operation(shared.node.shuffles(), object, &mut interrupted));
+        result.map_err(raised)
+    }
+}
+
+/// Whether nobody waits for a task any more.
+fn is_over(shared: &WorkerShared, object: ObjectId) -> bool {
+    shared.node.is_interrupted(object) || shared.node.ended().is_some()
+}
+
+/// What a task raises.
+fn raised(failure: Failure) -> PyErr {
+    let text = failure.to_string();
+    match failure {
+        // Whatever becomes of a task that was cancelled, nobody hears of it.
+        Failure::Again(_) | Failure::Interrupted => Reschedule::new_err(text),
+        Failure::NoRoom(_) => OutOfDisk::new_err(text),
+        Failure::Damaged(_) => DamagedRows::new_err(text),
+        Failure::Failed(_) => PyRuntimeError::new_err(text),
+        Failure::Source(error) => match error.downcast::<PyErr>() {
+            Ok(error) => *error,
+            Err(error) => PyRuntimeError::new_err(error.to_string()),
+        },
+    }
+}

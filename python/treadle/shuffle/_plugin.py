@@ -1,0 +1,159 @@
+"""What Dask's tasks of a shuffle talk to: ``get_worker().plugins["shuffle"]``.
+
+Dask's seven task functions call its three methods. What a transfer returns (a receipt) and what the
+barrier returns (a generation) only pass through Dask.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from distributed.exceptions import Reschedule
+
+from treadle._calls import error_of
+from treadle.shuffle._kinds import Kind, kind_of
+from treadle.shuffle._piece import Piece
+from treadle.shuffle._spec import read_spec
+
+if TYPE_CHECKING:
+    from treadle.worker._native import Native
+
+__all__ = ["Shuffles"]
+
+T = TypeVar("T")
+
+# Shuffles that a worker remembers: it asks again for one that it has forgotten.
+_REMEMBERED = 64
+# Seconds that the scheduler has to say what a shuffle is.
+_PATIENCE = 60.0
+
+
+class Known(NamedTuple):
+    """A shuffle."""
+
+    number: int
+    """The scheduler's, never used again: Dask's name is, when something is computed again."""
+    maps: int
+    kind: Kind
+
+
+class Shuffles:
+    """The shuffles of a worker, for the threads that run its tasks.
+
+    Each method waits without the interpreter's lock. It raises ``Reschedule`` if the task is to run
+    again, here or elsewhere, ``DamagedRows`` or ``OutOfDisk``, or an error that names the shuffle, the
+    input or output, and the worker.
+    """
+
+    def __init__(self, native: Native) -> None:
+        self._native = native
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add_partition(self, data: Any, partition_id: Any, id: str, **_: Any) -> bytes:  # noqa: A002
+        """Push the rows of an input to the servers of their partitions; return the receipt."""
+
+        def transfer(known: Known) -> bytes:
+            rows = known.kind.split(data, partition_id)
+            number = known.kind.map_of(partition_id)
+            return self._native.shuffle_transfer(known.number, number, rows)
+
+        with self._named(f"Shuffle {id}, input {partition_id}"):
+            return self._do(id, transfer)
+
+    def barrier(self, id: str, run_ids: Sequence[bytes]) -> int:  # noqa: A002
+        """Have the servers compare what they have with all receipts; return the generation."""
+
+        def commit(known: Known) -> int:
+            return self._native.shuffle_commit(known.number, known.maps, run_ids)
+
+        with self._named(f"Shuffle {id}, barrier"):
+            return self._do(id, commit)
+
+    def get_output_partition(
+        self,
+        id: str,  # noqa: A002
+        barrier_run_id: int,
+        partition_id: Any,
+        meta: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """Return an output: the rows of all inputs for it, in the order of the inputs."""
+
+        def read(known: Known) -> Any:
+            number = known.kind.partition_of(partition_id)
+            pieces = self._native.shuffle_read(
+                known.number, barrier_run_id, number, known.kind.width
+            )
+            return known.kind.assemble([Piece(*piece) for piece in pieces])
+
+        with self._named(f"Shuffle {id}, output {partition_id}"):
+            return self._do(id, read)
+
+    def _do(self, name: str, step: Callable[[Known], T]) -> T:
+        """Do something with a shuffle; again, if what is remembered of it was out of date."""
+        with self._lock:
+            known = self._known.get(name)
+        if known is None:
+            return step(self._ask(name))
+        try:
+            return step(known)
+        except Reschedule:
+            # The shuffle may have ended, and another one have the name.
+            now = self._ask(name)
+            if now.number == known.number:
+                raise
+        return step(now)
+
+    def _ask(self, name: str) -> Known:
+        """Ask the scheduler for a shuffle, and remember it."""
+        answered = threading.Event()
+        answer: list[Any] = []
+
+        def done(*result_and_error: Any) -> None:
+            answer.extend(result_and_error)
+            answered.set()
+
+        self._native.call("", "shuffle", {"name": name}, done)
+        if not answered.wait(_PATIENCE):
+            raise TimeoutError(f"the scheduler did not answer within {_PATIENCE:.0f} s")
+        result, error = answer
+        if error is not None:
+            raise error_of(error)
+        if result is None:
+            raise RuntimeError(
+                "the scheduler does not know this shuffle. It has ended, or its tasks were not "
+                "submitted as one graph with its barrier: compute the whole again"
+            )
+        with self._lock:
+            remembered = self._known.get(name)
+            if remembered is not None and remembered.number == result["number"]:
+                self._known.move_to_end(name)
+                return remembered
+        kind = kind_of(read_spec(result["spec"]))
+        known = Known(result["number"], result["maps"], kind)
+        with self._lock:
+            self._known[name] = known
+            self._known.move_to_end(name)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Have errors say what failed, and where."""
+        # Not before somebody shuffles: it imports much.
+        from treadle.shuffle._errors import DamagedRows, OutOfDisk
+
+        where = f"{what}, at worker {self._native.address}"
+        try:
+            yield
+        except Reschedule:
+            raise
+        except (DamagedRows, OutOfDisk) as error:
+            raise type(error)(f"{where}: {error}") from error.__cause__
+        except Exception as error:
+            raise RuntimeError(f"{where}: {error}") from error

@@ -128,13 +128,13 @@ class Shuffles:
                 "the scheduler does not know this shuffle. It has ended, or its tasks were not "
                 "submitted as one graph with its barrier: compute the whole again"
             )
+        number, maps, spec = result
         with self._lock:
             remembered = self._known.get(name)
-            if remembered is not None and remembered.number == result["number"]:
+            if remembered is not None and remembered.number == number:
                 self._known.move_to_end(name)
                 return remembered
-        kind = kind_of(read_spec(result["spec"]))
-        known = Known(result["number"], result["maps"], kind)
+        known = Known(number, maps, kind_of(read_spec(spec)))
         with self._lock:
             self._known[name] = known
             self._known.move_to_end(name)

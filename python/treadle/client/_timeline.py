@@ -21,7 +21,7 @@ __all__ = ["Timeline", "timeline"]
 _STAGE = 10.0
 # Rows of a process, beside those of its threads: numbers that no executor thread and no thread's
 # identifier has.
-_FETCHES, _SERVES, _CALLS = 10_000, 20_000, 30_000
+_FETCHES, _SERVES, _CALLS, _ROWS = 10_000, 20_000, 30_000, 40_000
 _SUBMISSIONS, _WORKERS = 1, 2
 
 Event = dict[str, Any]
@@ -213,6 +213,8 @@ class _Builder:
                     self._task(row, worker, event)
                 elif event[0] == "fetch":
                     self._fetch(row, event)
+                elif event[0] == "rows":
+                    self._rows(row, event)
                 else:
                     self._serve(row, event)
         self._unfinished(row, worker, parts, ran, latest)
@@ -222,7 +224,7 @@ class _Builder:
 
     def _is_over(self, row: _Row, event: tuple[Any, ...]) -> bool:
         """Whether it ended before this trace began: another one was going on."""
-        place = {"task": 8, "fetch": 4, "serve": 3}[event[0]]
+        place = {"task": 8, "fetch": 4, "serve": 3, "rows": 3}[event[0]]
         return self._time(row, event[place]) < 0
 
     def _task(self, row: _Row, worker: int, event: tuple[Any, ...]) -> None:
@@ -272,6 +274,12 @@ class _Builder:
         self._add(
             row, track, "serialise", "transfer", began, ended, key=self._key(object_), bytes=nbytes
         )
+
+    def _rows(self, row: _Row, event: tuple[Any, ...]) -> None:
+        _, what, began, ended, nbytes = event
+        track = row.track(_ROWS, "rows of shuffles", began, ended)
+        rate = round(nbytes * 1e3 / max(ended - began, 1), 1)
+        self._add(row, track, what, "shuffle", began, ended, bytes=nbytes, **{"MB/s": rate})
 
     def _key(self, object_: int) -> str:
         return str(self.keys.get(object_, f"object {object_:x}"))

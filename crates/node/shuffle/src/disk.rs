@@ -16,8 +16,8 @@ use treadle_shuffle::block::{Header, Table};
 use treadle_shuffle::{AttemptId, BatchId, ReadPiece, ServerEvent};
 use treadle_volume::{File, Options, Volume, VolumeError};
 
-use crate::Inner;
 use crate::machines::Step;
+use crate::{Activity, Inner, Stopwatch};
 
 /// How the names of files end.
 const LABEL: &str = "shuffle";
@@ -134,7 +134,10 @@ impl DiskThread {
     fn job(&mut self, job: Job) {
         match job {
             Job::Spill { run, batches } => {
-                let written = self.write(&batches);
+                let bytes = batches.iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
+                let written = self.timed(Activity::Spill, |disk| {
+                    disk.write(&batches).map(|run| (run, bytes))
+                });
                 // Memory of others: they are told that it is free.
                 drop(batches);
                 let is_written = written.is_ok();
@@ -154,7 +157,11 @@ impl DiskThread {
                 run,
                 partition,
             } => {
-                let loaded = self.read(run, partition);
+                let loaded = self.timed(Activity::Load, |disk| {
+                    let loaded = disk.read(run, partition)?;
+                    let bytes = loaded.iter().map(|(piece, _)| piece.bytes).sum();
+                    Ok::<_, String>((loaded, bytes))
+                });
                 if let Err(reason) = &loaded {
                     self.log(&format!("cannot read rows of a shuffle: {reason}"));
                 }
@@ -163,6 +170,23 @@ impl DiskThread {
             }
             Job::Drop(run) => drop(self.runs.remove(&run)),
         }
+    }
+
+    /// Does something with so many bytes, which those who trace are told.
+    fn timed<T, E>(
+        &self,
+        what: Activity,
+        act: impl FnOnce(&Self) -> Result<(T, u64), E>,
+    ) -> Result<T, E> {
+        let inner = self.inner.upgrade();
+        let watch = inner
+            .as_ref()
+            .map(|inner| Stopwatch::new(&*inner.callbacks));
+        let (done, bytes) = act(self)?;
+        if let Some(watch) = watch {
+            watch.done(what, bytes);
+        }
+        Ok(done)
     }
 
     fn say(&self, act: impl FnOnce(&Arc<Inner>)) {

@@ -38,7 +38,7 @@ use treadle_messages::Data;
 use treadle_net::pool::Pool;
 use treadle_net::thread::{self, caught, lock};
 use treadle_net::{Lane, Options, Poller, Signal, Wait, awake};
-use treadle_node_wire::encode_shuffled;
+use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
 use treadle_shuffle::{AttemptId, ToMaster, ToNode, Transfer};
 use treadle_types::WorkerId;
@@ -86,6 +86,63 @@ pub trait Callbacks: Send + Sync {
     fn log(&self, line: fmt::Arguments<'_>);
     /// A thread has panicked: the worker cannot go on.
     fn panicked(&self, reason: String);
+    /// Whether somebody wants to know what the plane does.
+    fn is_traced(&self) -> bool;
+    /// Something was done, while somebody wants to know.
+    fn traced(&self, done: Done);
+}
+
+/// What the plane did, for those who trace the cluster. Times are nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// What was done.
+    pub what: Activity,
+    /// When it began.
+    pub began: u64,
+    /// When it ended.
+    pub ended: u64,
+    /// How many bytes of rows were moved.
+    pub bytes: u64,
+}
+
+/// Something that the plane does with rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// Put those of a map into batches.
+    Gather,
+    /// Push those of a map to servers, until these have them.
+    Push,
+    /// Get those of a partition from its server.
+    Read,
+    /// Write some to a file.
+    Spill,
+    /// Read those of a partition from a file.
+    Load,
+}
+
+/// Says to those who trace what was done since `began`.
+struct Stopwatch<'a> {
+    callbacks: &'a dyn Callbacks,
+    /// Nothing, if nobody traces.
+    began: Option<u64>,
+}
+
+impl<'a> Stopwatch<'a> {
+    fn new(callbacks: &'a dyn Callbacks) -> Self {
+        let began = callbacks.is_traced().then(trace::monotonic);
+        Self { callbacks, began }
+    }
+
+    fn done(self, what: Activity, bytes: u64) {
+        if let Some(began) = self.began {
+            self.callbacks.traced(Done {
+                what,
+                began,
+                ended: trace::monotonic(),
+                bytes,
+            });
+        }
+    }
 }
 
 /// What the plane does, and has done.

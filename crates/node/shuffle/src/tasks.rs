@@ -11,7 +11,7 @@ use treadle_shuffle::{
 use treadle_types::{Runs, WorkerId};
 
 use crate::machines::{Gathered, Machines, Step};
-use crate::{ArenaMemory, Failure, Inner, Plane, Source};
+use crate::{Activity, ArenaMemory, Failure, Inner, Plane, Source, Stopwatch};
 
 /// What the process is to say when its worker ends.
 const OVER: &str = "the worker ends";
@@ -139,7 +139,11 @@ impl Plane {
         if !is_new {
             return Err(Failure::Failed(format!("{transfer:?} runs already")));
         }
+        let watch = Stopwatch::new(&*inner.callbacks);
         let outcome = inner.push(transfer, source, interrupted);
+        if let Ok(receipt) = &outcome {
+            watch.done(Activity::Push, receipt.tally().bytes);
+        }
         inner.with(|machines| {
             let running = machines.tasks.transfers.remove(&transfer);
             if running.is_some_and(|running| running.outcome.is_none()) {
@@ -207,6 +211,7 @@ impl Plane {
             }));
             read
         });
+        let watch = Stopwatch::new(&*inner.callbacks);
         let outcome = inner.fetch(read, partition, width, interrupted);
         let reading = inner.with(|machines| {
             let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
@@ -217,7 +222,10 @@ impl Plane {
             }
             reading
         });
-        outcome.map(|()| reading.rows)
+        outcome?;
+        let bytes = reading.rows.iter().map(|(piece, _)| piece.bytes);
+        watch.done(Activity::Read, bytes.sum());
+        Ok(reading.rows)
     }
 }
 
@@ -278,7 +286,10 @@ impl Inner {
             });
             let groups: Vec<Wanted> = groups.collect();
             let allocate = |group: usize, len| ArenaMemory::new(len, wanted[group].2);
+            let watch = Stopwatch::new(&*self.callbacks);
             let arenas = source.gather(transfer, &groups, &allocate)?;
+            let bytes = arenas.iter().map(|arena| arena.memory.len() as u64);
+            watch.done(Activity::Gather, bytes.sum());
             if arenas.len() != wanted.len() {
                 return Err(Failure::Failed(
                     "there is not an arena for each group".into(),

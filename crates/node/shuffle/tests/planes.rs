@@ -14,7 +14,7 @@ use treadle_host::{Service, ServiceHost};
 use treadle_memory::Consumer as _;
 use treadle_net::secret::Secret;
 use treadle_net::{Offer, Options};
-use treadle_node_shuffle::{Allocate, Arena, Callbacks, Failure, Plane, SERVICE, Source};
+use treadle_node_shuffle::{Allocate, Arena, Callbacks, Done, Failure, Plane, SERVICE, Source};
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_shuffle::{
     AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, ReadPiece, Receipt,
@@ -137,6 +137,12 @@ impl Callbacks for Words {
     }
     fn panicked(&self, reason: String) {
         panic!("worker {}: {reason}", self.0);
+    }
+    fn is_traced(&self) -> bool {
+        true
+    }
+    fn traced(&self, done: Done) {
+        assert!(done.began <= done.ended, "{done:?}");
     }
 }
 

@@ -621,6 +621,17 @@ impl shuffle::Callbacks for ShuffleCallbacks {
             inner.fail(&reason);
         }
     }
+
+    fn is_traced(&self) -> bool {
+        let inner = self.0.upgrade();
+        inner.is_some_and(|inner| inner.tracing.is_on())
+    }
+
+    fn traced(&self, done: shuffle::Done) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.tracing.add(tracing::Event::Shuffled(done));
+        }
+    }
 }
 
 /// Looks after a worker until it is over.

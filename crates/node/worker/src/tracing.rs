@@ -14,6 +14,7 @@ use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::Wait;
 use treadle_net::thread::{self, lock};
+use treadle_node_shuffle::{Activity, Done};
 use treadle_node_wire::trace::{self, BATCH, SWITCH};
 use treadle_types::{ObjectId, Value, WorkerId};
 
@@ -76,6 +77,8 @@ pub(super) enum Event {
         nbytes: u64,
         ended: u64,
     },
+    /// The shuffle plane has done something.
+    Shuffled(Done),
 }
 
 fn int(value: u64) -> Value {
@@ -128,6 +131,19 @@ impl Event {
                 int(*began),
                 int(*ended),
                 int(*nbytes),
+            ],
+            Self::Shuffled(done) => vec![
+                Value::str("rows"),
+                Value::str(match done.what {
+                    Activity::Gather => "gather",
+                    Activity::Push => "push",
+                    Activity::Read => "read",
+                    Activity::Spill => "spill",
+                    Activity::Load => "load",
+                }),
+                int(done.began),
+                int(done.ended),
+                int(done.bytes),
             ],
         })
     }

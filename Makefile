@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-builds \
+.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-builds \
 	fuzz soak \
 	build lint fmt lock clean check-python check-cargo
 
@@ -67,6 +67,9 @@ bench-cluster: $(BUILT) ## measure the cluster engine beside distributed and Ray
 
 bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw its notebook's plots
 	$(VENV_PY) bench/broadcast/run.py $(ARGS)
+
+bench-shuffle: $(BUILT) ## measure shuffles of Dask beside distributed's and the least that NumPy needs
+	$(VENV_PY) bench/shuffle/run.py $(ARGS)
 
 bench-builds: $(BUILT) ## compare this build with that of another checkout, in turns (ARGS: its path)
 	$(VENV_PY) bench/builds/run.py $(ARGS)

@@ -20,11 +20,11 @@ def cluster() -> Iterator[dict[str, Turn]]:
     """Seconds a task, a step, a call, a computation: two workers of one thread."""
     import dask.array as da
 
-    import engines
+    import clusters
     from latency import chain, round_trips
     from throughput import mapped
 
-    with engines.treadle() as client:
+    with clusters.treadle() as client:
         first, second = sorted(client.scheduler_info()["workers"])
 
         def computed() -> float:

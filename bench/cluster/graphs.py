@@ -8,7 +8,7 @@ from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
-import engines
+import clusters
 from figures import Figure, Samples
 from work import add, inc
 
@@ -101,7 +101,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     for what, run, ours, theirs in SHAPES:
         values: dict[str, list[float]] = {}
         for name, size in (("treadle", ours // 4 if quick else ours), ("distributed", theirs)):
-            with engines.CLIENTS[name]() as client:
+            with clusters.CLIENTS[name]() as client:
                 run(client, max(8, size // 16))
                 values[name] = [run(client, size) for _ in range(3)]
         yield Samples(values).against(what, "treadle", ["distributed"], 50, unit="tasks/s")

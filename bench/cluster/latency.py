@@ -17,7 +17,7 @@ import dask.array as da
 from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-import engines
+import clusters
 from figures import Figure, time_of
 from work import inc
 
@@ -134,7 +134,7 @@ def _nothing(dsk: Any, keys: Any, **_: Any) -> Any:
 def measure(quick: bool) -> Iterator[Figure]:
     count = 100 if quick else 500
     found: dict[str, dict[str, float]] = {}
-    for name, open_engine in engines.CLIENTS.items():
+    for name, open_engine in clusters.CLIENTS.items():
         few = count if name == "treadle" else 30
         steps = 1000 if name == "treadle" else 100
         found[name] = here = {}

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import os
 import statistics
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
 from dask.distributed import wait
 
-import engines
+import clusters
 from figures import Figure
+from peaks import peak, proportional
 
 SIDE = 6_000
 CHUNK = 500
 WARM_SIDE, WARM_CHUNK = 64, 16
-EVERY = 0.02  # seconds
 MB = 1e6
 
 WORK: dict[str, Callable[[Any], Any]] = {
@@ -49,46 +47,17 @@ def _load() -> None:
     dask.array.random.default_rng(0).random((2, 2), chunks=1).sum().compute(scheduler="sync")
 
 
-def _proportional(pid: int) -> int:
-    """The proportional set size of a process, in bytes."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "Pss":
-            return int(value.split()[0]) * 1024
-    return 0
-
-
-def _peak(pids: list[int], run: Callable[[], None]) -> float:
-    """The most bytes of these processes together during `run()`."""
-    done = threading.Event()
-    most = 0
-
-    def sample() -> None:
-        nonlocal most
-        while not done.wait(EVERY):
-            most = max(most, sum(map(_proportional, pids)))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        run()
-    finally:
-        done.set()
-        sampler.join()
-    return most
-
-
 def on(name: str, rounds: int) -> dict[str, float]:
     """The peak of each work, in bytes above the memory of workers that have just started."""
     found: dict[str, list[float]] = {what: [] for what in WORK}
     for what, work in WORK.items():
         for _ in range(rounds):
-            with engines.CLIENTS[name]() as client:
+            with clusters.CLIENTS[name]() as client:
                 pids = list(client.run(os.getpid).values())
                 _do(work, WARM_SIDE, WARM_CHUNK)
                 client.run(_load)
-                before = sum(map(_proportional, pids))
-                found[what].append(_peak(pids, partial(_do, work, SIDE, CHUNK)) - before)
+                before = sum(map(proportional, pids))
+                found[what].append(peak(pids, partial(_do, work, SIDE, CHUNK)) - before)
     return {what: statistics.median(peaks) for what, peaks in found.items()}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import engines
+import clusters
 from figures import Figure, time_of
 from graphs import tree
 
@@ -20,7 +20,7 @@ def run(client: Any, leaves: int) -> tuple[int, float]:
 
 def measure(quick: bool) -> Iterator[Figure]:
     sizes = [1 << 12, 1 << 15] if quick else [1 << 13, 1 << 16, 1 << 19]
-    with engines.treadle() as client:
+    with clusters.treadle() as client:
         run(client, 1 << 10)
         found = [run(client, leaves) for leaves in sizes]
     base = found[0][1] / found[0][0]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import engines
+import clusters
 from figures import MISSING, Figure, Samples
 from work import inc
 
@@ -45,14 +45,14 @@ def measure(quick: bool) -> Iterator[Figure]:
     times = 3
     samples = Samples(
         {
-            "treadle": rounds(engines.treadle, mapped, ours, times),
-            "distributed": rounds(engines.distributed, mapped, theirs, times),
+            "treadle": rounds(clusters.treadle, mapped, ours, times),
+            "distributed": rounds(clusters.distributed, mapped, theirs, times),
         }
     )
     what = f"`client.map(inc, range({ours:,}))` and `wait`, 2 workers (peers: {theirs:,})"
     yield samples.against(what, "treadle", ["distributed"], 100, unit="tasks/s")
-    if engines.has_ray():
-        samples.values["ray"] = rounds(engines.ray, ray_mapped, theirs, times)
+    if clusters.has_ray():
+        samples.values["ray"] = rounds(clusters.ray, ray_mapped, theirs, times)
         yield samples.against("the same", "treadle", ["ray"], 50, unit="tasks/s")
     else:
         yield Figure("the same", MISSING, "ray is not installed", bar="≥ 50 ×")

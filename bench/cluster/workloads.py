@@ -20,7 +20,7 @@ import numpy as np
 from dask.datasets import timeseries
 from distributed import wait
 
-import engines
+import clusters
 from figures import Figure, time_of
 
 SIDE = 6_000
@@ -127,35 +127,20 @@ def timed(
     return statistics.median(seconds)
 
 
-def settled(client: Any, keys: set[Any]) -> Callable[[], None]:
-    """Waits until the cluster has only these keys.
-
-    Results have the same keys each time: one that is not released yet would not be computed again.
-    """
-
-    def settle() -> None:
-        until = time.monotonic() + 30
-        while set(client.who_has()) - keys:
-            assert time.monotonic() < until, "results are not released"
-            time.sleep(0.01)
-
-    return settle
-
-
 def on(name: str, setting: tuple[int, int, int, str], times: int) -> dict[str, float]:
     workers, threads, chunk, partition = setting
     dask.config.set({"dataframe.shuffle.method": "tasks"})
     found = {}
-    with engines.CLIENTS[name](workers, threads) as client:
+    with clusters.CLIENTS[name](workers, threads) as client:
         array = _array(chunk)
         wait(array)
-        settle = settled(client, set(client.who_has()))
+        settle = clusters.settled(client, set(client.who_has()))
         for what, (run, _) in ARRAYS.items():
             found[what] = timed(run, array, times, settle)
         del array
         frame = _frame(partition)
         wait(frame)
-        settle = settled(client, set(client.who_has()))
+        settle = clusters.settled(client, set(client.who_has()))
         for what, (run, _) in FRAMES.items():
             found[what] = timed(run, frame, times, settle)
         del frame

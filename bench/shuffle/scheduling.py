@@ -1,0 +1,58 @@
+"""The scheduler's processor time for a task of a shuffle, beside one for an ordinary task."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from distributed import wait
+
+import clusters
+import skeleton
+from figures import Figure, time_of
+from program import processor_time
+from sides import by, computed
+from table import frame, shuffled
+
+PARTS = 500
+ROWS = 10_000
+REST = 0.2  # seconds after each, for what the scheduler does when all is done
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    rounds = 5 if quick else 20
+    with by("p2p"), clusters.apart() as (client, scheduler, _):
+        held = client.persist(frame(PARTS, ROWS))
+        wait(held)
+        settle = clusters.settled(client, set(client.who_has()))
+        graph, _, _ = skeleton.lowered(shuffled(held))
+        tasks, exchanges = len(graph), skeleton.exchanges(graph)
+        spent: dict[str, list[float]] = {"shuffle": [], "ordinary": []}
+        runs = {
+            "ordinary": lambda: skeleton.seconds(client, shuffled(held)),
+            "shuffle": lambda: computed(client, shuffled(held)),
+        }
+        for number in range(-1, rounds):  # the first one does not count
+            for name, run in runs.items():
+                settle()
+                before = processor_time(scheduler)
+                run()
+                time.sleep(REST)
+                if number >= 0:
+                    spent[name].append(processor_time(scheduler) - before)
+    ordinary = statistics.median(spent["ordinary"]) / tasks
+    # The graphs are the same, but for these tasks.
+    more = statistics.median(
+        a - b for a, b in zip(spent["shuffle"], spent["ordinary"], strict=True)
+    )
+    shuffle = ordinary + more / exchanges
+    yield Figure(
+        f"the scheduler's processor time for a task of a shuffle of {PARTS} × {PARTS}",
+        time_of(shuffle),
+        f"an ordinary task in its place {time_of(ordinary)}",
+        f"{shuffle / ordinary:.2f} ×",
+        "≤ 1.5 ×",
+        shuffle <= 1.5 * ordinary,
+        f"{exchanges:,} of {tasks:,} tasks",
+    )

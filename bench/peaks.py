@@ -9,13 +9,22 @@ from pathlib import Path
 EVERY = 0.02  # seconds
 
 
-def proportional(pid: int) -> int:
-    """The proportional set size of a process, in bytes."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+def _bytes(pid: int, file: str, field: str) -> int:
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "Pss":
+        if name == field:
             return int(value.split()[0]) * 1024
     return 0
+
+
+def proportional(pid: int) -> int:
+    """The proportional set size of a process, in bytes."""
+    return _bytes(pid, "smaps_rollup", "Pss")
+
+
+def highest_resident(pid: int) -> int:
+    """The most resident memory that a process has had, in bytes."""
+    return _bytes(pid, "status", "VmHWM")
 
 
 def peak(pids: list[int], run: Callable[[], None]) -> float:
@@ -36,12 +45,3 @@ def peak(pids: list[int], run: Callable[[], None]) -> float:
         done.set()
         sampler.join()
     return most
-
-
-def highest_resident(pid: int) -> int:
-    """The most resident memory that a process has had, in bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "VmHWM":
-            return int(value.split()[0]) * 1024
-    return 0

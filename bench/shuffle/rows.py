@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import work
+from floor import sorted_by
 from treadle import _core, shuffle
 
-COLUMNS = 10
 Run = Callable[[], int]
 
 
 def frames(rows: int, maps: int, partitions: int) -> list[pd.DataFrame]:
     random = np.random.default_rng(0)
-    made = []
-    for _ in range(maps):
-        values = random.integers(0, 1 << 40, (COLUMNS, rows // maps))
-        frame = pd.DataFrame(values.T, columns=[f"c{i}" for i in range(COLUMNS)], copy=False)
-        frame["_partitions"] = random.integers(0, partitions, rows // maps)
-        made.append(frame)
-    return made
+    each = rows // maps
+    return [
+        work.table(part, each).assign(_partitions=random.integers(0, partitions, each))
+        for part in range(maps)
+    ]
 
 
 def in_pandas(inputs: list[pd.DataFrame], partitions: int) -> int:
@@ -49,9 +48,8 @@ def in_numpy(inputs: list[Any], partitions: int) -> int:
     """Rows as blocks: one run of memory a piece. The index travels as a column, as ours does."""
     pieces: list[list[Any]] = [[] for _ in range(partitions)]
     for block, numbers in inputs:
-        order = np.argsort(numbers, kind="stable")
+        order, ends = sorted_by(numbers, partitions)
         taken = block[order]
-        ends = np.bincount(numbers, minlength=partitions).cumsum()
         for partition, (end, count) in enumerate(zip(ends, np.diff(ends, prepend=0), strict=True)):
             pieces[partition].append(taken[end - count : end])
     return sum(len(np.concatenate(each)) for each in pieces)

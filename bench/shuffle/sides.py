@@ -101,44 +101,31 @@ class Outcome:
             return f"{name}: {self.failed[name]}"
         return f"{name} {time_of(self.samples.median(name))}" if name in self.samples else ""
 
-    def _figure(self, what: str, name: str, others: tuple[str, ...], bar: str) -> Figure | None:
-        """The line if there is no ratio to tell."""
-        if name in self.samples and others[0] in self.samples:
-            return None
-        passed = None if name in self.samples else False
-        return Figure(what, self._measured(name), self._peers(others), bar=bar, passed=passed)
+    def at_least(self, what: str, least: float, *peers: str, limit: str = "") -> Figure:
+        """The first of ``peers`` takes ``least`` times as long as ours; the others are only told."""
+        return self._figure(what, peers, f"≥ {least:g} ×", limit, lambda ours: 1 / ours, least)
 
-    def _measured(self, name: str) -> str:
-        if name in self.samples:
-            return time_of(self.samples.median(name))
-        return self.failed.get(name, MISSING)
+    def at_most(self, what: str, most: float, *floors: str, limit: str = "") -> Figure:
+        """Ours takes at most ``most`` times as long as the first of ``floors``."""
+        return self._figure(what, floors, f"≤ {most:g} ×", limit, lambda ours: -ours, -most)
 
-    def _peers(self, names: tuple[str, ...]) -> str:
-        return ", ".join(filter(None, map(self.told, names)))
-
-    def at_least(
-        self, what: str, least: float, *peers: str, name: str = OURS, limit: str = ""
+    def _figure(
+        self,
+        what: str,
+        others: tuple[str, ...],
+        bar: str,
+        limit: str,
+        good: Callable[[float], float],
+        least: float,
     ) -> Figure:
-        """The first of ``peers`` takes ``least`` times as long as ``name``; the others are only told."""
-        bar = f"≥ {least:g} ×"
-        if (line := self._figure(what, name, peers, bar)) is not None:
-            return line
-        ratio = self.samples.ratio(peers[0], name)
-        peer = self._peers(peers)
-        passed = ratio >= least
-        return Figure(what, self._measured(name), peer, f"{ratio:.2f} ×", bar, passed, limit)
-
-    def at_most(
-        self, what: str, most: float, *floors: str, name: str = OURS, limit: str = ""
-    ) -> Figure:
-        """``name`` takes at most ``most`` times as long as the first of ``floors``."""
-        bar = f"≤ {most:g} ×"
-        if (line := self._figure(what, name, floors, bar)) is not None:
-            return line
-        ratio = self.samples.ratio(name, floors[0])
-        floor = self._peers(floors)
-        passed = ratio <= most
-        return Figure(what, self._measured(name), floor, f"{ratio:.2f} ×", bar, passed, limit)
+        peers = ", ".join(filter(None, map(self.told, others)))
+        if OURS not in self.samples:
+            return Figure(what, self.failed.get(OURS, MISSING), peers, bar=bar, passed=False)
+        measured = time_of(self.samples.median(OURS))
+        if others[0] not in self.samples:
+            return Figure(what, measured, peers, bar=bar, limit=limit)
+        found = good(self.samples.ratio(OURS, others[0]))
+        return Figure(what, measured, peers, f"{abs(found):.2f} ×", bar, found >= least, limit)
 
 
 def in_turns(turns: Mapping[str, Turn], rounds: int) -> Outcome:

@@ -164,6 +164,8 @@ pub struct Stats {
     pub gathered: u64,
     /// Bytes that are stored in memory now.
     pub resident: u64,
+    /// Bytes of these that are memory of other processes, which is mapped.
+    pub borrowed: u64,
     /// Bytes that were pushed, and are not acknowledged.
     pub in_flight: u64,
 }
@@ -407,8 +409,10 @@ impl Machines {
                 Ok(Some(reply)) => self.replied(server_of(worker), reply),
                 Ok(None) => return,
                 Err(reason) => {
-                    let line = format!("the connection to {worker:?} for rows ended: {reason}");
-                    self.after.log.push(line);
+                    if !self.is_idle() {
+                        let line = format!("the connection to {worker:?} for rows ended: {reason}");
+                        self.after.log.push(line);
+                    }
                     return self.unreached(worker);
                 }
             }

@@ -7,6 +7,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use bytes::Bytes;
+use treadle_memory::Handover;
 use treadle_net::{Peer, awake};
 use treadle_rows::Batch;
 use treadle_shuffle::block::Table;
@@ -310,6 +311,7 @@ impl Machines {
             } => {
                 if let Some(arrived) = self.arrived.take() {
                     self.stats.stored += arrived.0.len() as u64;
+                    self.stats.borrowed += borrowed(&arrived.0);
                     self.batches.insert((shuffle, group, batch), arrived);
                 }
             }
@@ -318,8 +320,10 @@ impl Machines {
                 group,
                 batch,
             } => {
-                let dropped = self.batches.remove(&(shuffle, group, batch));
-                self.after.garbage.extend(dropped.map(|(bytes, _)| bytes));
+                if let Some((bytes, _)) = self.batches.remove(&(shuffle, group, batch)) {
+                    self.stats.borrowed = self.stats.borrowed.saturating_sub(borrowed(&bytes));
+                    self.after.garbage.push(bytes);
+                }
             }
             ServerEffect::Spill {
                 run,
@@ -573,6 +577,14 @@ pub(crate) fn server_of(worker: WorkerId) -> ServerId {
     ServerId {
         node: worker.0,
         incarnation: 1,
+    }
+}
+
+/// How many bytes of a batch are memory of another process.
+fn borrowed(batch: &Bytes) -> u64 {
+    match Handover::is_possible(batch.as_ptr(), batch.len()) {
+        true => batch.len() as u64,
+        false => 0,
     }
 }
 

@@ -102,7 +102,7 @@ impl Source for Numbers {
             partitions: &self.of_rows,
             note: &[],
         };
-        let arenas = Arenas::with_target(input, groups, 64 << 10).unwrap();
+        let arenas = Arenas::with_target(input, groups, 256 << 10).unwrap();
         let lengths = arenas.lengths().to_vec();
         let memory = lengths.iter().enumerate();
         let memory = memory.map(|(group, &length)| allocate(group, length).unwrap());
@@ -365,8 +365,18 @@ fn whole_shuffle(workers: u32, shares_memory: bool, rows: u32) {
             .all(|receipt| receipt.tally().rows == u64::from(rows))
     );
     let generation = cluster.commit(5, &receipts).unwrap();
+    let borrowed = || -> u64 {
+        let workers = cluster.workers.values();
+        workers.map(|worker| worker.plane.stats().borrowed).sum()
+    };
+    // Only arenas that are large enough are shared.
+    assert_eq!(
+        borrowed() > 0,
+        workers > 1 && shares_memory && rows > 100_000
+    );
     cluster.compare(&maps, 7, generation);
     cluster.end();
+    assert_eq!(borrowed(), 0);
 }
 
 #[test]

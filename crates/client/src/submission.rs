@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use bytes::Bytes;
-use treadle_messages::{Batch, Definition, FromClient, TaskOptions};
+use treadle_messages::{Batch, Definition, FromClient, Registration, TaskOptions};
 use treadle_types::value::put_varint;
 
 use crate::effect::Effects;
@@ -63,6 +63,8 @@ pub struct Submission<T> {
     /// The number of the batch's first task.
     first: usize,
     option_sets: Vec<TaskOptions>,
+    /// Shuffles that the scheduler has not been told of.
+    registrations: Vec<Registration>,
     /// Ids that are needed until the submission is over.
     held: Vec<u32>,
     /// The keys, and the recipes, of the batch.
@@ -88,6 +90,7 @@ impl<T> Submission<T> {
             ids: Vec::new(),
             first: 0,
             option_sets: Vec::new(),
+            registrations: Vec::new(),
             held: Vec::new(),
             keys: Vec::new(),
             key_ends: Vec::new(),
@@ -108,6 +111,18 @@ impl<T> Submission<T> {
     pub fn options(&mut self, options: TaskOptions) -> u32 {
         self.option_sets.push(options);
         (self.option_sets.len() - 1) as u32
+    }
+
+    /// The options of an index.
+    pub fn options_at(&self, index: u32) -> &TaskOptions {
+        &self.option_sets[index as usize]
+    }
+
+    /// A shuffle whose tasks will be added: the scheduler hears of it before the next batch. Ranks are
+    /// numbers of tasks.
+    pub fn register(&mut self, mut registration: Registration) {
+        registration.submission = self.number;
+        self.registrations.push(registration);
     }
 
     /// Adds a task; `owner` is there if the application has futures of it. Returns its number.
@@ -386,6 +401,9 @@ impl<T, V, A> Core<T, V, A> {
             self.send(FromClient::Define(definition), effects);
         }
         let batch = submission.seal(last, &mut self.keys, &mut garbage)?;
+        for registration in submission.registrations.drain(..) {
+            self.send(FromClient::Register(registration), effects);
+        }
         self.send(FromClient::Submit(batch), effects);
         Ok(garbage)
     }

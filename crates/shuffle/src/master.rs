@@ -111,6 +111,10 @@ pub struct Progress {
     pub generation: Generation,
     /// How many inputs there are.
     pub maps: u32,
+    /// How many partitions there are.
+    pub partitions: u32,
+    /// How many of them somebody wants.
+    pub outputs: u64,
     /// Inputs whose rows are all at their servers.
     pub transferred: u64,
     /// What transfers have pushed, with those that ran again.
@@ -221,6 +225,8 @@ impl Master {
         Some(Progress {
             generation: shuffle.generation,
             maps: shuffle.maps,
+            partitions: shuffle.partitions,
+            outputs: shuffle.outputs.len(),
             transferred: shuffle.transferred.len(),
             tally: shuffle.tally,
             is_committed: matches!(shuffle.phase, Phase::Committed),

@@ -105,6 +105,7 @@ impl Hub {
         let mut metrics = Registry::with_prefix("treadle");
         self.add_members(&mut metrics);
         self.add_messages(&mut metrics);
+        self.add_shuffles(&mut metrics);
         self.add_own(&mut metrics);
         metrics
     }
@@ -182,6 +183,25 @@ impl Hub {
         metrics.register("reports_per_second", help, gauge(counters.rate));
         let help = "Questions that were passed on and are not answered";
         metrics.register("calls_open", help, gauge(self.calls.len()));
+    }
+
+    /// Shuffles.
+    fn add_shuffles(&self, metrics: &mut Registry) {
+        let shuffles = gauge(self.shuffles.count());
+        metrics.register("shuffles", "Shuffles that run", shuffles);
+        let moved = self.shuffles.moved();
+        for (name, help, count) in [
+            ("shuffles_begun", "Shuffles", self.shuffles.begun()),
+            (
+                "shuffle_transfers",
+                "Transfers that have ended well, with those that ran again",
+                moved.transfers,
+            ),
+            ("shuffled_rows", "Rows of these", moved.rows),
+            ("shuffled_bytes", "Bytes of these rows", moved.bytes),
+        ] {
+            metrics.register(format!("{name}_total"), help, Total(count));
+        }
     }
 
     /// What the scheduler itself takes, and has learnt.

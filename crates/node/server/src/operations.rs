@@ -145,6 +145,7 @@ impl Hub {
             "restart" => self.restart(),
             "supervise" => self.supervise(arguments),
             "worker-exited" => self.told_of_exit(arguments),
+            "shuffles" => Ok(Some(self.list_shuffles())),
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
             "invalidate" => self.invalidate(arguments),
             "terminate" | "shutdown" => {

@@ -16,7 +16,7 @@ use treadle_shuffle::{
 use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
 
 use super::hub::{Broken, Hub};
-use super::operations::int;
+use super::operations::{dict, int};
 
 /// Shuffles of a client whose barriers may be missing yet.
 const MOST_EXPECTED: usize = 4096;
@@ -34,6 +34,15 @@ pub(super) struct Shuffles {
     known: HashMap<ShuffleId, Known>,
     /// The number of the last one.
     last: u64,
+    moved: Moved,
+}
+
+/// What transfers have moved since the start, with those that ran again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    pub(super) transfers: u64,
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
 }
 
 /// A barrier that a submission is still to bring.
@@ -67,6 +76,7 @@ impl Default for Shuffles {
             by_barrier: HashMap::new(),
             known: HashMap::new(),
             last: 0,
+            moved: Moved::default(),
         }
     }
 }
@@ -75,6 +85,21 @@ impl Shuffles {
     /// Whether a task is the barrier of one.
     pub(super) fn has_barrier(&self, task: TaskId) -> bool {
         !self.by_barrier.is_empty() && self.by_barrier.contains_key(&task)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// How many there were since the start.
+    pub(super) fn begun(&self) -> u64 {
+        self.last
+    }
+
+    /// What their transfers have moved.
+    pub(super) fn moved(&self) -> Moved {
+        self.moved
     }
 
     fn find(&self, name: &str) -> Option<ShuffleId> {
@@ -265,6 +290,31 @@ impl Hub {
         ])
     }
 
+    /// How far each shuffle is, in the order in which they began.
+    pub(super) fn list_shuffles(&self) -> Value {
+        let shuffles = &self.shuffles;
+        let of_shuffle = |shuffle: ShuffleId| {
+            let (known, progress) = (
+                shuffles.known.get(&shuffle)?,
+                shuffles.master.progress(shuffle)?,
+            );
+            Some(dict([
+                ("name", Value::Str(known.name.clone())),
+                ("number", int(shuffle.0)),
+                ("generation", int(progress.generation.0)),
+                ("inputs", int(progress.maps)),
+                ("transferred", int(progress.transferred)),
+                ("partitions", int(progress.partitions)),
+                ("outputs", int(progress.outputs)),
+                ("complete", Value::Bool(progress.is_committed)),
+                ("rows", int(progress.tally.rows)),
+                ("bytes", int(progress.tally.bytes)),
+            ]))
+        };
+        let all = shuffles.master.shuffles().filter_map(of_shuffle);
+        Value::List(all.collect())
+    }
+
     /// A worker has joined.
     pub(super) fn server_joined(&mut self, worker: WorkerId) {
         self.tell_master(MasterEvent::Joined(server(worker)));
@@ -282,6 +332,12 @@ impl Hub {
 
     /// A worker says something.
     pub(super) fn message_to_master(&mut self, worker: WorkerId, message: ToMaster) {
+        if let ToMaster::Transferred { tally, .. } = &message {
+            let moved = &mut self.shuffles.moved;
+            moved.transfers += 1;
+            moved.rows = moved.rows.saturating_add(tally.rows);
+            moved.bytes = moved.bytes.saturating_add(tally.bytes);
+        }
         let from = server(worker);
         self.tell_master(MasterEvent::Message { from, message });
     }

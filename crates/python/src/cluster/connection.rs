@@ -5,6 +5,7 @@ mod counting;
 mod deliver;
 mod graph;
 mod options;
+mod shuffles;
 mod states;
 mod submit;
 mod values;

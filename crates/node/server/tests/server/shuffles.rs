@@ -321,6 +321,17 @@ fn a_shuffle_is_planned_committed_and_ended_with_its_barrier() {
     let servers: BTreeSet<u32> = shares.iter().map(|share| share.group.server.node).collect();
     assert_eq!(servers, workers.iter().map(|worker| worker.id).collect());
     commit(&mut workers, &receipts, 1);
+    let list = client.query("shuffles", &[]);
+    let Value::List(list) = list else {
+        panic!("{list:?}");
+    };
+    let about = |name| list[0].get(name).cloned();
+    assert_eq!(list.len(), 1);
+    assert_eq!(about("name"), Some(Value::str("shuffle-1")));
+    assert_eq!(about("transferred"), Some(Value::Int(2)));
+    assert_eq!(about("outputs"), Some(Value::Int(8)));
+    assert_eq!(about("complete"), Some(Value::Bool(true)));
+    assert_eq!(about("rows"), Some(Value::Int(12)));
     let (index, object) = assigned(&mut workers, "out");
     workers[index].finish(object, false);
     // Nobody can read what was shuffled any more.
@@ -330,6 +341,7 @@ fn a_shuffle_is_planned_committed_and_ended_with_its_barrier() {
         assert_eq!(worker.find("shuffle-1"), None);
     }
     assert_eq!(client.value("out"), 5);
+    assert_eq!(client.query("shuffles", &[]), Value::List(Vec::new()));
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(super) struct Loaded {
     graph: Graph,
     /// What tasks read of other graphs.
     outside: Vec<(TaskId, Py<PyAny>)>,
+    /// Nodes of other classes than those of `dask._task_spec`: few, if any.
+    pub(super) custom: Vec<TaskId>,
 }
 
 /// The tasks to send.
@@ -41,10 +43,12 @@ impl Loaded {
             nodes: Vec::with_capacity(graph.len()),
             graph: Graph::with_capacity(0, 0),
             outside: Vec::new(),
+            custom: Vec::new(),
         };
         let mut converter = None;
         for (key, node) in graph.iter() {
-            let node = match spec.kind(node.as_borrowed()) {
+            let kind = spec.kind(node.as_borrowed());
+            let node = match kind {
                 Kind::Value | Kind::Reference => {
                     let all_keys = || graph.clone().into_any();
                     let converter =
@@ -55,6 +59,9 @@ impl Loaded {
             };
             if spec.names_itself(key.as_borrowed(), node.as_borrowed())? {
                 continue;
+            }
+            if kind == Kind::Custom {
+                loaded.custom.push(TaskId(loaded.nodes.len() as u32));
             }
             loaded.keys.push(key.as_borrowed())?;
             loaded.nodes.push(node.unbind());
@@ -112,6 +119,20 @@ impl Loaded {
 
     pub(super) fn node<'py>(&self, py: Python<'py>, task: TaskId) -> &Bound<'py, PyAny> {
         self.nodes[task.index()].bind(py)
+    }
+
+    pub(super) fn kind(&self, py: Python<'_>, task: TaskId) -> Kind {
+        self.spec.kind(self.nodes[task.index()].bind_borrowed(py))
+    }
+
+    /// What a task reads of this graph.
+    pub(super) fn inputs(&self, task: TaskId) -> &[TaskId] {
+        self.graph.dependencies(task)
+    }
+
+    /// Who reads it.
+    pub(super) fn readers(&self, task: TaskId) -> impl Iterator<Item = TaskId> + '_ {
+        self.graph.dependents(task)
     }
 
     /// What is to be sent for the targets, up to tasks whose values need not be made (`known`, by

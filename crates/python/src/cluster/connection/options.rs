@@ -12,6 +12,8 @@ pub(super) struct OptionSets<'py> {
     /// By address; the mappings are kept, so that addresses are not used again.
     known: HashMap<usize, (u32, Bound<'py, PyAny>)>,
     default: u32,
+    /// By index, that of the same with effects.
+    effects: HashMap<u32, u32>,
 }
 
 impl<'py> OptionSets<'py> {
@@ -26,6 +28,7 @@ impl<'py> OptionSets<'py> {
         };
         Ok(Self {
             known: HashMap::new(),
+            effects: HashMap::new(),
             default: submission.options(common),
         })
     }
@@ -50,6 +53,22 @@ impl<'py> OptionSets<'py> {
         let index = submission.options(read(&own)?);
         self.known.insert(address, (index, own));
         Ok(index)
+    }
+
+    /// The same options, for a task that does more than return a value.
+    pub(super) fn with_effects(
+        &mut self,
+        submission: &mut Submission<Py<PyAny>>,
+        options: u32,
+    ) -> u32 {
+        let known = self.effects.entry(options);
+        *known.or_insert_with(|| {
+            let options = submission.options_at(options).clone();
+            submission.options(TaskOptions {
+                effects: true,
+                ..options
+            })
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::graph::{Loaded, Plan};
 use super::options::OptionSets;
+use super::shuffles::Shuffles;
 use super::{Client, ClientConnection, non_empty};
 use crate::cluster::class::class_bytes;
 use crate::transfer::{Limit, blocking};
@@ -274,12 +275,19 @@ impl ClientConnection {
         let mut sending = Sending::begin(py, self)?;
         let work = || -> PyResult<()> {
             let known = sending.known(&loaded)?;
-            let plan = py.detach(|| loaded.plan(&targets, &known))?;
+            let mut plan = py.detach(|| loaded.plan(&targets, &known))?;
+            let is_wanted = |task: TaskId| owners[task.index()].is_some();
+            let mut shuffles = Shuffles::of(py, &loaded, &mut plan, is_wanted)?;
             // First of all: what cannot be submitted shall leave nothing behind.
             for (key, reader) in loaded.outside(py, &plan) {
                 sending.foreign(key, reader)?;
             }
-            sending.tasks(&loaded, &plan, &known, &mut owners, options, options_of)?;
+            for shuffle in std::mem::take(&mut shuffles.registrations) {
+                sending.submission.register(shuffle);
+            }
+            let sets = OptionSets::new(&mut sending.submission, options)?;
+            let what = (&loaded, &plan, &shuffles);
+            sending.tasks(what, &known, &mut owners, sets, options_of)?;
             // What is known already, and what the graph does not make.
             for (task, owner) in owners.into_iter().enumerate() {
                 if let Some(state) = owner {
@@ -400,15 +408,13 @@ impl<'py> Sending<'_, 'py> {
     /// Adds the tasks of a plan; takes the states of those that have one.
     fn tasks(
         &mut self,
-        loaded: &Loaded,
-        plan: &Plan,
+        (loaded, plan, shuffles): (&Loaded, &Plan, &Shuffles),
         known: &[Option<Input>],
         owners: &mut [Option<Py<PyAny>>],
-        options: Option<&Bound<'py, PyAny>>,
+        mut sets: OptionSets<'py>,
         options_of: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = self.py;
-        let mut sets = OptionSets::new(&mut self.submission, options)?;
         let options_of = options_of.filter(|own| !own.is_none());
         let mut numbers = known.to_vec();
         let mut definitions = SmallVec::new();
@@ -424,6 +430,7 @@ impl<'py> Sending<'_, 'py> {
                     Read::Constant(number) => self.constant(number)?,
                     Read::Key(input) => {
                         let made = loaded.keys.find(input.as_borrowed())?;
+                        let made = made.map(|task| shuffles.read(task));
                         match made.and_then(|task| numbers[task.index()]) {
                             Some(input) => input,
                             None => self.foreign(&input, &key)?,
@@ -435,7 +442,10 @@ impl<'py> Sending<'_, 'py> {
                 Some(options_of) => options_of.call_method1("get", (&key,)).map(Some)?,
                 None => None,
             };
-            let own = sets.own(&mut self.submission, own)?;
+            let mut own = sets.own(&mut self.submission, own)?;
+            if shuffles.effects.contains(task) {
+                own = sets.with_effects(&mut self.submission, own);
+            }
             let (readers, owner) = (plan.readers[task.index()], owners[task.index()].take());
             let number = self.add(&key, &inputs, &definitions, readers, own, owner)?;
             numbers[task.index()] = Some(Input::Task(number));

@@ -1,0 +1,70 @@
+"""Shuffles in a graph of Dask, as the client tells the scheduler of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dask._task_spec import GraphNode, Task, _execute_subgraph
+
+from treadle.shuffle._spec import describe, position
+
+if TYPE_CHECKING:
+    from distributed.shuffle._core import P2PBarrierTask
+
+    # A task that reads the barrier, with its rank in the submission.
+    Reader = tuple[int, GraphNode]
+    # Name, number of inputs, partitions, ranges of those that are read, the name of the shuffle that is
+    # read together with it, what workers must know, and ranks of readers with the partition of each.
+    Shuffle = tuple[str, int, int, list[tuple[int, int]], str | None, bytes, list[tuple[int, int]]]
+
+
+def is_barrier(node: GraphNode) -> bool:
+    """Return whether a node of a graph is the barrier of a shuffle."""
+    core = sys.modules.get("distributed.shuffle._core")
+    return core is not None and isinstance(node, core.P2PBarrierTask)
+
+
+def shuffles(barriers: list[tuple[P2PBarrierTask, list[Reader]]]) -> list[Shuffle]:
+    """Return what the scheduler must know of the shuffles of these barriers, in their order."""
+    return [_shuffle(barrier, readers) for barrier, readers in barriers]
+
+
+def _shuffle(barrier: P2PBarrierTask, readers: list[Reader]) -> Shuffle:
+    spec: Any = barrier.spec
+    partitions, outputs, data = describe(spec)
+    name = str(spec.id)
+    aligned = None
+    reads = []
+    for rank, node in readers:
+        found = set()
+        for names, partition in _unpacks(node):
+            if name in names:
+                found.add(partition)
+                # Both sides of a merge are read together.
+                aligned = next((other for other in names if other != name), aligned)
+        if len(found) == 1:
+            (partition,) = found
+            if isinstance(partition, tuple):
+                partition = position(partition, spec.new)
+            reads.append((rank, int(partition)))
+    maps = len(barrier.dependencies)
+    return name, maps, partitions, outputs, aligned, data, reads
+
+
+def _unpacks(node: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what a task reads of shuffles: their names, and the partition."""
+    from distributed.shuffle._merge import merge_unpack
+    from distributed.shuffle._rechunk import rechunk_unpack
+    from distributed.shuffle._shuffle import shuffle_unpack
+
+    if not isinstance(node, Task):
+        return
+    if node.func is _execute_subgraph:
+        for inner in node.args[0].values():
+            yield from _unpacks(inner)
+    elif node.func in (shuffle_unpack, rechunk_unpack):
+        yield (node.args[0],), node.args[1]
+    elif node.func is merge_unpack:
+        yield node.args[:2], node.args[2]

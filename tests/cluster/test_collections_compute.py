@@ -17,7 +17,6 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Future, as_completed, futures_of, get_worker, wait
 
 from client_support import (
-    AGAINST,
     SOON,
     add,
     attempts,
@@ -41,14 +40,6 @@ def frame():
 
 
 # compute
-
-
-@pytest.mark.skipif(AGAINST != "treadle", reason="distributed has P2P shuffles")
-def test_p2p_shuffles_are_refused_by_name(client, frame):
-    with pytest.raises(NotImplementedError, match='P2P shuffles yet; use method="tasks"'):
-        client.compute(dd.from_pandas(frame, 2).shuffle("g", shuffle_method="p2p")).result(SOON)
-    with pytest.raises(NotImplementedError, match='P2P shuffles yet; use method="tasks"'):
-        da.ones((4, 4), chunks=(1, 4)).rechunk((4, 1), method="p2p").compute()
 
 
 def test_one_collection_gives_one_future(client):

@@ -46,6 +46,7 @@ from treadle.client._gather import (
 )
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
+from treadle.client._methods import unchosen_methods
 from treadle.client._scheduler import Nodes, Scheduler, stream
 from treadle.client._state import NO_REASON, Cancellation, call_in
 from treadle.client._tracing import ClusterTrace, Spans
@@ -117,7 +118,7 @@ class Connected(Counting):
         self._collected = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
-        self._methods = tasks_instead_of_p2p() if set_as_default else None
+        self._methods = unchosen_methods() if set_as_default else None
         self._installation = found_by_client(self) if set_as_default else None
         super().__init__(
             address,
@@ -139,7 +140,7 @@ class Connected(Counting):
     @contextmanager
     def as_current(self) -> Iterator[None]:
         """Make this the client of whatever is computed, and of unpickled futures, in the block."""
-        with tasks_instead_of_p2p(), super().as_current():
+        with unchosen_methods(), super().as_current():
             yield
 
     # Beginning
@@ -585,17 +586,6 @@ class Connected(Counting):
 
     def _event(self, topic: str, event: Any) -> None:
         self._keep(asyncio.ensure_future(self._handle_event(topic, event)), self._events)
-
-
-def tasks_instead_of_p2p() -> Any:
-    """Have Dask shuffle by tasks where the user did not choose.
-
-    Its own choice, where there is a client, are shuffles that distributed's workers do among
-    themselves.
-    """
-    methods = ("array.rechunk.method", "dataframe.shuffle.method")
-    unset = [name for name in methods if dask.config.get(name, None) is None]
-    return dask.config.set(dict.fromkeys(unset, "tasks"))
 
 
 def _ignore(_result: Any, error: Any) -> None:

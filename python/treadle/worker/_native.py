@@ -126,6 +126,9 @@ class Native(Protocol):
         ``width`` is that of the agreed row; 0: rows are variable.
         """
 
+    def shuffle_stats(self) -> dict[str, int]:
+        """Return what the shuffle plane does, and has done: counts and bytes."""
+
     def remove_directory(self) -> None:
         """Remove the directory: the process is about to end."""
 

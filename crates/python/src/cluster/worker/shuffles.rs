@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
+use std::collections::HashMap;
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{AttemptId, Commit, Generation, Receipt, ShuffleId, Transfer};
@@ -92,6 +93,24 @@ impl Worker {
         Ok(pieces
             .map(|(piece, bytes)| (piece.batch.map, piece.rows, RowMemory(bytes)))
             .collect())
+    }
+
+    /// What the shuffle plane does, and has done: counts and bytes.
+    fn shuffle_stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
+        let plane = self.own()?.node.shuffles();
+        let (stats, leftovers) = py.detach(|| (plane.stats(), plane.leftovers()));
+        Ok(HashMap::from([
+            ("transfers", stats.transfers),
+            ("reads", stats.reads),
+            ("pushed", stats.pushed),
+            ("stored", stats.stored),
+            ("spilled", stats.spilled),
+            ("loaded", stats.loaded),
+            ("gathered", stats.gathered),
+            ("resident", stats.resident),
+            ("in_flight", stats.in_flight),
+            ("leftovers", leftovers as u64),
+        ]))
     }
 }
 

@@ -1,0 +1,215 @@
+"""Which shuffles of Dask run as P2P shuffles, and which as tasks, where the user has not chosen.
+
+Dask decides while it lowers an expression, by its configuration. A client that becomes Dask's scheduler
+sets the methods to :class:`Unchosen`, which is ``"tasks"`` to all of Dask. Three functions of Dask are
+wrapped: they see that nobody has chosen, and choose P2P from some number of partitions on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import dask.config
+
+from treadle._numbers import whole
+from treadle.client._distributed import default_client
+
+__all__ = ["Unchosen", "unchosen_methods"]
+
+logger = logging.getLogger(__name__)
+
+_FRAMES = "dataframe.shuffle.method"
+_ARRAYS = "array.rechunk.method"
+_TASKS_BELOW = "treadle.shuffle.tasks-below"
+
+# A task shuffle has about as many tasks as it has inputs times outputs, a P2P shuffle as many as it has
+# inputs and outputs, and a few messages and comparisons of its own.
+dask.config.update_defaults({"treadle": {"shuffle": {"tasks-below": 32}}})
+
+
+class Unchosen(str):
+    """``"tasks"``, in place of what the user has not chosen."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere nobody chooses.
+        return str, (str(self),)
+
+
+def unchosen_methods() -> Any:
+    """Return a context in which Treadle chooses the methods that the user has not set."""
+    unset = [name for name in (_ARRAYS, _FRAMES) if dask.config.get(name, None) is None]
+    return dask.config.set(dict.fromkeys(unset, Unchosen("tasks")))
+
+
+def _is_worthwhile(partitions: Iterable[int]) -> bool:
+    limit = whole(_TASKS_BELOW, dask.config.get(_TASKS_BELOW, 32), 0, 2**32 - 1)
+    return max(partitions) >= limit
+
+
+def _is_free(method: Any, name: str) -> bool:
+    """Whether nobody has chosen a method, and the client that will compute is Treadle's."""
+    from treadle.client._connected import Connected
+
+    chosen = dask.config.get(name, None) if method is None else method
+    if not isinstance(chosen, Unchosen):
+        return False
+    try:
+        return isinstance(default_client(), Connected)
+    except ValueError:
+        return False
+
+
+def _are_frames(*exprs: Any) -> bool:
+    """Whether these are frames of pandas: rows of others cannot be shuffled."""
+    import pandas as pd
+
+    return all(isinstance(expr._meta, pd.DataFrame) for expr in exprs)
+
+
+def _change_shuffles(module: Any) -> None:
+    lower = module.Shuffle._lower
+
+    @wraps(lower)
+    def _lower(self: Any) -> Any:
+        counts = (self.frame.npartitions, self.npartitions_out)
+        if _is_free(self.method, _FRAMES) and _is_worthwhile(counts) and _are_frames(self.frame):
+            self = self.substitute_parameters({"method": "p2p"})
+        return lower(self)
+
+    module.Shuffle._lower = _lower
+
+
+def _change_merges(module: Any) -> None:
+    lower = module.Merge._lower
+
+    @wraps(lower)
+    def _lower(self: Any) -> Any:
+        counts = (self.operand("_npartitions") or 0, self.left.npartitions, self.right.npartitions)
+        sides = ((self.left, self.left_on), (self.right, self.right_on))
+        if (
+            _is_free(self.shuffle_method, _FRAMES)
+            and _is_worthwhile(counts[:1] if counts[0] else counts[1:])
+            and _are_frames(self.left, self.right)
+            # Who is partitioned need not be shuffled, which only a merge of separate shuffles knows.
+            and not any(self._on_condition_already_partitioned(*side) for side in sides)
+        ):
+            self = self.substitute_parameters({"shuffle_method": "p2p"})
+        return lower(self)
+
+    module.Merge._lower = _lower
+    _mend_filtered(module.HashJoinP2P)
+
+
+class _Whole:
+    """A merge by P2P of which some outputs are wanted, as one that hashes to all of them."""
+
+    def __init__(self, merge: Any) -> None:
+        self._merge = merge
+        self.npartitions = merge._npartitions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._merge, name)
+
+
+def _mend_filtered(merge: Any) -> None:
+    """Have a merge give the outputs that are wanted of it.
+
+    Dask's counts these alone, hashes rows to so many, and then reads others: output 0, which
+    ``head`` reads, has all rows.
+    """
+    layer = merge._layer
+
+    @wraps(layer)
+    def _layer(self: Any) -> Any:
+        if not self._filtered:
+            return layer(self)
+        graph = layer(_Whole(self))
+        outputs = [graph.pop((self._name, wanted)) for wanted in self._partitions]
+        for place, task in enumerate(outputs):
+            key = (self._name, place)
+            graph[key] = task.substitute({}, key=key)
+        return graph
+
+    merge._layer = _layer
+
+
+def _change_rechunks(module: Any) -> None:
+    choose = module._choose_rechunk_method
+
+    @wraps(choose)
+    def _choose_rechunk_method(
+        old_chunks: Sequence[Any], new_chunks: Sequence[Any], threshold: int | None = None
+    ) -> Any:
+        # Dask's array expressions have no P2P.
+        is_free = _is_free(None, _ARRAYS) and not dask.config.get("array.query-planning", None)
+        counts = (math.prod(map(len, chunks)) for chunks in (old_chunks, new_chunks))
+        if not is_free or not _is_worthwhile(counts):
+            return choose(old_chunks, new_chunks, threshold)
+        # As many as Dask's own choice counts: tasks do well where each chunk has few pieces.
+        pieces = math.prod(
+            sum(map(len, axis)) for axis in module.old_to_new(old_chunks, new_chunks)
+        )
+        factor = threshold or dask.config.get("array.rechunk.threshold")
+        few = module._graph_size_threshold(old_chunks, new_chunks, factor)
+        return "tasks" if pieces < few else "p2p"
+
+    module._choose_rechunk_method = _choose_rechunk_method
+
+
+_CHANGES: dict[str, Callable[[Any], None]] = {
+    "dask.array.rechunk": _change_rechunks,
+    "dask.dataframe.dask_expr._merge": _change_merges,
+    "dask.dataframe.dask_expr._shuffle": _change_shuffles,
+}
+
+
+class _Finder(MetaPathFinder):
+    """Changes the modules when they are imported: not every user of a client has pandas."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _CHANGES:
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _change(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _change(module: ModuleType) -> None:
+    try:
+        _CHANGES[module.__name__](module)
+    except AttributeError as error:
+        logger.warning("Shuffles run as tasks, since Treadle does not know this Dask: %s", error)
+
+
+def _install() -> None:
+    for name in _CHANGES:
+        if name in sys.modules:
+            # Waits for a thread that imports it.
+            _change(importlib.import_module(name))
+    sys.meta_path.insert(0, _Finder())
+
+
+_install()

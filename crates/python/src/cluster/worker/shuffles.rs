@@ -4,6 +4,7 @@ use super::Worker;
 use super::executor;
 use super::shared::WorkerShared;
 use crate::rows::{RowMemory, Rows};
+use bytes::Bytes;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -11,7 +12,7 @@ use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
-use treadle_shuffle::{AttemptId, Commit, Generation, Receipt, ShuffleId, Transfer};
+use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
 use treadle_types::{Attempt, ObjectId};
 
 pyo3::import_exception!(distributed.exceptions, Reschedule);
@@ -20,6 +21,9 @@ pyo3::import_exception!(treadle.shuffle._errors, OutOfDisk);
 
 /// The first attempt of a task that has a fresh number.
 const FIRST: Attempt = Attempt(1);
+
+/// Bytes of a piece that are copied in less time than Python takes for it.
+const SMALL: usize = 16 << 10;
 
 /// Rows of one map: its position, how many rows, and their memory.
 type Piece = (u32, u64, RowMemory);
@@ -79,20 +83,12 @@ impl Worker {
         partition: u32,
         width: usize,
     ) -> PyResult<Vec<Piece>> {
-        let pieces = self.shuffling(py, |plane, _, interrupted| {
+        self.shuffling(py, |plane, _, interrupted| {
             let shuffle = ShuffleId(shuffle);
-            plane.read(
-                shuffle,
-                Generation(generation),
-                partition,
-                width,
-                interrupted,
-            )
-        })?;
-        let pieces = pieces.into_iter();
-        Ok(pieces
-            .map(|(piece, bytes)| (piece.batch.map, piece.rows, RowMemory(bytes)))
-            .collect())
+            let generation = Generation(generation);
+            let pieces = plane.read(shuffle, generation, partition, width, interrupted)?;
+            Ok(joined(&pieces, width))
+        })
     }
 
     /// What the shuffle plane does, and has done: counts and bytes.
@@ -112,6 +108,32 @@ impl Worker {
             ("leftovers", leftovers as u64),
         ]))
     }
+}
+
+/// Pieces for Python, which takes some microseconds for each: small ones of agreed rows, which do not
+/// depend on their map, are copied together.
+fn joined(pieces: &[(ReadPiece, Bytes)], width: usize) -> Vec<Piece> {
+    let is_small = |(piece, bytes): &(ReadPiece, Bytes)| {
+        width > 0 && bytes.len() < SMALL && bytes.len() as u64 == piece.rows * width as u64
+    };
+    let groups = pieces.chunk_by(|one, next| is_small(one) && is_small(next));
+    groups
+        .map(|group| {
+            let (first, bytes) = &group[0];
+            let rows = group.iter().map(|(piece, _)| piece.rows).sum();
+            let bytes = match group {
+                [_] => bytes.clone(),
+                _ => Bytes::from(
+                    group
+                        .iter()
+                        .map(|(_, bytes)| &bytes[..])
+                        .collect::<Vec<_>>()
+                        .concat(),
+                ),
+            };
+            (first.batch.map, rows, RowMemory(bytes))
+        })
+        .collect()
 }
 
 impl Worker {

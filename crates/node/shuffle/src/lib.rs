@@ -28,8 +28,8 @@ mod outgoing;
 mod tasks;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -82,6 +82,11 @@ pub trait Callbacks: Send + Sync {
     fn tell(&self, message: ToMaster);
     /// Sends what was told.
     fn flush(&self);
+    /// Makes each thread in [`Callbacks::wait`] look again.
+    fn wake(&self);
+    /// Waits until something has changed, or the master may have said something, at most so long.
+    /// Called by threads of tasks, without a lock.
+    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration);
     /// A line for the log.
     fn log(&self, line: fmt::Arguments<'_>);
     /// A thread has panicked: the worker cannot go on.
@@ -176,8 +181,8 @@ pub struct Plane(Arc<Inner>);
 
 pub(crate) struct Inner {
     machines: Mutex<Machines>,
-    /// Something of a task has changed.
-    changed: Condvar,
+    /// How often something of a task has changed.
+    changes: AtomicU64,
     callbacks: Box<dyn Callbacks>,
     options: Options,
     wires: OnceLock<Option<Signal>>,
@@ -207,7 +212,7 @@ impl Plane {
                 outgoing,
                 files,
             )),
-            changed: Condvar::new(),
+            changes: AtomicU64::new(0),
             callbacks,
             options,
             wires: OnceLock::new(),
@@ -286,7 +291,7 @@ impl Inner {
         let due = machines.due();
         let after = std::mem::take(&mut machines.after);
         if after.is_changed {
-            self.changed.notify_all();
+            self.changes.fetch_add(1, Ordering::Release);
         }
         drop(machines);
         self.finish(after, due);
@@ -294,6 +299,9 @@ impl Inner {
     }
 
     fn finish(&self, after: After, due: Option<Duration>) {
+        if after.is_changed {
+            self.callbacks.wake();
+        }
         if after.has_told {
             self.callbacks.flush();
         }
@@ -309,17 +317,6 @@ impl Inner {
                 signal.set();
             }
         }
-    }
-
-    /// Looks for something of a task, and waits a moment if it is not there.
-    fn wait_once<T>(&self, mut find: impl FnMut(&mut Machines) -> Option<T>) -> Option<T> {
-        let mut machines = lock(&self.machines);
-        if let Some(found) = find(&mut machines) {
-            return Some(found);
-        }
-        let waited = self.changed.wait_timeout(machines, POLL);
-        let (mut machines, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        find(&mut machines)
     }
 
     /// Starts the thread that serves connections, if it does not run.

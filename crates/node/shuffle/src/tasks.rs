@@ -1,8 +1,10 @@
 //! Tasks of this worker that wait: transfers, barriers and reads.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use treadle_net::thread::lock;
 use treadle_rows::{Wanted, digest};
 use treadle_shuffle::{
     Commit, CommitError, FromServer, Generation, GroupId, ReadError, ReadPiece, ReaderEvent,
@@ -11,7 +13,7 @@ use treadle_shuffle::{
 use treadle_types::{Runs, WorkerId};
 
 use crate::machines::{Gathered, Machines, Step};
-use crate::{Activity, ArenaMemory, Failure, Inner, Plane, Source, Stopwatch};
+use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
 
 /// What the process is to say when its worker ends.
 const OVER: &str = "the worker ends";
@@ -237,15 +239,20 @@ impl Inner {
         mut find: impl FnMut(&mut Machines) -> Option<T>,
     ) -> Result<T, Failure> {
         loop {
-            let found = self.wait_once(|machines| match find(machines) {
-                None if machines.is_over => Some(Err(Failure::Again(OVER.into()))),
-                found => found.map(Ok),
-            });
-            match found {
-                Some(found) => return found,
-                None if interrupted() => return Err(Failure::Interrupted),
-                None => {}
+            let seen = self.changes.load(Ordering::Acquire);
+            {
+                let mut machines = lock(&self.machines);
+                match find(&mut machines) {
+                    Some(found) => return Ok(found),
+                    None if machines.is_over => return Err(Failure::Again(OVER.into())),
+                    None => {}
+                }
             }
+            if interrupted() {
+                return Err(Failure::Interrupted);
+            }
+            let mut is_changed = || self.changes.load(Ordering::Acquire) != seen;
+            self.callbacks.wait(&mut is_changed, POLL);
         }
     }
 

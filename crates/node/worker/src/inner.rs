@@ -507,6 +507,8 @@ impl Inner {
     pub(super) fn say(&self, message: FromWorker) {
         lock(&self.machine).outbox.push(message);
         self.flush();
+        // A task may wait for the answer, and its thread was the one that heard the scheduler.
+        self.parker.hurry();
     }
 
     pub(super) fn flush(&self) {
@@ -610,6 +612,31 @@ impl shuffle::Callbacks for ShuffleCallbacks {
         }
     }
 
+    fn wake(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.control_lane.notify();
+        }
+    }
+
+    /// Hears the scheduler meanwhile, as threads without tasks do.
+    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
+        let Some(inner) = self.0.upgrade() else {
+            return;
+        };
+        let mut done = || is_changed() || inner.is_over() || inner.has_news();
+        // At its end things are looked at, whyever it ended.
+        let _ = inner.control_lane.wait(
+            &mut done,
+            &mut Wait {
+                deadline: Some(Instant::now() + most),
+                interrupted: None,
+            },
+        );
+        if inner.has_news() {
+            inner.drain(0);
+        }
+    }
+
     fn log(&self, line: fmt::Arguments<'_>) {
         if let Some(inner) = self.0.upgrade() {
             inner.log(line);
@@ -675,7 +702,7 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
         } else if alone {
             hear(worker, &lane, calm);
         } else if parker.was_notified() {
-            std::thread::sleep(LOOK_IDLE);
+            parker.rest(LOOK_IDLE);
         } else {
             // Until its memory is to be looked at; who begins something notifies it.
             parker.park(calm);

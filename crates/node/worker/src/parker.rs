@@ -11,6 +11,7 @@ pub(super) struct Parker {
     thread: OnceLock<Thread>,
     is_parked: AtomicBool,
     is_notified: AtomicBool,
+    is_hurried: AtomicBool,
 }
 
 impl Parker {
@@ -26,6 +27,24 @@ impl Parker {
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
+        }
+    }
+
+    /// Somebody waits for the thread: it goes on at once, also if it [rests](Self::rest).
+    pub(super) fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+        self.is_notified.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Parks for so long, unless somebody is in a hurry. Always the same thread.
+    pub(super) fn rest(&self, time: Duration) {
+        self.thread.get_or_init(std::thread::current);
+        if !self.is_hurried.swap(false, Ordering::SeqCst) {
+            std::thread::park_timeout(time);
+            self.is_hurried.store(false, Ordering::SeqCst);
         }
     }
 
@@ -60,6 +79,21 @@ mod tests {
         parker.notify();
         parker.park(LONG);
         assert!(parker.was_notified() && !parker.was_notified());
+    }
+
+    #[test]
+    fn a_thread_that_rests_goes_on_when_somebody_is_in_a_hurry() {
+        let parker = Arc::new(Parker::default());
+        parker.hurry();
+        parker.rest(LONG);
+        assert!(parker.was_notified());
+        let resting = Arc::clone(&parker);
+        let thread = std::thread::spawn(move || resting.rest(LONG));
+        while !thread.is_finished() {
+            parker.hurry();
+            std::thread::yield_now();
+        }
+        thread.join().unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ def distributed(workers: int = WORKERS, threads: int = 1, **options: Any) -> Ite
 
 
 @contextlib.contextmanager
-def apart(workers: int = WORKERS) -> Iterator[tuple[Any, int, list[int]]]:
+def apart(
+    workers: int = WORKERS, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[Any, int, list[int]]]:
     """A client of ours whose scheduler is a process of its own; the scheduler's pid, the workers'."""
     import treadle
 
@@ -54,7 +56,7 @@ def apart(workers: int = WORKERS) -> Iterator[tuple[Any, int, list[int]]]:
         known = ["--scheduler-file", str(Path(folder, "scheduler.json"))]
         command = [sys.executable, "-m", "treadle"]
         scheduler = [*command, "scheduler", "--port", "0", "--http", "none", "--supervised", *known]
-        started = [stack.enter_context(Program(scheduler))]
+        started = [stack.enter_context(Program(scheduler, environment))]
         until = time.monotonic() + 30
         while not Path(known[1]).exists():
             assert time.monotonic() < until, "the scheduler does not start"

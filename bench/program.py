@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -21,6 +22,18 @@ BENCH = Path(__file__).parent
 def processor_time(pid: int) -> float:
     """Seconds of processor time of a process so far, of user and kernel."""
     return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of clock_getcpuclockid(3)
+
+
+@functools.cache
+def compiled(source: Path, *flags: str) -> str:
+    """The program or library made of a file in C, compiled anew when it changed."""
+    out = source.parent / "out"
+    made = out / (source.stem + (".so" if "-shared" in flags else ""))
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        out.mkdir(exist_ok=True)
+        command = ["gcc", "-Wall", "-Wextra", *flags, str(source), "-o", str(made), "-ldl"]
+        subprocess.run(command, check=True, timeout=60)
+    return str(made)
 
 
 class Program:

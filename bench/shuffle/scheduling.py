@@ -1,17 +1,22 @@
-"""The scheduler's processor time for a task of a shuffle, beside one for an ordinary task."""
+"""The scheduler's processor time for a task of a shuffle, beside one for an ordinary task.
+
+A thread that expects a message soon looks for it again and again before it sleeps. That is time for
+waiting, not for tasks: ``calm.c`` has the scheduler sleep instead.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from distributed import wait
 
 import clusters
 import skeleton
 from figures import Figure, time_of
-from program import processor_time
+from program import compiled, processor_time
 from sides import by, computed
 from table import frame, shuffled
 
@@ -21,8 +26,9 @@ REST = 0.2  # seconds after each, for what the scheduler does when all is done
 
 
 def measure(quick: bool) -> Iterator[Figure]:
+    calm = {"LD_PRELOAD": compiled(Path(__file__).with_name("calm.c"), "-O2", "-shared", "-fPIC")}
     rounds = 5 if quick else 20
-    with by("p2p"), clusters.apart() as (client, scheduler, _):
+    with by("p2p"), clusters.apart(environment=calm) as (client, scheduler, _):
         held = client.persist(frame(PARTS, ROWS))
         wait(held)
         settle = clusters.settled(client, set(client.who_has()))

@@ -59,8 +59,8 @@ def test_a_chunk_is_what_slicing_gives(array: Any) -> None:
 
 
 def test_pieces_that_are_not_there_are_missed() -> None:
-    rows = shuffle.split_array(1, [(0, (0, 0), np.ones(3)), (0, (1, 1), np.ones(3))])
-    with pytest.raises(ValueError, match="2 came"):
+    rows = shuffle.split_array(1, [(0, (0, 0), np.ones((3, 3))), (0, (1, 1), np.ones((3, 3)))])
+    with pytest.raises(ValueError, match="2 pieces came"):
         shuffle.assemble_array(pieces_of(gathered(rows, 0, 1), 0, 0))
     with pytest.raises(ValueError, match="none came"):
         shuffle.assemble_array([])

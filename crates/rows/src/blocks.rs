@@ -40,7 +40,7 @@ fn copy_width<const W: usize>(
         for (value, place) in values[..rows].iter().zip(to.chunks_mut(to_step)) {
             place[..W].copy_from_slice(value);
         }
-    } else if to_step == W && from_step > 0 {
+    } else if to_step == W && from_step >= W {
         let places = to.as_chunks_mut::<W>().0;
         for (value, place) in from.chunks(from_step).zip(&mut places[..rows]) {
             place.copy_from_slice(&value[..W]);

@@ -1,5 +1,7 @@
 //! The columns of a table, as they lie in memory.
 
+use core::fmt;
+
 use crate::{Field, RowsError};
 
 /// A column to read from.
@@ -24,9 +26,53 @@ pub enum Column<'a> {
         /// A byte for each row, not 0 if it is null.
         nulls: Option<&'a [u8]>,
     },
+    /// Values of any length that are not side by side in memory, without nulls.
+    Scattered(&'a dyn Scattered),
+}
+
+/// Values that are put together where they are written.
+pub trait Scattered: fmt::Debug + Sync {
+    /// How many there are.
+    fn rows(&self) -> usize;
+    /// Bytes of the value of a row.
+    fn length(&self, row: usize) -> usize;
+    /// Writes the value of a row, all of `place`, which has its length.
+    fn write(&self, row: usize, place: &mut [u8]);
+}
+
+/// A value of any length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    Null,
+    Bytes(&'a [u8]),
+    Scattered(&'a dyn Scattered, usize),
+}
+
+impl Content<'_> {
+    /// `None`: it is null.
+    pub(crate) fn length(&self) -> Option<usize> {
+        match self {
+            Self::Null => None,
+            Self::Bytes(bytes) => Some(bytes.len()),
+            Self::Scattered(values, row) => Some(values.length(*row)),
+        }
+    }
+
+    pub(crate) fn write(&self, place: &mut [u8]) {
+        match self {
+            Self::Null => {}
+            Self::Bytes(bytes) => place.copy_from_slice(bytes),
+            Self::Scattered(values, row) => values.write(*row, place),
+        }
+    }
 }
 
 impl<'a> Column<'a> {
+    /// Whether its values have any length.
+    pub(crate) fn is_of_bytes(&self) -> bool {
+        !matches!(self, Self::Fixed { .. })
+    }
+
     /// Whether it has so many rows of this field.
     pub(crate) fn fits(&self, field: Field, rows: usize) -> bool {
         match (*self, field) {
@@ -47,15 +93,16 @@ impl<'a> Column<'a> {
                 let has_nulls = nulls.is_none_or(|nulls| nulls.len() >= rows);
                 has_nulls && (rows == 0 || offsets.len() / 8 > rows)
             }
+            (Self::Scattered(values), Field::Bytes) => values.rows() >= rows,
             _ => false,
         }
     }
 
-    /// The value of a row, if it is a column of bytes: `Ok(None)` if it is null.
-    ///
-    /// # Errors
-    /// `None`: offsets point outside of the data.
-    pub(crate) fn value(&self, row: usize) -> Option<Option<&'a [u8]>> {
+    /// The value of a row of a column of bytes. `None`: offsets point outside of the data.
+    pub(crate) fn value(&self, row: usize) -> Option<Content<'a>> {
+        if let Self::Scattered(values) = *self {
+            return Some(Content::Scattered(values, row));
+        }
         let Self::Bytes {
             offsets,
             data,
@@ -65,14 +112,14 @@ impl<'a> Column<'a> {
             return None;
         };
         if nulls.is_some_and(|nulls| nulls[row] != 0) {
-            return Some(None);
+            return Some(Content::Null);
         }
         let pair = offsets.get(8 * row..)?.first_chunk::<16>()?;
         let [start, end] = [0, 8].map(|at| {
             let chunk = core::array::from_fn(|i| pair[at + i]);
             usize::try_from(i64::from_ne_bytes(chunk)).ok()
         });
-        data.get(start?..end?).map(Some)
+        data.get(start?..end?).map(Content::Bytes)
     }
 }
 

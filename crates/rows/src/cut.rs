@@ -16,7 +16,7 @@ use treadle_types::Runs;
 
 use crate::column::check;
 use crate::format::NOTED;
-use crate::{Column, Input, RowsError};
+use crate::{Input, RowsError};
 
 /// Bytes of rows in a batch, about. A batch of one row may have more.
 pub const TARGET: usize = 4 << 20;
@@ -242,10 +242,10 @@ fn row_lengths(input: &Input<'_>) -> Result<Vec<u32>, RowsError> {
     let rows = input.partitions.len();
     let mut lengths = vec![input.format.head(); rows];
     for (field, column) in input.columns.iter().enumerate() {
-        if let Column::Bytes { .. } = column {
+        if column.is_of_bytes() {
             for (row, length) in lengths.iter_mut().enumerate() {
                 let value = column.value(row).ok_or(RowsError::Column { field, rows })?;
-                *length += value.map_or(0, <[u8]>::len);
+                *length += value.length().unwrap_or(0);
             }
         }
     }

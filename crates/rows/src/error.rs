@@ -45,6 +45,12 @@ pub enum RowsError {
         /// Where the row begins.
         at: usize,
     },
+    /// Pieces of a chunk that are no whole grid, or have other lengths than they say.
+    #[error("{found} pieces came, and they do not make up a chunk")]
+    Parts {
+        /// How many came.
+        found: usize,
+    },
     /// A batch that cannot be.
     #[error(transparent)]
     Block(#[from] BlockError),

@@ -12,6 +12,7 @@ use treadle_shuffle::block::TableBuilder;
 use treadle_shuffle::{BatchId, RowDigest, ShuffleId, Tally, Transfer};
 
 use crate::blocks::{BLOCK, copy};
+use crate::column::Content;
 use crate::cut::{Cut, NONE};
 use crate::format::{Head, NOTED, NULL, PREFIX};
 use crate::{Batch, Column, Field, Format, Partitions, RowsError, TARGET, Wanted};
@@ -146,7 +147,7 @@ impl<'a> Arenas<'a> {
         let (columns, note) = (self.input.columns, self.input.note);
         let byte_columns: Vec<&Column<'_>> = columns
             .iter()
-            .filter(|column| matches!(column, Column::Bytes { .. }))
+            .filter(|column| column.is_of_bytes())
             .collect();
         let partitions = &self.input.partitions.of_rows;
         for (number, partitions) in partitions.chunks(BLOCK).enumerate() {
@@ -166,13 +167,13 @@ impl<'a> Arenas<'a> {
                 let mut at = head;
                 for (number, column) in byte_columns.iter().enumerate() {
                     // Offsets were seen to be right when lengths were computed.
-                    let value = column.value(row).flatten();
-                    let length = value.map_or(NULL, |value| value.len() as u32);
-                    start[lengths + 4 * number..][..4].copy_from_slice(&length.to_le_bytes());
-                    if let Some(value) = value {
-                        place[at..at + value.len()].copy_from_slice(value);
-                        at += value.len();
-                    }
+                    let value = column.value(row).unwrap_or(Content::Null);
+                    let length = value.length();
+                    let told = length.map_or(NULL, |length| length as u32);
+                    start[lengths + 4 * number..][..4].copy_from_slice(&told.to_le_bytes());
+                    let end = at + length.unwrap_or(0);
+                    value.write(&mut place[at..end]);
+                    at = end;
                 }
                 let mark = if has_note { NOTED } else { 0 };
                 start[..PREFIX].copy_from_slice(&(length as u32 | mark).to_le_bytes());

@@ -24,7 +24,7 @@ pub struct Joined {
 }
 
 /// Calls `each` with each row of a piece of variable rows.
-fn walk<'a>(
+pub(crate) fn walk<'a>(
     number: usize,
     piece: &'a [u8],
     mut each: impl FnMut(usize, Row<'a>) -> Option<()>,

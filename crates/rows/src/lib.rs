@@ -9,6 +9,7 @@
 //! | `cut` | how many rows each partition has, and where they will lie in the arenas |
 //! | `gather` | copies rows into arenas, with their digests |
 //! | `join` | copies pieces back into columns |
+//! | `views`, `chunks` | arrays with gaps; chunks of an array of their pieces |
 //! | `blocks` | rows to columns and columns to rows, a block at a time |
 //!
 //! The crate is pure: no IO, clock, threads or randomness. The host gives the memory.
@@ -18,6 +19,7 @@
 extern crate alloc;
 
 mod blocks;
+mod chunks;
 mod column;
 mod cut;
 mod error;
@@ -25,11 +27,14 @@ mod format;
 mod gather;
 mod join;
 mod partitions;
+mod views;
 
-pub use column::{Column, ColumnMut};
+pub use chunks::{Chunk, Part, plain_head};
+pub use column::{Column, ColumnMut, Scattered};
 pub use cut::{Batch, TARGET, Wanted};
 pub use error::RowsError;
 pub use format::{Field, Format, Note};
 pub use gather::{Arenas, Input};
 pub use join::{Joined, digest, fill, scan};
 pub use partitions::{Integer, Partitions};
+pub use views::View;

@@ -1,8 +1,8 @@
 """Pieces of an array as rows of a shuffle, and a chunk of all pieces for it.
 
-A piece is one row with one field of bytes: 4 bytes with the length of a pickle, the pickle (the piece's
-index in its chunk, its dtype and shape), and the elements in C order. An array that is not NumPy's own,
-or whose elements are objects, is in the pickle as a whole.
+A piece is one row with one field of bytes: a head, and the elements in C order. The head has the piece's
+index in its chunk, its shape and its dtype (``crates/rows/src/chunks.rs``). An array that is not NumPy's
+own, or whose elements are objects, is pickled with its index in a head of another kind.
 """
 
 from __future__ import annotations
@@ -19,42 +19,60 @@ from treadle.shuffle._piece import Piece
 
 Index = tuple[int, ...]
 
+# Before a head: its length. A row begins with its own length and that of its one field.
 _LENGTH = 4
-# A row begins with its length and that of its one field.
 _ROW = 8
+# Heads of pieces that are pickled, and of those whose elements follow.
+_PICKLED, _PLAIN = b"\0", b"\1"
 
 
 def _is_plain(array: Any) -> bool:
     return type(array) is np.ndarray and array.dtype.itemsize > 0 and not array.dtype.hasobject
 
 
+def _kind(dtype: np.dtype[Any]) -> bytes:
+    """A dtype as bytes: its name, if that says all of it."""
+    name = dtype.str
+    is_all = dtype.isbuiltin == 1 and np.dtype(name) == dtype and not dtype.metadata
+    return name.encode() if is_all else dumps(dtype)
+
+
+def _dtype(kind: bytes) -> np.dtype[Any]:
+    return pickle.loads(kind) if kind[:1] == b"\x80" else np.dtype(kind.decode())
+
+
+def _forward(array: np.ndarray[Any, Any]) -> Any:
+    """The array as memory that the buffer protocol knows, with strides that go forward."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    try:
+        return memoryview(array)
+    except (ValueError, TypeError):  # times and dates have no format there
+        return array.view(f"V{array.dtype.itemsize}")
+
+
 def split_array(partitions: int, pieces: Iterable[tuple[int, Index, Any]]) -> _core.Rows:
     """The pieces of a chunk, each with its partition and its index among the pieces of that.
 
-    Pieces may be views of any memory; they are copied here, each once. Raises ``ValueError`` for a
-    number that is no partition, ``OverflowError`` when rows are gathered if a piece has 2 GiB or more.
+    Pieces may be views of any memory, which must not change before they are gathered: that copies each
+    once. Raises ``ValueError`` for a number that is no partition, ``OverflowError`` when rows are gathered
+    if a piece has 2 GiB or more.
     """
-    pieces = list(pieces)
-    heads = []
-    for _, index, array in pieces:
-        shape = (array.dtype, array.shape) if _is_plain(array) else (array,)
-        heads.append(dumps((index, *shape)))
-    sizes = [
-        _LENGTH + len(head) + (array.nbytes if _is_plain(array) else 0)
-        for head, (_, _, array) in zip(heads, pieces, strict=True)
-    ]
-    ends = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    data = np.empty(ends[-1], np.uint8)
-    for start, head, (_, _, array) in zip(ends, heads, pieces, strict=False):
-        body = start + _LENGTH + len(head)
-        data[start : start + _LENGTH].view("<u4")[0] = len(head)
-        data[start + _LENGTH : body] = np.frombuffer(head, np.uint8)
+    numbers: list[int] = []
+    rows: list[tuple[Index, Any, bytes]] = []
+    kinds: dict[Any, bytes] = {}
+    for partition, index, array in pieces:
+        numbers.append(partition)
         if _is_plain(array):
-            place = data[body : body + array.nbytes].view(array.dtype)
-            np.copyto(place.reshape(array.shape), array)
-    numbers = np.array([partition for partition, _, _ in pieces], np.int64)
-    return _core.Rows(numbers, partitions, "partition", [(ends, data, None)])
+            dtype = array.dtype
+            kind = kinds.get(dtype)
+            if kind is None:
+                kind = kinds[dtype] = _kind(dtype)
+            rows.append((index, _forward(array), kind))
+        else:
+            rows.append(((), None, _PICKLED + dumps((index, array))))
+    column = _core.Pieces(rows)
+    return _core.Rows(np.array(numbers, np.int64), partitions, "partition", [column])
 
 
 def _pieces(piece: Piece) -> Iterable[tuple[Index, Any]]:
@@ -66,35 +84,34 @@ def _pieces(piece: Piece) -> Iterable[tuple[Index, Any]]:
         length = int.from_bytes(data[at : at + 4], "little")
         field = data[at + _ROW : at + length]
         end = _LENGTH + int.from_bytes(field[:_LENGTH], "little")
-        index, *rest = pickle.loads(field[_LENGTH:end])
-        if len(rest) == 1:
-            yield index, rest[0]
-        else:
-            dtype, shape = rest
+        head = bytes(field[_LENGTH:end])
+        if head[:1] == _PLAIN:
+            axes = head[1]
+            index = tuple(map(int, np.frombuffer(head, "<u4", axes, 2)))
+            shape = tuple(map(int, np.frombuffer(head, "<u8", axes, 2 + 4 * axes)))
+            dtype = _dtype(head[2 + 12 * axes :])
             yield index, np.frombuffer(field[end:], dtype).reshape(shape)
+        else:
+            yield pickle.loads(head[1:])
         at += length
 
 
 def assemble_array(pieces: Sequence[Piece]) -> Any:
     """A chunk of its pieces, in one allocation. Raises ``ValueError`` if some are not there."""
+    datas = [piece.data for piece in pieces]
+    whole = _core.scan_chunk(datas)
+    if whole is not None:
+        shape, kind = whole
+        chunk = np.empty(shape, _dtype(kind))
+        _core.join_chunk(datas, chunk.reshape(-1).view(np.uint8), chunk.dtype.itemsize)
+        return chunk
     arrays = {index: array for piece in pieces for index, array in _pieces(piece)}
     if not arrays:
         raise ValueError("A chunk of an array has at least one piece, and none came.")
     counts = [max(places) + 1 for places in zip(*arrays, strict=True)]
     if len(arrays) != np.prod(counts, dtype=int):
         raise ValueError(f"A chunk has {counts} pieces along its axes, and {len(arrays)} came.")
-    if not all(map(_is_plain, arrays.values())):
-        return _concatenated(arrays, counts)
-    starts = []
-    for axis, count in enumerate(counts):
-        firsts = [tuple(at if a == axis else 0 for a in range(len(counts))) for at in range(count)]
-        starts.append(np.cumsum([0, *(arrays[first].shape[axis] for first in firsts)]))
-    dtype = np.result_type(*{array.dtype for array in arrays.values()})
-    chunk = np.empty([axis[-1] for axis in starts], dtype)
-    for index, array in arrays.items():
-        place = tuple(slice(s[at], s[at + 1]) for s, at in zip(starts, index, strict=True))
-        chunk[place] = array
-    return chunk
+    return _concatenated(arrays, counts)
 
 
 def _concatenated(arrays: dict[Index, Any], counts: Sequence[int]) -> Any:

@@ -1,9 +1,10 @@
 //! Memory of Python's objects, as slices.
 
+use super::pieces::Pieces;
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use treadle_rows::{Column, ColumnMut, Integer};
+use treadle_rows::{Column, ColumnMut, Integer, Scattered};
 
 /// One-dimensional memory of an object, which is kept meanwhile.
 pub(crate) struct Held {
@@ -99,10 +100,14 @@ pub(crate) enum Source {
         data: Held,
         nulls: Option<Held>,
     },
+    Pieces(Py<Pieces>),
 }
 
 impl Source {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(pieces) = object.cast::<Pieces>() {
+            return Ok(Self::Pieces(pieces.clone().unbind()));
+        }
         if let Ok((offsets, data, nulls)) =
             object.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Option<Bound<'_, PyAny>>)>()
         {
@@ -123,7 +128,7 @@ impl Source {
     pub(crate) fn width(&self) -> usize {
         match self {
             Self::Fixed(held) => held.buffer.item_size(),
-            Self::Bytes { .. } => 0,
+            Self::Bytes { .. } | Self::Pieces(_) => 0,
         }
     }
 
@@ -132,6 +137,7 @@ impl Source {
         match self {
             Self::Fixed(held) => held.buffer.item_count(),
             Self::Bytes { offsets, .. } => offsets.buffer.item_count().saturating_sub(1),
+            Self::Pieces(pieces) => Scattered::rows(pieces.get()),
         }
     }
 
@@ -151,6 +157,7 @@ impl Source {
                 data: data.bytes(),
                 nulls: nulls.as_ref().map(Held::bytes),
             },
+            Self::Pieces(pieces) => Column::Scattered(pieces.get()),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod arena;
 mod buffers;
 mod memory;
+mod pieces;
 #[cfg(target_os = "linux")]
 mod source;
 
@@ -218,6 +219,7 @@ fn digest_rows(
 /// Adds the functions of this folder to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Rows>()?;
+    pieces::register(module)?;
     module.add_class::<Arena>()?;
     module.add_class::<RowMemory>()?;
     module.add_function(wrap_pyfunction!(scan_rows, module)?)?;

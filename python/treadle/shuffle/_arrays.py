@@ -45,8 +45,9 @@ def _forward(array: np.ndarray[Any, Any]) -> Any:
     """The array as memory that the buffer protocol knows, with strides that go forward."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
+    memory: Any = array
     try:
-        return memoryview(array)
+        return memoryview(memory)
     except (ValueError, TypeError):  # times and dates have no format there
         return array.view(f"V{array.dtype.itemsize}")
 

@@ -172,7 +172,7 @@ def processes(client: distributed.Client) -> dict[str, int]:
 def connected(client: distributed.Client) -> dict[str, int]:
     """Those of them that the scheduler has; all, where it has none yet."""
     workers = client.scheduler_info()["workers"].values()
-    names = {worker["name"] for worker in workers}
+    names = {str(worker["name"]) for worker in workers}
     return {name: pid for name, pid in processes(client).items() if name in names} or processes(
         client
     )

@@ -1,5 +1,7 @@
 """The scheduler's processor time for a task of a shuffle, beside one for an ordinary task.
 
+The tasks in the place of those of the shuffle take as long: results of short ones share messages.
+
 A thread that expects a message soon looks for it again and again before it sleeps. That is time for
 waiting, not for tasks: ``calm.c`` has the scheduler sleep instead.
 """
@@ -35,18 +37,28 @@ def measure(quick: bool) -> Iterator[Figure]:
         graph, _, _ = skeleton.lowered(shuffled(held))
         tasks, exchanges = len(graph), skeleton.exchanges(graph)
         spent: dict[str, list[float]] = {"shuffle": [], "ordinary": []}
-        runs = {
-            "ordinary": lambda: skeleton.seconds(client, shuffled(held)),
-            "shuffle": lambda: computed(client, shuffled(held)),
-        }
-        for number in range(-1, rounds):  # the first one does not count
+        took = dict.fromkeys(spent, 0.0)
+        pause = 0.0
+
+        def ordinary_tasks() -> None:
+            skeleton.seconds(client, shuffled(held), pause)
+
+        def shuffle_tasks() -> None:
+            computed(client, shuffled(held))
+
+        runs = {"ordinary": ordinary_tasks, "shuffle": shuffle_tasks}
+        for number in range(-2, rounds):  # the first two do not count
             for name, run in runs.items():
                 settle()
-                before = processor_time(scheduler)
+                before, start = processor_time(scheduler), time.perf_counter()
                 run()
+                took[name] = time.perf_counter() - start
                 time.sleep(REST)
                 if number >= 0:
                     spent[name].append(processor_time(scheduler) - before)
+            if number == -1:
+                more = took["shuffle"] - took["ordinary"]
+                pause = max(0.0, more * clusters.WORKERS / exchanges)
     ordinary = statistics.median(spent["ordinary"]) / tasks
     # The graphs are the same, but for these tasks.
     more = statistics.median(
@@ -60,5 +72,5 @@ def measure(quick: bool) -> Iterator[Figure]:
         f"{shuffle / ordinary:.2f} ×",
         "≤ 1.5 ×",
         shuffle <= 1.5 * ordinary,
-        f"{exchanges:,} of {tasks:,} tasks",
+        f"{exchanges:,} of {tasks:,} tasks, {time_of(pause)} each",
     )

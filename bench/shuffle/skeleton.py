@@ -19,7 +19,8 @@ from distributed.shuffle._shuffle import shuffle_unpack
 import work
 
 
-def without_exchange(graph: dict[Any, Any]) -> dict[Any, Any]:
+def without_exchange(graph: dict[Any, Any], pause: float = 0) -> dict[Any, Any]:
+    """The graph with tasks that take ``pause`` seconds in the place of those of the exchange."""
     specs = [node.spec for node in graph.values() if isinstance(node, P2PBarrierTask)]
     assert specs, "the graph has no P2P shuffle"
     columns = {
@@ -29,12 +30,12 @@ def without_exchange(graph: dict[Any, Any]) -> dict[Any, Any]:
     def bare(key: Any, node: Any) -> Any:
         if isinstance(node, P2PBarrierTask):
             _, *transfers = node.args
-            return Task(key, work.nothing, *transfers)
+            return Task(key, work.nothing, pause, *transfers)
         if isinstance(node, Task) and node.func is _shuffle_transfer:
-            return Task(key, work.nothing, node.args[0])
+            return Task(key, work.nothing, pause, node.args[0])
         if isinstance(node, Task) and node.func is shuffle_unpack:
             shuffle, _, barrier = node.args
-            return Task(key, work.empty, DataNode(None, columns[shuffle]), barrier)
+            return Task(key, work.empty, pause, DataNode(None, columns[shuffle]), barrier)
         return node
 
     return {key: bare(key, node) for key, node in graph.items()}
@@ -58,10 +59,10 @@ def lowered(collection: Any) -> tuple[dict[Any, Any], list[Any], float]:
     return graph, keys, time.perf_counter() - start
 
 
-def seconds(client: Any, collection: Any) -> float:
+def seconds(client: Any, collection: Any, pause: float = 0) -> float:
     """Seconds of a computation from the client to done, with the exchange left out."""
     graph, keys, before = lowered(collection)
-    graph = without_exchange(graph)
+    graph = without_exchange(graph, pause)
     start = time.perf_counter()
     client.get(graph, keys)
     return before + time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -64,8 +65,10 @@ def total(group: pd.DataFrame) -> int:
     return int(group["c1"].sum())
 
 
-def nothing(*_inputs: Any) -> int:
+def nothing(seconds: float, *_inputs: Any) -> int:
     """In the place of a transfer, and of a barrier: it has its inputs and leaves them."""
+    if seconds:
+        time.sleep(seconds)
     return 0
 
 
@@ -74,6 +77,8 @@ def _without_rows(columns: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
 
 
-def empty(columns: tuple[str, ...], _barrier: int) -> pd.DataFrame:
+def empty(seconds: float, columns: tuple[str, ...], _barrier: int) -> pd.DataFrame:
     """In the place of an unpack."""
+    if seconds:
+        time.sleep(seconds)
     return _without_rows(columns)

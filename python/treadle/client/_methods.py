@@ -29,11 +29,14 @@ logger = logging.getLogger(__name__)
 
 _FRAMES = "dataframe.shuffle.method"
 _ARRAYS = "array.rechunk.method"
-_TASKS_BELOW = "treadle.shuffle.tasks-below"
-
-# A task shuffle has about as many tasks as it has inputs times outputs, a P2P shuffle as many as it has
-# inputs and outputs, and a few messages and comparisons of its own.
-dask.config.update_defaults({"treadle": {"shuffle": {"tasks-below": 32}}})
+# From how many partitions, or chunks, on P2P is chosen. Measured on two workers of one thread
+# (docs/benchmarks.md): a task shuffle of a frame has about as many tasks as it has inputs times outputs,
+# and is slower from five partitions on. A rechunk by tasks copies each element once, P2P twice.
+_BELOW = {"treadle.shuffle.tasks-below": 5, "treadle.rechunk.tasks-below": 64}
+_FRAMES_BELOW, _CHUNKS_BELOW = _BELOW
+dask.config.update_defaults(
+    {"treadle": {name.split(".")[1]: {"tasks-below": below} for name, below in _BELOW.items()}}
+)
 
 
 class Unchosen(str):
@@ -52,8 +55,8 @@ def unchosen_methods() -> Any:
     return dask.config.set(dict.fromkeys(unset, Unchosen("tasks")))
 
 
-def _is_worthwhile(partitions: Iterable[int]) -> bool:
-    limit = whole(_TASKS_BELOW, dask.config.get(_TASKS_BELOW, 32), 0, 2**32 - 1)
+def _is_worthwhile(partitions: Iterable[int], setting: str) -> bool:
+    limit = whole(setting, dask.config.get(setting, _BELOW[setting]), 0, 2**32 - 1)
     return max(partitions) >= limit
 
 
@@ -83,7 +86,11 @@ def _change_shuffles(module: Any) -> None:
     @wraps(lower)
     def _lower(self: Any) -> Any:
         counts = (self.frame.npartitions, self.npartitions_out)
-        if _is_free(self.method, _FRAMES) and _is_worthwhile(counts) and _are_frames(self.frame):
+        if (
+            _is_free(self.method, _FRAMES)
+            and _is_worthwhile(counts, _FRAMES_BELOW)
+            and _are_frames(self.frame)
+        ):
             self = self.substitute_parameters({"method": "p2p"})
         return lower(self)
 
@@ -99,7 +106,7 @@ def _change_merges(module: Any) -> None:
         sides = ((self.left, self.left_on), (self.right, self.right_on))
         if (
             _is_free(self.shuffle_method, _FRAMES)
-            and _is_worthwhile(counts[:1] if counts[0] else counts[1:])
+            and _is_worthwhile(counts[:1] if counts[0] else counts[1:], _FRAMES_BELOW)
             and _are_frames(self.left, self.right)
             # Who is partitioned need not be shuffled, which only a merge of separate shuffles knows.
             and not any(self._on_condition_already_partitioned(*side) for side in sides)
@@ -154,7 +161,7 @@ def _change_rechunks(module: Any) -> None:
         # Dask's array expressions have no P2P.
         is_free = _is_free(None, _ARRAYS) and not dask.config.get("array.query-planning", None)
         counts = (math.prod(map(len, chunks)) for chunks in (old_chunks, new_chunks))
-        if not is_free or not _is_worthwhile(counts):
+        if not is_free or not _is_worthwhile(counts, _CHUNKS_BELOW):
             return choose(old_chunks, new_chunks, threshold)
         # As many as Dask's own choice counts: tasks do well where each chunk has few pieces.
         pieces = math.prod(

@@ -7,6 +7,8 @@
 
 extern crate alloc;
 
+mod length;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -15,6 +17,8 @@ use treadle_broadcast::{Runs, Settled};
 use treadle_scheduler::Stuck;
 use treadle_shuffle::{ToMaster, ToNode};
 use treadle_types::{Cause, ClientId, Command, Report, WorkerId};
+
+pub use length::{LARGEST_MESSAGE, LARGEST_VALUE, TooLong, fits};
 
 /// A shared object of a client's recipes.
 #[derive(Clone, PartialEq, Debug)]

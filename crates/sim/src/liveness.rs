@@ -29,10 +29,10 @@ impl World {
             };
             let since = *self.oracle.idle.entry(worker).or_insert(now);
             if now > since + PROMPT + self.plan.config.relief {
-                let view = self.server.core.task(task);
+                let view = self.server.scheduler().task(task);
                 let how = view.map(|view| (view.state(), view.worker(), view.inputs().count()));
                 let constraint = self.constraint(key);
-                let at = self.server.core.worker(worker);
+                let at = self.server.scheduler().worker(worker);
                 let at = at.map(|at| {
                     let stopping: Vec<_> = at.stopping().collect();
                     (at.assigned(), at.ahead(), at.seceded(), stopping)
@@ -51,7 +51,7 @@ impl World {
         let registration = self.server.workers.get(&worker)?;
         let plan = &self.plan.machines[registration.machine];
         let is_reached = self.is_reached(worker);
-        let view = self.server.core.worker(worker)?;
+        let view = self.server.scheduler().worker(worker)?;
         if !is_reached
             || view.status() != WorkerStatus::Running
             || self
@@ -70,7 +70,7 @@ impl World {
         if slots >= plan.threads {
             return None;
         }
-        self.server.core.tasks().find_map(|task| {
+        self.server.scheduler().tasks().find_map(|task| {
             let key = *self.server.keys.get(&task.id())?;
             let waits = match task.state() {
                 State::Ready => true,
@@ -108,7 +108,7 @@ impl World {
         let process = pid.and_then(|pid| self.processes.get(&pid));
         // A task runs ahead of an input that is counted as lost: the worker got it before its last
         // holder went. The scheduler takes its slot for free then.
-        let core = &self.server.core;
+        let core = self.server.scheduler();
         let is_unknown = |task: TaskView<'_>| {
             let status = process.and_then(|process| process.core.status(task.object()));
             task.is_ahead() && status == Some(Status::Running)

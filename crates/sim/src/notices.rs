@@ -1,78 +1,60 @@
 //! What the scheduler tells clients: whether it is true.
 
-use bytes::Bytes;
 use treadle_messages::{Failed, FailedKind, Standing};
-use treadle_scheduler::{Notice, State};
-use treadle_types::{ClientId, Failure, TaskId};
+use treadle_scheduler::State;
+use treadle_types::{ClientId, ObjectId};
 
-use crate::universe::{Key, Raises, key_of, recipe};
+use crate::client::{decode_key, encode_key};
+use crate::universe::{Key, Raises, key_of};
 use crate::world::World;
 
 impl World {
-    pub(crate) fn notify(
+    /// Called before a client is told how a key stands.
+    pub(crate) fn verify_notice(
         &mut self,
         client: ClientId,
-        task: TaskId,
-        notice: Notice,
+        id: u32,
+        standing: &Standing,
     ) -> Result<(), String> {
         let Some(session) = self.server.clients.get(&client) else {
-            return Err(format!("{client:?} has left, and hears about {task:?}"));
+            return Err(format!("{client:?} has left, and hears {standing:?}"));
         };
-        let Some(&future) = session.futures.get(&task) else {
-            return Err(format!(
-                "{client:?} hears about {task:?}, which it does not want"
-            ));
-        };
-        let key = self.server.keys[&task];
+        let key = session.key(id)?;
+        let task = self.server.core.task(&encode_key(key));
         let lineage = &self.plan.universe.spec(key).lineage;
-        let standing = match notice {
-            Notice::Finished {
-                nbytes,
-                inline,
-                class,
-                holder,
-            } => {
-                self.oracle.finished(client, task, holder)?;
+        let mut asks = task;
+        match standing {
+            Standing::Finished { object, holder, .. } => {
+                asks = None;
+                let object = ObjectId::from_u64(*object);
+                if task != Some(object.task) {
+                    return Err(format!(
+                        "{client:?} hears of {object:?} as {key:?}, which is {task:?}"
+                    ));
+                }
+                self.oracle.finished(client, object.task, *holder)?;
                 let raises = |key: &Key| self.plan.universe.spec(*key).raises == Raises::Always;
                 if lineage.iter().any(raises) {
                     return Err(format!("{key:?} has a value, and always raises"));
                 }
-                Standing::Finished {
-                    nbytes,
-                    inline,
-                    class,
-                    holder,
-                    object: self.server.object(task).to_u64(),
-                }
             }
-            Notice::Failed(failure) => {
-                self.oracle.asks(client, task);
-                self.check_failure(key, &failure)?;
-                Standing::Failed(Failed {
-                    key: recipe(key),
-                    kind: FailedKind::Raised(Bytes::new()),
-                })
-            }
-            Notice::Cancelled => {
-                self.oracle.asks(client, task);
+            Standing::Failed(failed) => self.check_failure(key, failed)?,
+            Standing::Cancelled(_) => {
                 let is_meant =
                     self.oracle.has_restarted || !self.oracle.cancelled.is_disjoint(lineage);
                 if !is_meant {
                     return Err(format!("nobody has cancelled {key:?}, and it is"));
                 }
-                // The scheduler has forgotten that the client wants it.
-                if let Some(session) = self.server.clients.get_mut(&client) {
-                    session.futures.remove(&task);
-                    session.tasks.remove(&future);
-                }
-                Standing::Cancelled(Bytes::new())
             }
-            Notice::Pending => {
-                self.oracle.asks(client, task);
-                Standing::Pending
+            Standing::Pending => {}
+            // What reads it is cancelled.
+            Standing::Unknown => {
+                self.oracle.cancelled.insert(key);
             }
-        };
-        self.notice(client, future, standing);
+        }
+        if let Some(task) = asks {
+            self.oracle.asks(client, task);
+        }
         Ok(())
     }
 
@@ -90,20 +72,21 @@ impl World {
     /// A client that keeps a value that has failed.
     fn keeper_of_failed(&self, key: Key) -> Option<ClientId> {
         let &task = self.server.tasks.get(&key)?;
-        if self.server.core.task(task)?.state() != State::Failed {
+        if self.server.scheduler().task(task)?.state() != State::Failed {
             return None;
         }
-        let mut sessions = self.server.clients.iter();
-        let keeper = sessions.find(|(_, session)| session.kept.contains_key(&task));
-        keeper.map(|(&client, _)| client)
+        let mut clients = self.server.core.clients();
+        let keeper = clients.find(|node| node.kept().any(|(kept, _)| kept == task));
+        keeper.map(|node| node.id)
     }
 
     /// Whether there is a reason for a failure.
-    fn check_failure(&self, key: Key, failure: &Failure) -> Result<(), String> {
+    fn check_failure(&self, key: Key, failed: &Failed) -> Result<(), String> {
         let spec = self.plan.universe.spec(key);
-        let culprit = match failure {
-            Failure::Raised { error, .. } => key_of(error),
-            _ => self.server.keys.get(&failure.culprit()).copied(),
+        let culprit = match &failed.kind {
+            FailedKind::Raised(error) => key_of(error),
+            FailedKind::Unavailable(_) => None,
+            _ => decode_key(&failed.key),
         };
         // The one at fault may be forgotten by now.
         if let Some(culprit) = culprit
@@ -113,8 +96,8 @@ impl World {
                 "{key:?} fails for {culprit:?}, which it does not read"
             ));
         }
-        let is_founded = match failure {
-            Failure::Raised { .. } => culprit.is_some_and(|culprit| {
+        let is_founded = match &failed.kind {
+            FailedKind::Raised(_) => culprit.is_some_and(|culprit| {
                 let culprit = self.plan.universe.spec(culprit);
                 if culprit.is_immovable && self.is_out_of_place(key) {
                     return true;
@@ -125,11 +108,11 @@ impl World {
                     Raises::Always => true,
                 }
             }),
-            Failure::WorkersLost { losses, .. } => {
+            FailedKind::WorkersLost(losses) => {
                 losses.len() as u32 > self.plan.config.allowed_losses
                     && losses.len() <= self.oracle.losses
             }
-            Failure::DataLost { .. } => {
+            FailedKind::DataLost(_) | FailedKind::ActorLost(_) => {
                 let is_unique = |culprit: Key| {
                     let culprit = self.plan.universe.spec(culprit);
                     culprit.is_data || culprit.is_actor
@@ -146,11 +129,11 @@ impl World {
                     || self.clients.iter().any(|client| client.has_left);
                 culprit.is_none_or(is_unique) && (is_lost || is_not_brought)
             }
-            Failure::Unavailable { .. } => self.summary.unfetched > 0,
+            FailedKind::Unavailable(_) => self.summary.unfetched > 0,
         };
         match is_founded {
             true => Ok(()),
-            false => Err(format!("{key:?} fails without a reason: {failure:?}")),
+            false => Err(format!("{key:?} fails without a reason: {failed:?}")),
         }
     }
 }

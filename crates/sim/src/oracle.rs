@@ -8,7 +8,7 @@ use treadle_types::{
 };
 
 use crate::plan::Plan;
-use crate::universe::{Key, key_of};
+use crate::universe::{Key, key_of_task};
 
 /// An attempt that was sent to a worker.
 pub(crate) struct Attempted {
@@ -324,7 +324,7 @@ impl Oracle {
                     .inputs
                     .iter()
                     .all(|input| is_inline(&input.place));
-                let key = key_of(&assignment.recipe);
+                let key = key_of_task(&assignment.recipe);
                 let function = key.and_then(|key| self.functions.get(key.0 as usize).copied());
                 let is_small = function.is_none_or(|function| self.small.contains(&function));
                 if creates && !is_small {
@@ -410,11 +410,11 @@ impl Oracle {
         self.notified.remove(&(client, task));
     }
 
-    /// A task is forgotten: its id may stand for another.
-    pub(crate) fn forgotten(&mut self, task: TaskId) {
-        self.notified.retain(|&(_, other)| other != task);
-        self.latest.remove(&task);
-        self.undone.remove(&task);
+    /// Only these tasks are known: the ids of others may stand for something else when they come again.
+    pub(crate) fn forget_all_but(&mut self, tasks: &BTreeMap<TaskId, Key>) {
+        self.notified.retain(|(_, task)| tasks.contains_key(task));
+        self.latest.retain(|task, _| tasks.contains_key(task));
+        self.undone.retain(|task| tasks.contains_key(task));
     }
 
     fn latest(&self, task: TaskId) -> Option<ObjectId> {

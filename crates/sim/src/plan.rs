@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use treadle_messages::TaskOptions;
 use treadle_scheduler::Config;
 use treadle_types::{Constraint, Symbol};
 
 use crate::kernel::Random;
-use crate::process::Guard;
-use crate::universe::{Traits, Universe};
+use crate::universe::{Spec, Traits, Universe};
 use crate::world::Pid;
 
 /// A worker from which nothing is heard for so long is lost.
@@ -18,6 +18,11 @@ const LONGEST: u64 = 2_500_000;
 pub(crate) const HEALED: Duration = Duration::from_millis(6_000);
 /// The abstract resource that tasks may need.
 pub(crate) const RESOURCE: Symbol = Symbol(300);
+
+/// A name of the plan's, as nodes have it.
+pub(crate) fn text(name: Symbol) -> String {
+    format!("name-{}", name.0)
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct MachinePlan {
@@ -224,10 +229,7 @@ impl Plan {
                 releases: random.pick(&[0, 10, 30]),
                 moves: random.pick(&[0, 0, 15]),
                 keeps: random.pick(&[0, 50, 100]),
-                fetches: match Guard::Fetches.holds() {
-                    false => 0,
-                    true => fetches.pick(&[0, 20, 100]),
-                },
+                fetches: fetches.pick(&[0, 20, 100]),
                 leaves: random.pick(&[0, 0, 30]),
             },
             universe,
@@ -242,6 +244,28 @@ impl Plan {
             faults,
             starts: span / 10,
             check_every: 1,
+        }
+    }
+}
+
+impl Plan {
+    /// How a client wants a task to be run.
+    pub(crate) fn options(&self, spec: &Spec) -> TaskOptions {
+        let constraint = spec.constraint.checked_sub(1);
+        let constraint = constraint.map(|index| &self.constraints[index as usize]);
+        let workers = constraint.map_or(&[][..], |constraint| &constraint.workers);
+        let resources = constraint.map_or(&[][..], |constraint| &constraint.resources);
+        TaskOptions {
+            priority: spec.priority,
+            retries: spec.retries,
+            workers: workers.iter().map(|name| text(*name)).collect(),
+            allow_other: constraint.is_some_and(|constraint| constraint.allow_other),
+            resources: resources
+                .iter()
+                .map(|(name, much)| (text(*name), *much))
+                .collect(),
+            actor: spec.is_actor,
+            effects: spec.has_effects,
         }
     }
 }

@@ -8,7 +8,9 @@ use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
 use crate::plan::{Node, RESOURCE};
-use crate::universe::{Habit, Key, LONGEST_WAIT, Raises, decode, encode, evaluate, key_of, recipe};
+use crate::universe::{
+    Habit, Key, LONGEST_WAIT, Raises, decode, encode, evaluate, key_of_task, recipe,
+};
 use crate::world::{Copied, Item, Party, Pid, World};
 
 treadle_guards::guards! {
@@ -20,8 +22,6 @@ treadle_guards::guards! {
         Pin,
         /// A cancelled task counts as stopped when it has.
         EarlyStop,
-        /// Clients fetch, which is no guard: without it, seeds from before they did are what they were.
-        Fetches,
     }
 }
 
@@ -413,7 +413,7 @@ impl World {
 
     fn begin(&mut self, pid: Pid, run: Run) -> Result<(), String> {
         let object = run.object;
-        let Some(key) = key_of(&run.recipe) else {
+        let Some(key) = key_of_task(&run.recipe) else {
             return Err(format!("{object:?} has a recipe that is none"));
         };
         let Some(process) = self.processes.get_mut(&pid) else {

@@ -1,57 +1,51 @@
-//! The scheduler's process: the production core, with the tables of keys and connections that the
-//! server keeps around it.
+//! The scheduler's process: the production core, with connections around it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::Duration;
 
-use treadle_messages::{FromClient, ToClient};
-use treadle_scheduler::{Effect, Effects, Event, Scheduler, TICK, WorkerProfile};
-use treadle_types::{Cause, ClientId, ObjectId, Report, TaskId, WorkerId};
+use foldhash::fast::SeedableRandomState;
+use treadle_messages::{Call, FromClient, FromWorker, Hello, Role, ToClient, ToWorker};
+use treadle_scheduler::{Scheduler, TICK};
+use treadle_server::{Core, Effect, Effects, Event, Node, Settings};
+use treadle_types::{Cause, ClientId, Command, Holders, Place, Report, TaskId, Value, WorkerId};
 
+use crate::client::{decode_key, encode_key};
 use crate::network::Message;
-use crate::plan::{Plan, RESOURCE, TIMEOUT};
-use crate::sessions::address;
-use crate::universe::Key;
+use crate::plan::{Plan, RESOURCE, TIMEOUT, text};
+use crate::universe::{Key, key_of_task};
 use crate::world::{Item, World};
 
 /// A worker that has registered.
 pub(crate) struct Registration {
     connection: usize,
     pub(crate) machine: usize,
-    heard: Duration,
     pub(crate) is_lost: bool,
-    is_leaving: bool,
+    /// The workers whose address it was told.
+    met: BTreeSet<WorkerId>,
+    /// The definitions that it has.
+    defined: BTreeSet<(ClientId, u32)>,
 }
 
 /// A client that is connected.
 pub(crate) struct Session {
     pub(crate) connection: usize,
-    /// The keys of its local ids, and the first id that it has not used.
+    /// The keys of its local ids.
     pub(crate) keys: BTreeMap<u32, Key>,
-    pub(crate) next: u32,
-    /// Tasks by the ids under which the client wants them, and the other way round.
-    pub(crate) tasks: BTreeMap<u32, TaskId>,
-    pub(crate) futures: BTreeMap<TaskId, u32>,
-    /// Values that the client keeps, with the number under which it put them last.
-    pub(crate) kept: BTreeMap<TaskId, u32>,
-    /// Submissions of which a batch was refused.
-    pub(crate) refused: BTreeSet<u32>,
 }
 
 pub(crate) struct Server {
-    pub(crate) core: Scheduler,
-    /// Tasks that the scheduler knows.
+    pub(crate) core: Core,
+    /// Tasks that the core knows, as of the last event.
     pub(crate) tasks: BTreeMap<Key, TaskId>,
     pub(crate) keys: BTreeMap<TaskId, Key>,
     pub(crate) workers: BTreeMap<WorkerId, Registration>,
     pub(crate) clients: BTreeMap<ClientId, Session>,
     /// Who is at the other end of a connection.
-    worker_at: BTreeMap<usize, WorkerId>,
-    client_at: BTreeMap<usize, ClientId>,
-    next_worker: u32,
-    next_client: u32,
-    /// Values that clients want to bring, while there is no worker.
-    pub(crate) unplaced: Vec<(ClientId, Key)>,
+    at: BTreeMap<usize, Node>,
+    /// In whose name things are asked that no client asks.
+    sidecar: ClientId,
+    calls: u64,
     /// The last reason why nothing moved.
     pub(crate) stuck: Option<String>,
     /// Reports that the core takes before it gives workers anything, and before anything else
@@ -63,22 +57,50 @@ pub(crate) struct Server {
 const TOGETHER: usize = 8;
 const JOINS: u64 = 50;
 
+/// The first words of a node.
+fn hello(role: Role, name: String) -> Hello {
+    Hello {
+        role,
+        name,
+        python: "3.11".into(),
+        version: String::new(),
+        info: Value::None.to_bytes().into(),
+    }
+}
+
 impl Server {
     pub(crate) fn new(plan: &Plan) -> Self {
+        let settings = Settings {
+            id: "Scheduler".into(),
+            address: "sim://scheduler".into(),
+            http: None,
+            python: None,
+            worker_timeout: TIMEOUT,
+            started: Duration::ZERO,
+            hasher: SeedableRandomState::fixed(),
+        };
+        let mut core = Core::new(settings, plan.config.clone());
+        let sidecar = hello(Role::Sidecar, "sidecar".into());
+        let sidecar = match core.admit(sidecar, Duration::ZERO, &mut Effects::new()) {
+            Ok(Node::Client(sidecar)) => sidecar,
+            other => panic!("the first node is {other:?}"),
+        };
         Self {
-            core: Scheduler::new(plan.config.clone()),
+            core,
             tasks: BTreeMap::new(),
             keys: BTreeMap::new(),
             workers: BTreeMap::new(),
             clients: BTreeMap::new(),
-            worker_at: BTreeMap::new(),
-            client_at: BTreeMap::new(),
-            next_worker: 0,
-            next_client: 0,
-            unplaced: Vec::new(),
+            at: BTreeMap::new(),
+            sidecar,
+            calls: 0,
             stuck: None,
             together: Vec::new(),
         }
+    }
+
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        self.core.scheduler()
     }
 
     /// The worker of a machine that is there.
@@ -89,50 +111,105 @@ impl Server {
     }
 
     pub(crate) fn there(&self) -> Vec<WorkerId> {
-        let workers = self.workers.iter();
-        let there = workers.filter(|(_, entry)| !entry.is_lost && !entry.is_leaving);
+        let there = self.workers.iter().filter(|(_, entry)| !entry.is_lost);
         there.map(|(&worker, _)| worker).collect()
-    }
-
-    /// The name of an object of the task, for clients that bring or read it.
-    pub(crate) fn object(&self, task: TaskId) -> ObjectId {
-        let view = self.core.task(task);
-        view.map_or(ObjectId::from_u64(u64::MAX), |view| view.object())
     }
 
     /// The workers that have the value of a task.
     pub(crate) fn holders(&self, task: TaskId) -> Vec<WorkerId> {
-        let view = self.core.task(task);
+        let view = self.scheduler().task(task);
         view.map(|view| view.holders().collect())
             .unwrap_or_default()
     }
 
-    /// The task of a key, a new one if there is none; and whether it is new.
-    pub(crate) fn task(&mut self, key: Key) -> (TaskId, bool) {
-        if let Some(&task) = self.tasks.get(&key) {
-            return (task, false);
+    /// The key of a task, and who holds its value.
+    pub(crate) fn find(&self, task: TaskId) -> Option<(Key, Vec<WorkerId>)> {
+        let &key = self.keys.get(&task)?;
+        Some((key, self.holders(task)))
+    }
+
+    pub(crate) fn address(&self, worker: WorkerId) -> Value {
+        let node = self.core.worker(worker);
+        Value::Str(node.map_or_else(String::new, |node| node.address.clone()))
+    }
+
+    /// A call to the scheduler itself.
+    fn call(&mut self, operation: &str, argument: &Value) -> Call {
+        self.calls += 1;
+        Call {
+            // No client's own.
+            id: 1 << 40 | self.calls,
+            node: String::new(),
+            operation: operation.into(),
+            argument: argument.to_bytes().into(),
         }
-        let task = self.core.allocate();
-        self.tasks.insert(key, task);
-        self.keys.insert(task, key);
-        (task, true)
+    }
+
+    /// Looks what the core knows.
+    fn look(&mut self) {
+        let tasks = self.core.tasks();
+        let keys = tasks.filter_map(|task| {
+            let (key, _) = self.core.key_and_function(task)?;
+            Some((task, decode_key(key)?))
+        });
+        self.keys = keys.collect();
+        self.tasks = self.keys.iter().map(|(&task, &key)| (key, task)).collect();
     }
 }
 
+/// Keywords of a call.
+pub(crate) fn keywords<'a>(words: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    let words = words.into_iter();
+    Value::Dict(
+        words
+            .map(|(name, value)| (Value::Str(name.to_owned()), value))
+            .collect(),
+    )
+}
+
+/// Keys, as a call has them.
+pub(crate) fn key_values(keys: impl IntoIterator<Item = Key>) -> Value {
+    let keys = keys.into_iter().map(encode_key);
+    let keys = keys.filter_map(|key| Value::from_bytes(&key).ok());
+    Value::List(keys.collect())
+}
+
 impl World {
+    /// Tells the core what has happened, and does what it says.
+    pub(crate) fn server_event(&mut self, event: Event) -> Result<(), String> {
+        if !matches!(event, Event::Tick { .. }) {
+            self.kernel.tell(|| format!("scheduler hears {event:?}"));
+        }
+        let mut effects = Effects::new();
+        self.server
+            .core
+            .handle(event, self.kernel.now(), &mut effects);
+        self.follow(effects)
+    }
+
+    /// Does what the core has said, and checks it.
+    fn follow(&mut self, mut effects: Effects) -> Result<(), String> {
+        self.perform_all(&mut effects)?;
+        match self.kernel.steps().is_multiple_of(self.plan.check_every) {
+            true => self.server.core.check(),
+            false => Ok(()),
+        }
+        .map_err(|error| format!("the scheduler is broken: {error}"))
+    }
+
+    fn perform_all(&mut self, effects: &mut Effects) -> Result<(), String> {
+        for effect in effects.drain(..) {
+            self.kernel.tell(|| format!("scheduler: {effect:?}"));
+            self.perform(effect)?;
+        }
+        self.server.look();
+        self.oracle.forget_all_but(&self.server.keys);
+        Ok(())
+    }
+
     pub(crate) fn server_tick(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
-        let silent =
-            |entry: &Registration| !entry.is_lost && self.kernel.now() > entry.heard + TIMEOUT;
-        let workers = self.server.workers.iter();
-        let silent: Vec<_> = workers
-            .filter(|(_, entry)| silent(entry))
-            .map(|(&worker, _)| worker)
-            .collect();
-        for worker in silent {
-            self.lose(worker, Cause::Unreachable)?;
-        }
-        self.core_event(Event::Tick)?;
+        self.server_event(Event::Tick { was_stopped: false })?;
         self.verify_liveness()?;
         self.kernel.schedule(TICK, Item::ServerTick);
         Ok(())
@@ -151,100 +228,68 @@ impl World {
         if !matches!(message, Message::Report(_)) && !is_question {
             self.hand_in_reports()?;
         }
-        if let Message::Register(machine) = message {
-            return self.register(connection, machine);
-        }
-        if let Message::Hello = message {
-            let client = ClientId(self.server.next_client);
-            self.server.next_client += 1;
-            self.server.client_at.insert(connection, client);
-            let session = Session {
-                connection,
-                keys: BTreeMap::new(),
-                next: 0,
-                tasks: BTreeMap::new(),
-                futures: BTreeMap::new(),
-                kept: BTreeMap::new(),
-                refused: BTreeSet::new(),
-            };
-            self.server.clients.insert(client, session);
-            for worker in self.server.there() {
-                self.introduce(client, worker);
+        match (message, self.server.at.get(&connection).copied()) {
+            (Message::Register(machine), _) => self.register(connection, machine),
+            (Message::Hello, _) => {
+                let name = format!("client-{connection}");
+                let (node, effects) = self.admit(hello(Role::Client, name))?;
+                if let Node::Client(client) = node {
+                    let keys = BTreeMap::new();
+                    let session = Session { connection, keys };
+                    self.server.clients.insert(client, session);
+                }
+                self.server.at.insert(connection, node);
+                self.follow(effects)
             }
-            return self.core_event(Event::ClientJoined(client));
+            (message, Some(Node::Worker(worker))) => self.told_by_worker(worker, message),
+            (message, Some(Node::Client(client))) => self.told_by_client(client, message),
+            (_, None) => Ok(()),
         }
-        if let Some(&worker) = self.server.worker_at.get(&connection) {
-            return self.told_by_worker(worker, message);
-        }
-        match self.server.client_at.get(&connection) {
-            Some(&client) => self.told_by_client(client, message),
-            None => Ok(()),
-        }
+    }
+
+    fn admit(&mut self, hello: Hello) -> Result<(Node, Effects), String> {
+        let mut effects = Effects::new();
+        let now = self.kernel.now();
+        let admitted = self.server.core.admit(hello, now, &mut effects);
+        Ok((admitted.map_err(|refused| refused.to_string())?, effects))
     }
 
     fn register(&mut self, connection: usize, machine: usize) -> Result<(), String> {
-        if self.plan.replaces
-            && let Some(before) = self.server.worker_of(machine)
-        {
-            self.lose(before, Cause::Unreachable)?;
-        }
-        let worker = WorkerId(self.server.next_worker);
-        self.server.next_worker += 1;
         let plan = self.plan.machines[machine].clone();
-        let registration = Registration {
-            connection,
-            machine,
-            heard: self.kernel.now(),
-            is_lost: false,
-            is_leaving: false,
-        };
-        self.server.workers.insert(worker, registration);
-        self.server.worker_at.insert(connection, worker);
-        self.places.insert(worker, machine);
-        for client in self.server.clients.keys().copied().collect::<Vec<_>>() {
-            self.introduce(client, worker);
+        let mut name = text(plan.name);
+        if !self.plan.replaces {
+            name = format!("{name}-{connection}");
+        } else if let Some(before) = self.server.worker_of(machine) {
+            self.server_event(Event::WorkerGone(before, Cause::Unreachable))?;
         }
-        self.oracle.joined(worker, plan.memory);
-        self.send_from_server(connection, Message::Welcome(worker));
-        let profile = WorkerProfile {
-            name: plan.name,
-            host: plan.host,
-            aliases: Vec::new(),
+        let role = Role::Worker {
+            // Its host is what tasks call the machine.
+            address: format!("sim://{}:{connection}", text(plan.name)),
+            host: text(plan.host),
             threads: plan.threads,
             memory: plan.memory,
             resources: match plan.resource > 0.0 {
-                true => vec![(RESOURCE, plan.resource)],
+                true => vec![(text(RESOURCE), plan.resource)],
                 false => Vec::new(),
             },
         };
-        self.core_event(Event::WorkerJoined { worker, profile })?;
-        for (client, key) in std::mem::take(&mut self.server.unplaced) {
-            self.place(client, key);
-        }
-        Ok(())
-    }
-
-    /// Tells a client where a worker is.
-    fn introduce(&mut self, client: ClientId, worker: WorkerId) {
-        let address = address(worker);
-        self.tell_client(client, ToClient::Peer { worker, address }, true);
-    }
-
-    fn lose(&mut self, worker: WorkerId, cause: Cause) -> Result<(), String> {
-        let Some(registration) = self.server.workers.get_mut(&worker) else {
-            return Ok(());
+        let (node, effects) = self.admit(hello(role, name))?;
+        let Node::Worker(worker) = node else {
+            return Err("a worker is a client".into());
         };
-        if std::mem::replace(&mut registration.is_lost, true) {
-            return Ok(());
-        }
-        let connection = registration.connection;
-        self.summary.lost += 1;
-        self.oracle.lost(worker);
-        self.close(connection, false, Duration::ZERO);
-        for client in self.server.clients.keys().copied().collect::<Vec<_>>() {
-            self.tell_client(client, ToClient::PeerLost(worker), true);
-        }
-        self.core_event(Event::WorkerLost { worker, cause })
+        let registration = Registration {
+            connection,
+            machine,
+            is_lost: false,
+            met: BTreeSet::new(),
+            defined: BTreeSet::new(),
+        };
+        self.server.workers.insert(worker, registration);
+        self.server.at.insert(connection, node);
+        self.places.insert(worker, machine);
+        self.oracle.joined(worker, plan.memory);
+        self.send_from_server(connection, Message::Welcome(worker));
+        self.follow(effects)
     }
 
     /// A machine's worker is asked to leave.
@@ -253,7 +298,7 @@ impl World {
         match self.server.worker_of(machine) {
             Some(worker) => {
                 self.oracle.drains(worker);
-                self.core_event(Event::Drain(worker))
+                self.server_event(Event::FromWorker(worker, FromWorker::Drain))
             }
             None => Ok(()),
         }
@@ -265,30 +310,32 @@ impl World {
         let tasks: Vec<_> = self.server.tasks.values().copied().collect();
         let tasks = self.kernel.random.some(&tasks, 20);
         self.oracle.invalidated(&tasks);
-        self.core_event(Event::Invalidate(tasks))
+        let keys = key_values(tasks.iter().map(|task| self.server.keys[task]));
+        self.ask(self.server.sidecar, "invalidate", &keys)
     }
 
     pub(crate) fn restart(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
         self.oracle.has_restarted = true;
-        self.core_event(Event::Restart)
+        self.ask(self.server.sidecar, "restart", &keywords([]))
+    }
+
+    /// Somebody asks the scheduler.
+    pub(crate) fn ask(
+        &mut self,
+        client: ClientId,
+        operation: &str,
+        argument: &Value,
+    ) -> Result<(), String> {
+        let call = self.server.call(operation, argument);
+        self.server_event(Event::FromClient(client, FromClient::Call(call)))
     }
 
     fn told_by_worker(&mut self, worker: WorkerId, message: Message) -> Result<(), String> {
-        let Some(registration) = self.server.workers.get_mut(&worker) else {
-            return Ok(());
-        };
-        registration.heard = self.kernel.now();
         match message {
             // Also what a worker says that was lost: it is the core's to ignore it.
             Message::Report(report) => self.reported(worker, report),
-            Message::Closed => {
-                let cause = match registration.is_leaving {
-                    true => Cause::Drained,
-                    false => Cause::Signal(9),
-                };
-                self.lose(worker, cause)
-            }
+            Message::Closed => self.server_event(Event::WorkerGone(worker, Cause::Signal(9))),
             _ => Err("a worker says what only clients say".into()),
         }
     }
@@ -308,124 +355,166 @@ impl World {
         if self.server.together.is_empty() {
             return Ok(());
         }
-        let mut effects = Effects::default();
-        for (worker, report) in std::mem::take(&mut self.server.together) {
+        let (mut effects, now) = (Effects::new(), self.kernel.now());
+        for (worker, report) in mem::take(&mut self.server.together) {
             self.kernel
                 .tell(|| format!("scheduler hears {worker:?} report {report:?}"));
-            self.oracle.heard(worker, &report, self.kernel.now())?;
+            self.oracle.heard(worker, &report, now)?;
+            let mut reports = vec![report];
             let core = &mut self.server.core;
-            core.handle_reports(
-                worker,
-                std::iter::once(report),
-                self.kernel.now(),
-                &mut effects,
-            );
+            core.reports(worker, &mut reports.drain(..), now, &mut effects);
             self.perform_all(&mut effects)?;
         }
-        while self.server.core.distribute(&mut effects) {}
+        while self.server.core.distribute(now, &mut effects) {}
         self.follow(effects)
-    }
-
-    pub(crate) fn core_event(&mut self, event: Event) -> Result<(), String> {
-        if !matches!(event, Event::Tick) {
-            self.kernel.tell(|| format!("scheduler hears {event:?}"));
-        }
-        let mut effects = Effects::default();
-        let handled = self
-            .server
-            .core
-            .handle(event, self.kernel.now(), &mut effects);
-        handled.map_err(|error| format!("the scheduler says: {error}"))?;
-        self.follow(effects)
-    }
-
-    /// Checks the core, and does what it has said.
-    fn follow(&mut self, mut effects: Effects) -> Result<(), String> {
-        let checked = match self.kernel.steps().is_multiple_of(self.plan.check_every) {
-            true => self.server.core.check(),
-            false => Ok(()),
-        };
-        self.perform_all(&mut effects)?;
-        checked.map_err(|error| format!("the scheduler is broken: {error}"))
-    }
-
-    fn perform_all(&mut self, effects: &mut Effects) -> Result<(), String> {
-        for effect in effects.0.drain(..) {
-            self.kernel.tell(|| format!("scheduler: {effect:?}"));
-            self.perform(effect)?;
-        }
-        Ok(())
     }
 
     fn perform(&mut self, effect: Effect) -> Result<(), String> {
         match effect {
-            Effect::Command { worker, command } => {
-                self.oracle.said(worker, &command, self.kernel.now())?;
-                let connection = self.server.workers[&worker].connection;
-                self.send_from_server(connection, Message::Command(command));
-            }
-            Effect::Notify {
-                client,
-                task,
-                notice,
-            } => self.notify(client, task, notice)?,
-            Effect::Bring { client, task } => {
-                let bring = ToClient::Bring(vec![self.keeping(client, task)?]);
-                self.tell_client(client, bring, false);
-            }
-            Effect::Unkeep { client, task } => {
-                let name = self.keeping(client, task)?;
-                if let Some(session) = self.server.clients.get_mut(&client) {
-                    session.kept.remove(&task);
+            Effect::Command(worker, command) => self.command(worker, command),
+            Effect::ToWorker(worker, message) => self.tell_worker(worker, message),
+            Effect::ToClient(client, message) => self.tell_client(client, message),
+            Effect::WorkerLost(worker, lost) => {
+                if let Cause::Misbehaved(reason) = lost.cause {
+                    return Err(format!("{worker:?} is dismissed: {reason}"));
                 }
-                self.tell_client(client, ToClient::Unkeep(vec![name]), false);
+                let Some(registration) = self.server.workers.get_mut(&worker) else {
+                    return Err(format!("{worker:?} is lost, and was never there"));
+                };
+                if mem::replace(&mut registration.is_lost, true) {
+                    return Err(format!("{worker:?} is lost twice"));
+                }
+                let connection = registration.connection;
+                self.summary.lost += 1;
+                self.oracle.lost(worker);
+                self.close(connection, false, Duration::ZERO);
+                Ok(())
             }
-            Effect::Forgotten(task) => {
-                let mut sessions = self.server.clients.values();
-                if sessions.any(|session| session.kept.contains_key(&task)) {
-                    return Err(format!("{task:?} is forgotten, and a client keeps it"));
-                }
-                self.oracle.forgotten(task);
-                if let Some(key) = self.server.keys.remove(&task) {
-                    self.server.tasks.remove(&key);
-                }
-                for session in self.server.clients.values_mut() {
-                    if let Some(future) = session.futures.remove(&task) {
-                        session.tasks.remove(&future);
-                    }
+            Effect::ClientLost { client, why, .. } => {
+                self.server.clients.remove(&client);
+                match why.filter(|why| why != LEFT) {
+                    Some(why) => Err(format!("{client:?} {why}")),
+                    None => Ok(()),
                 }
             }
-            Effect::Drained(worker) => {
-                if let Some(registration) = self.server.workers.get_mut(&worker) {
-                    registration.is_leaving = true;
-                    let connection = registration.connection;
-                    self.send_from_server(connection, Message::Leave);
+            Effect::End | Effect::Warn(_) => Err("the scheduler ends, or warns".into()),
+            Effect::Fault(error) => Err(format!("the scheduler says: {error}")),
+        }
+    }
+
+    fn command(&mut self, worker: WorkerId, command: Command) -> Result<(), String> {
+        self.oracle.said(worker, &command, self.kernel.now())?;
+        let Some(registration) = self.server.workers.get(&worker) else {
+            return Err(format!(
+                "{worker:?} never registered, and is told {command:?}"
+            ));
+        };
+        registration.must_have_met(&command)?;
+        if let Command::Assign(assignment) = &command
+            && let Some(key) = key_of_task(&assignment.recipe)
+        {
+            let uses = self.plan.universe.spec(key).definitions();
+            registration.must_have_defined(key, &uses)?;
+        }
+        self.send_from_server(registration.connection, Message::Command(command));
+        Ok(())
+    }
+
+    fn tell_worker(&mut self, worker: WorkerId, message: ToWorker) -> Result<(), String> {
+        let Some(registration) = self.server.workers.get_mut(&worker) else {
+            return Err(format!(
+                "{worker:?} never registered, and is told {message:?}"
+            ));
+        };
+        match message {
+            ToWorker::Define(definition) => {
+                let name = (definition.client, definition.number);
+                if !registration.defined.insert(name) {
+                    return Err(format!("{worker:?} is sent {name:?} twice"));
                 }
             }
-            Effect::Dismiss { worker, reason } => {
-                return Err(format!("{worker:?} is dismissed: {reason}"));
+            ToWorker::ForgetClient(client) => {
+                registration.defined.retain(|(owner, _)| *owner != client);
             }
-            Effect::Stuck { tasks, reason } => {
-                self.server.stuck = Some(format!("{reason:?}: {tasks:?}"));
+            ToWorker::Withdraw { client, numbers } => {
+                let is_meant = |(owner, number): &(ClientId, u32)| {
+                    *owner == client && numbers.contains(number)
+                };
+                registration.defined.retain(|name| !is_meant(name));
+            }
+            ToWorker::Peer { worker: other, .. } if !registration.met.insert(other) => {
+                return Err(format!("{worker:?} is told twice where {other:?} is"));
+            }
+            ToWorker::Leave(_) => {
+                let connection = registration.connection;
+                self.send_from_server(connection, Message::Leave);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Says something to a client.
+    fn tell_client(&mut self, client: ClientId, message: ToClient) -> Result<(), String> {
+        let other_stream = match &message {
+            ToClient::Notice { id, standing } => {
+                self.verify_notice(client, *id, standing)?;
+                false
+            }
+            ToClient::Place { .. } | ToClient::Bring(_) | ToClient::Unkeep(_) => false,
+            ToClient::Stuck { keys, reason } => {
+                let keys: Vec<_> = keys.iter().map(|key| decode_key(key)).collect();
+                self.server.stuck = Some(format!("{reason:?}: {keys:?}"));
+                true
+            }
+            // What is known by calls, and leaves the rest alone.
+            _ => true,
+        };
+        // Nobody listens at the sidecar's.
+        if let Some(session) = self.server.clients.get(&client) {
+            let (connection, message) = (session.connection, Message::ToClient(Box::new(message)));
+            match other_stream {
+                true => self.send_with_other_stream(connection, false, message),
+                false => self.send_from_server(connection, message),
             }
         }
         Ok(())
     }
 }
 
-impl World {
-    /// The id under which a client put a value that it keeps.
-    fn keeping(&self, client: ClientId, task: TaskId) -> Result<u32, String> {
-        let session = self.server.clients.get(&client);
-        let kept = session.and_then(|session| session.kept.get(&task).copied());
-        kept.ok_or_else(|| format!("{client:?} does not keep {task:?}, and hears of it"))
-    }
-}
+/// How the end of a client's connection is told that left.
+pub(crate) const LEFT: &str = "has left";
 
-impl Server {
-    /// The key of a task, and who holds its value.
-    pub(crate) fn find(&self, task: TaskId) -> Option<(Key, Vec<WorkerId>)> {
-        let &key = self.keys.get(&task)?;
-        Some((key, self.holders(task)))
+impl Registration {
+    /// Whoever a command names, the worker was told where that is.
+    fn must_have_met(&self, command: &Command) -> Result<(), String> {
+        let met = |holders: &Holders| holders.iter().all(|holder| self.met.contains(holder));
+        let has_met = match command {
+            Command::Assign(assignment) => {
+                let mut inputs = assignment.inputs.iter();
+                inputs.all(|input| !matches!(&input.place, Place::At(holders) if !met(holders)))
+            }
+            Command::Copy { holders, .. } => met(holders),
+            _ => true,
+        };
+        match has_met {
+            true => Ok(()),
+            false => Err(format!(
+                "{command:?} names somebody, and nobody said where that is"
+            )),
+        }
+    }
+
+    /// What a task uses, the worker was sent by some client.
+    fn must_have_defined(&self, key: Key, uses: &[u32]) -> Result<(), String> {
+        let mut clients = self.defined.iter().map(|(client, _)| *client);
+        let has_all = |client: ClientId| {
+            let mut uses = uses.iter();
+            uses.all(|number| self.defined.contains(&(client, *number)))
+        };
+        match clients.any(has_all) {
+            true => Ok(()),
+            false => Err(format!("{key:?} runs where nobody has defined {uses:?}")),
+        }
     }
 }

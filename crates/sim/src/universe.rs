@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use treadle_types::value::Reader;
 use treadle_types::{Constraint, INLINE, Symbol};
 
 use crate::kernel::{Random, mix};
@@ -109,7 +110,19 @@ enum Kind {
     Actor,
 }
 
+/// How many definitions each client has: a function each, and what some tasks use besides.
+pub(crate) const DEFINITIONS: u32 = 4;
+
 impl Spec {
+    /// What the recipe refers to, the function first.
+    pub(crate) fn definitions(&self) -> Vec<u32> {
+        let mut numbers = vec![self.function.0];
+        if self.value.is_multiple_of(3) {
+            numbers.push(DEFINITIONS - 1);
+        }
+        numbers
+    }
+
     /// Whether the value travels in reports.
     pub(crate) fn is_small(&self) -> bool {
         self.nbytes <= INLINE as u64 && !self.is_actor
@@ -352,6 +365,13 @@ pub(crate) fn recipe(key: Key) -> Bytes {
 /// The inverse of [`recipe`].
 pub(crate) fn key_of(recipe: &[u8]) -> Option<Key> {
     Some(Key(u32::from_le_bytes(recipe.try_into().ok()?)))
+}
+
+/// The key of a task that is told to run so: its own key goes before what the client gave.
+pub(crate) fn key_of_task(recipe: &[u8]) -> Option<Key> {
+    let mut reader = Reader::new(recipe);
+    reader.blob().ok()?;
+    key_of(&recipe[recipe.len() - reader.remaining()..])
 }
 
 /// A value, as it travels.

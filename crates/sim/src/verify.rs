@@ -6,7 +6,7 @@ use treadle_types::WorkerId;
 
 use crate::client::{Standing, decode_key};
 use crate::process::Process;
-use crate::universe::{Key, recipe};
+use crate::universe::{Key, key_of_task};
 use crate::world::World;
 
 impl World {
@@ -47,10 +47,10 @@ impl World {
                 if future.standing == Standing::Pending && !state.has_left {
                     let key = future.key;
                     let task = self.server.tasks.get(&key).copied();
-                    let view = task.and_then(|task| self.server.core.task(task));
+                    let view = task.and_then(|task| self.server.scheduler().task(task));
                     let how = view.map(|view| {
                         let inputs = view.inputs().map(|id| {
-                            let input = self.server.core.task(id);
+                            let input = self.server.scheduler().task(id);
                             let holders = input.map(|input| input.holders().collect::<Vec<_>>());
                             (id, input.map(|input| input.state()), holders)
                         });
@@ -117,12 +117,13 @@ impl World {
     fn verify_lineage(&self) -> Result<(), String> {
         for (&key, &task) in &self.server.tasks {
             let spec = self.plan.universe.spec(key);
-            let view = self.server.core.task(task);
+            let view = self.server.scheduler().task(task);
             let Some(view) = view.filter(|_| spec.has_effects) else {
                 continue;
             };
             let inputs = view.inputs().map(|input| self.server.keys.get(&input));
-            if !inputs.eq(spec.inputs.iter().map(Some)) || view.recipe() != recipe(key) {
+            if !inputs.eq(spec.inputs.iter().map(Some)) || key_of_task(&view.recipe()) != Some(key)
+            {
                 return Err(format!("{key:?} has effects, and could not run again"));
             }
         }
@@ -134,8 +135,9 @@ impl World {
         for (client, session) in &self.server.clients {
             let mut clients = self.clients.iter();
             let state = clients.find(|state| state.connection == Some(session.connection));
-            let believed = session.kept.iter();
-            let believed = believed.map(|(task, &number)| (self.server.keys[task], number));
+            let node = self.server.core.client(*client);
+            let believed = node.into_iter().flat_map(|node| node.kept());
+            let believed = believed.map(|(task, id)| (self.server.keys[&task], id));
             let believed: BTreeMap<Key, u32> = believed.collect();
             if let Some(state) = state.filter(|state| !state.has_left) {
                 let kept = state.core.kept_names();
@@ -192,11 +194,15 @@ impl World {
 
     /// The clients have left: nothing is left behind.
     pub(crate) fn verify_emptiness(&self) -> Result<(), String> {
-        if self.server.core.tasks().next().is_some() {
+        if self.server.scheduler().tasks().next().is_some() {
             return Err(format!("the scheduler still knows {:?}", self.server.tasks));
         }
         if !self.server.tasks.is_empty() {
             return Err(format!("keys are left: {:?}", self.server.tasks));
+        }
+        let definitions = self.server.core.definitions();
+        if definitions != (0, 0) {
+            return Err(format!("definitions are left: {definitions:?}"));
         }
         for process in self.processes.values() {
             if !process.core.is_empty() || !process.store.is_empty() {

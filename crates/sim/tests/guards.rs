@@ -39,8 +39,7 @@ fn without_a_guard_an_invariant_breaks() {
             &["runs tasks that need", "has had a free slot"],
         ),
     ];
-    // All but `Fetches`, which is no guard.
-    let all = Guard::ALL.len() + Process::ALL.len() - 1;
+    let all = Guard::ALL.len() + Process::ALL.len();
     assert_eq!(guards.len(), all, "each of them is proved");
     for (guard, seeds, symptoms) in guards {
         assert_noticed(guard, seeds, symptoms, simulate);

@@ -30,23 +30,6 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
     assert_happened(&sum, &happened);
 }
 
-/// Seeds that failed once, and are rarer than the number that is run here shows.
-#[test]
-fn seeds_that_failed_pass() {
-    // A task was sent to where an input is that cannot travel, which it may not run at; a report
-    // that a value is stored passed the command to release it, twice; a task was taken back for a
-    // worker again and again, and did not come there; cancelled tasks ran where a slot was counted as
-    // free; a task was asked back for a more urgent one that its worker did not take, again and again;
-    // a reader of effects that are gone was called back, and one of its inputs had failed. They are
-    // from before clients fetched values.
-    let seeds = [
-        297_686, 442_894, 311_289, 206_189, 596_317, 684_106, 56_043, 1_014_663, 1_028_858,
-    ];
-    let _missing = treadle_guards::without(Some(treadle_sim::Guard::Fetches.path()));
-    let replay = "cargo run -p treadle-sim --release -- --without Fetches --seed $N";
-    run_seeds(seeds, replay, simulate);
-}
-
 #[test]
 fn a_seed_replays_exactly() {
     for seed in [1, 7, 42] {

@@ -60,6 +60,26 @@ impl Runs {
         })
     }
 
+    /// The inverse of [`Runs::gaps`].
+    ///
+    /// # Errors
+    /// A number that is wrong, of numbers that are none of those.
+    pub fn from_gaps(numbers: &[u64]) -> Result<Self, u64> {
+        let (pairs, rest) = numbers.as_chunks::<2>();
+        if let [single] = rest {
+            return Err(*single);
+        }
+        let mut last = 0_u64;
+        let mut ranges = Vec::with_capacity(pairs.len());
+        for &[gap, length] in pairs {
+            let start = last.checked_add(gap).ok_or(gap)?;
+            let end = start.checked_add(length).ok_or(length)?;
+            ranges.push((start, end));
+            last = end;
+        }
+        Self::from_ranges(ranges).ok_or(0)
+    }
+
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

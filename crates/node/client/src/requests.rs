@@ -7,7 +7,7 @@ use treadle_client::{Content, Destination, Effects, Exhausted, Input, IsIntact, 
 use treadle_messages::{Answer, Call, Definition, FromClient};
 use treadle_net::Wait;
 use treadle_net::thread::lock;
-use treadle_node_wire::{answer_fits, call_fits, fits};
+use treadle_node_wire::{NodeError, answer_fits, call_fits, fits};
 
 use super::error::ClientError;
 use super::{Client, State, WAITING};
@@ -69,7 +69,8 @@ impl<T> Client<T> {
         reason: Bytes,
     ) -> Result<(), ClientError> {
         self.check()?;
-        fits(reason.len(), || "the reason of a cancellation".to_owned())?;
+        let what = || "the reason of a cancellation".to_owned();
+        fits(reason.len(), what).map_err(NodeError::from)?;
         self.act(|core, effects| core.cancel(keys, force, reason, effects));
         Ok(())
     }

@@ -1,136 +1,48 @@
 //! What the scheduler's thread holds, and what it does with what arrives.
 
-use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use tracing::warn;
-use treadle_messages::{Definition, FromClient, FromWorker};
+use tracing::{debug, error, warn};
+use treadle_messages::{Answer, Call, FromClient, FromWorker, ToClient, ToWorker, Welcome};
 use treadle_net::{NetError, Peer, awake};
-use treadle_node_wire::NodeError;
-use treadle_node_wire::{HELLO, LARGEST_MESSAGE, LONGEST_HELLO, Link, Packet};
-use treadle_scheduler::{Effects, Event, Scheduler, SchedulerError};
-use treadle_types::{Cause, ClientId, Report, TaskId, WorkerId};
+use treadle_node_wire::{
+    HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
+};
+use treadle_server::{Core, Effect, Effects, Event, Node, error_text};
+use treadle_types::{Cause, ClientId, Report, WorkerId};
 
-use super::awaited::Awaited;
-use super::calls::Calls;
-use super::definitions::{Defined, Definitions};
-use super::keys::Keys;
-use super::members::Audience;
-use super::metrics::Counters;
-use super::nodes::{Clients, Node, Workers};
-use super::shuffles::Shuffles;
+use super::links::{ClientLink, Connection, Links, WorkerLink};
+use super::metrics::Rates;
 use super::stream::Stream;
-use super::symbols::Symbols;
 use super::tracing::Tracing;
-use super::waiting::Waiting;
 
 /// Packets taken from one node in a turn, before the others have theirs.
 const TURN: usize = 16;
-/// Reports that the core takes at a time: what follows from them shall fit into the processor's
-/// caches.
-const TOGETHER: usize = 64;
 /// Bytes that may wait to be sent to one node.
 const MOST_WAITING: usize = 4 * LARGEST_MESSAGE as usize;
-/// How long a node may take for its first words.
-const GREETING: Duration = Duration::from_secs(10);
-
-/// What the hub needs to know of its surroundings.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) id: String,
-    pub(super) address: String,
-    pub(super) http: Option<(String, u16)>,
-    /// `major.minor`; of the first node, if it was not given.
-    pub(super) python: Option<String>,
-    pub(super) worker_timeout: Duration,
-    pub(super) largest_message: u64,
-    pub(super) started: SystemTime,
-}
-
-/// What a connection of the poller is.
-#[derive(Debug)]
-pub(super) enum Connection {
-    /// It has not said who it is.
-    Stranger(Box<Link<FromClient, treadle_messages::ToClient>>, Duration),
-    Node(Node),
-}
-
-/// A node broke the protocol: it is thrown out.
-#[derive(Debug)]
-pub(super) struct Broken(pub(super) String);
-
-impl Broken {
-    pub(super) fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl From<SchedulerError> for Broken {
-    fn from(error: SchedulerError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<treadle_node_wire::WireError> for Broken {
-    fn from(error: treadle_node_wire::WireError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<NodeError> for Broken {
-    fn from(error: NodeError) -> Self {
-        Self(error.to_string())
-    }
-}
+/// As many times the largest message may wait for a node; then no questions and answers are added: the
+/// node itself stays.
+const MOST_ASKED: usize = 2;
 
 /// All that the scheduler's thread holds.
 pub(super) struct Hub {
-    pub(super) settings: Settings,
-    pub(super) core: Scheduler,
-    pub(super) effects: Effects,
-    /// Tasks that are to be forgotten.
-    pub(super) forgotten: Vec<TaskId>,
-    /// Events that follow from effects.
-    pub(super) later: VecDeque<Event>,
+    pub(super) core: Core,
+    /// What the core said, and is not done yet.
+    effects: Effects,
     epoch: Duration,
+    /// When that was, by the wall clock.
+    pub(super) started: SystemTime,
     /// Since the server started.
     pub(super) now: Duration,
-    pub(super) keys: Keys,
-    pub(super) symbols: Symbols,
-    pub(super) definitions: Definitions,
-    pub(super) workers: Workers,
-    pub(super) clients: Clients,
-    pub(super) audience: Audience,
-    pub(super) calls: Calls,
-    /// By their keys in the poller.
-    pub(super) connections: HashMap<usize, Connection, foldhash::fast::RandomState>,
-    /// Nodes to which something is to be sent.
-    pub(super) dirty: Vec<Node>,
-    /// When to look next for workers that are gone.
-    pub(super) look_at: Duration,
-    /// When the last tick was.
-    pub(super) ticked: Duration,
+    pub(super) links: Links,
+    largest_message: u64,
     /// Stops of this process that were taken into account.
-    pub(super) stops: u64,
-    /// Workers that were found to be gone.
-    pub(super) losing: Vec<(WorkerId, Cause, String)>,
-    /// Connections that are being closed.
-    pub(super) closing: Vec<Peer>,
-    /// Of the cancellation at hand.
-    pub(super) reason: Bytes,
-    /// Small values that people asked to be at several workers.
-    pub(super) spread: HashMap<TaskId, Vec<WorkerId>>,
-    /// Counts values that were placed.
-    pub(super) turn: u32,
-    pub(super) waiting: Waiting,
-    pub(super) awaited: Awaited,
-    pub(super) shuffles: Shuffles,
+    stops: u64,
     pub(super) stream: Stream,
     pub(super) tracing: Tracing,
-    /// Whether clients shall tell the sidecar what they submit.
-    pub(super) observed: bool,
-    pub(super) counters: Counters,
+    pub(super) rates: Rates,
     pub(super) is_ending: bool,
     packets: Vec<Packet>,
     /// The reports of a packet.
@@ -138,42 +50,23 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(settings: Settings, core: Scheduler) -> Self {
+    pub(super) fn new(core: Core, largest_message: u64) -> Self {
+        let started = SystemTime::UNIX_EPOCH + core.settings().started;
         Self {
-            settings,
             core,
-            effects: Effects::default(),
-            forgotten: Vec::new(),
-            later: VecDeque::new(),
-            reports: Vec::new(),
-            spread: HashMap::new(),
+            effects: Effects::new(),
             epoch: awake::now(),
+            started,
             now: Duration::ZERO,
-            keys: Keys::default(),
-            symbols: Symbols::new(),
-            definitions: Definitions::default(),
-            workers: Workers::default(),
-            clients: Clients::default(),
-            audience: Audience::default(),
-            calls: Calls::default(),
-            connections: HashMap::default(),
-            dirty: Vec::new(),
-            look_at: Duration::ZERO,
-            ticked: Duration::ZERO,
+            links: Links::default(),
+            largest_message,
             stops: awake::stops(),
-            losing: Vec::new(),
-            closing: Vec::new(),
-            reason: Bytes::new(),
-            turn: 0,
-            waiting: Waiting::default(),
-            awaited: Awaited::default(),
-            shuffles: Shuffles::default(),
             stream: Stream::default(),
             tracing: Tracing::default(),
-            observed: false,
-            counters: Counters::default(),
+            rates: Rates::default(),
             is_ending: false,
             packets: Vec::new(),
+            reports: Vec::new(),
         }
     }
 
@@ -181,109 +74,202 @@ impl Hub {
         self.now = awake::now().saturating_sub(self.epoch);
     }
 
-    /// Whether a worker gets tasks.
-    pub(super) fn is_running(&self, worker: WorkerId) -> bool {
-        let worker = self.core.worker(worker);
-        worker.is_some_and(|worker| worker.status() == treadle_scheduler::WorkerStatus::Running)
+    /// Tells the core what has happened, and does what it says.
+    fn handle(&mut self, event: Event) {
+        self.core.handle(event, self.now, &mut self.effects);
+        self.follow();
+    }
+
+    /// Does what the core has said.
+    #[inline]
+    fn follow(&mut self) {
+        let mut effects = mem::take(&mut self.effects);
+        // By reference: they are large to move.
+        for effect in &effects {
+            match effect {
+                Effect::Command(worker, command) => self.links.command(*worker, command),
+                Effect::ToWorker(worker, message) => self.links.tell_worker(*worker, message),
+                Effect::ToClient(client, message) => self.links.tell_client(*client, message),
+                other => self.follow_rare(other),
+            }
+        }
+        effects.clear();
+        // Its memory is used again.
+        self.effects = effects;
+    }
+
+    fn follow_rare(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Command(..) | Effect::ToWorker(..) | Effect::ToClient(..) => {}
+            Effect::WorkerLost(worker, lost) => {
+                let (name, address, cause) = (&lost.name, &lost.address, &lost.cause);
+                if matches!(cause, Cause::Drained | Cause::Exited(0)) {
+                    debug!(
+                        target: treadle_log::SCHEDULER,
+                        "worker {name} at {address} has left: {cause}"
+                    );
+                } else {
+                    warn!(
+                        target: treadle_log::SCHEDULER,
+                        "worker {name} at {address} is lost: {cause}"
+                    );
+                }
+                self.links.end_worker(*worker);
+                self.trace_loss(*worker, cause);
+            }
+            Effect::ClientLost { client, name, why } => {
+                if let Some(why) = why {
+                    warn!(target: treadle_log::SCHEDULER, "client {name} {why}");
+                }
+                self.stop_tracing(*client, None);
+                if self
+                    .links
+                    .end_client(*client)
+                    .is_some_and(|link| link.streams)
+                {
+                    self.stream.subscribe(false);
+                }
+            }
+            Effect::End => self.is_ending = true,
+            Effect::Warn(text) => warn!(target: treadle_log::SCHEDULER, "{text}"),
+            Effect::Fault(error) => {
+                error!(
+                    target: treadle_log::SCHEDULER,
+                    "an event of the server's own was refused: {error}"
+                );
+            }
+        }
     }
 
     /// Somebody connected.
     pub(super) fn accept(&mut self, key: usize, peer: Peer) {
-        let link = Box::new(Link::new(peer, LONGEST_HELLO as u64));
-        self.connections
-            .insert(key, Connection::Stranger(link, self.now));
+        self.links.accept(key, peer, self.now);
     }
 
     /// Something happened on a connection. Returns whether there may be more.
     pub(super) fn turn(&mut self, key: usize) -> bool {
-        let more = match self.connections.get_mut(&key) {
+        let mut packets = mem::take(&mut self.packets);
+        let more = match self.links.connection(key) {
             None => false,
-            Some(Connection::Stranger(..)) => self.turn_of_stranger(key),
+            Some(Connection::Stranger(..)) => self.turn_of_stranger(key, &mut packets),
             Some(Connection::Node(Node::Worker(worker))) => {
                 let worker = *worker;
-                self.turn_of_worker(worker)
+                self.turn_of_worker(worker, &mut packets)
             }
             Some(Connection::Node(Node::Client(client))) => {
                 let client = *client;
-                self.turn_of_client(client)
+                self.turn_of_client(client, &mut packets)
             }
         };
-        self.lose_workers();
+        packets.clear();
+        self.packets = packets;
         more
     }
 
-    fn turn_of_stranger(&mut self, key: usize) -> bool {
-        let mut packets = std::mem::take(&mut self.packets);
-        let Some(Connection::Stranger(link, _)) = self.connections.get_mut(&key) else {
+    fn turn_of_stranger(&mut self, key: usize, packets: &mut Vec<Packet>) -> bool {
+        let Some(Connection::Stranger(link, _)) = self.links.connection(key) else {
             return false;
         };
-        let outcome = link.receive(1, &mut packets);
+        let outcome = link.receive(1, packets);
         let peer = link.peer().clone();
-        let has_spoken = !packets.is_empty();
-        if let Some(packet) = packets.pop() {
-            if packet.kind == HELLO {
-                self.greet(key, &peer, &packet.bytes);
-            } else {
-                self.drop_stranger(key);
+        match packets.pop() {
+            Some(packet) if packet.kind == HELLO => self.greet(key, &peer, &packet.bytes),
+            // What it said after that is read by the node's own link.
+            Some(_) => self.links.drop_stranger(key),
+            None if outcome.is_err() => {
+                self.links.drop_stranger(key);
+                return false;
             }
-        } else if outcome.is_err() {
-            self.drop_stranger(key);
+            None => return false,
         }
-        self.packets = packets;
-        // What it said after that is read by the node's own link.
-        has_spoken
+        true
     }
 
-    fn drop_stranger(&mut self, key: usize) {
-        if let Some(Connection::Stranger(link, _)) = self.connections.remove(&key) {
-            link.peer().start_close();
-            self.closing.push(link.peer().clone());
+    /// A node has introduced itself.
+    fn greet(&mut self, key: usize, peer: &Peer, words: &[u8]) {
+        let (admitted, welcome) = match self.admit(words) {
+            Ok(node) => {
+                let id = match node {
+                    Node::Worker(worker) => worker.0,
+                    Node::Client(client) => client.0,
+                };
+                let info = self.core.about().to_bytes().into();
+                (Some(node), Welcome::Accepted { id, info })
+            }
+            Err(reason) => {
+                warn!(target: treadle_log::SCHEDULER, "{} was refused: {reason}", peer.address());
+                (None, Welcome::Refused(reason))
+            }
+        };
+        // Fails where the connection ended, which is noticed elsewhere.
+        let _ = peer.send(WELCOME, &[encode_welcome(&welcome).into()]);
+        let Some(node) = admitted else {
+            return self.links.drop_stranger(key);
+        };
+        self.links.add(key, node, peer, self.largest_message);
+        match node {
+            Node::Worker(worker) => {
+                if let Some(node) = self.core.worker(worker) {
+                    debug!(
+                        target: treadle_log::SCHEDULER,
+                        "worker {} at {} has joined", node.name, node.address
+                    );
+                }
+                self.follow();
+                self.trace_join(worker);
+            }
+            Node::Client(client) => {
+                if let Some(node) = self.core.client(client) {
+                    debug!(target: treadle_log::SCHEDULER, "client {} has connected", node.name);
+                }
+                self.follow();
+            }
         }
     }
 
-    fn turn_of_worker(&mut self, worker: WorkerId) -> bool {
-        let mut packets = std::mem::take(&mut self.packets);
-        let now = self.now;
-        let Some(node) = self.workers.get_mut(worker) else {
+    /// Has the core let a node in; or, why it does not.
+    fn admit(&mut self, words: &[u8]) -> Result<Node, String> {
+        let hello = decode_hello(words).map_err(|error| error.to_string())?;
+        if let Some(before) = self.core.find_worker(&hello.name)
+            && self.links.has_ended(before)
+        {
+            // Nobody has said why.
+            self.handle(Event::WorkerGone(before, Cause::Unreachable));
+        }
+        let admitted = self.core.admit(hello, self.now, &mut self.effects);
+        admitted.map_err(|refused| refused.to_string())
+    }
+
+    fn turn_of_worker(&mut self, worker: WorkerId, packets: &mut Vec<Packet>) -> bool {
+        let Some(WorkerLink { link, .. }) = self.links.worker(worker) else {
             return false;
         };
-        let received = node
-            .link
-            .flush()
-            .and_then(|_| node.link.receive(TURN, &mut packets));
-        if !packets.is_empty() {
-            node.heard = now;
-        }
-        let mut outcome = Ok(());
+        let received = link.flush().and_then(|_| link.receive(TURN, packets));
         for packet in packets.drain(..) {
-            if outcome.is_ok() {
-                outcome = self.packet_of_worker(worker, packet);
+            if let Err(error) = self.packet_of_worker(worker, packet) {
+                self.reports.clear();
+                let cause = Cause::Misbehaved(error.to_string());
+                self.handle(Event::WorkerGone(worker, cause));
+                return false;
             }
-        }
-        // Of a packet that broke the protocol.
-        self.reports.clear();
-        self.packets = packets;
-        if let Err(Broken(reason)) = outcome {
-            self.losing
-                .push((worker, Cause::Misbehaved(reason), String::new()));
-            return false;
         }
         match received {
             Ok(more) => more,
             Err(NodeError::Net(_)) => {
-                self.worker_broke(worker);
+                self.handle(Event::WorkerBroke(worker));
                 false
             }
             Err(error) => {
                 let cause = Cause::Misbehaved(error.to_string());
-                self.losing.push((worker, cause, String::new()));
+                self.handle(Event::WorkerGone(worker, cause));
                 false
             }
         }
     }
 
-    fn packet_of_worker(&mut self, worker: WorkerId, packet: Packet) -> Result<(), Broken> {
-        for message in Link::<FromWorker, treadle_messages::ToWorker>::decode(packet)? {
+    fn packet_of_worker(&mut self, worker: WorkerId, packet: Packet) -> Result<(), NodeError> {
+        self.core.hears(worker, self.now);
+        for message in Link::<FromWorker, ToWorker>::decode(packet)? {
             let message = message?;
             if let FromWorker::Report(report) = message {
                 self.reports.push(report);
@@ -291,20 +277,12 @@ impl Hub {
             }
             self.handle_reports(worker);
             match message {
-                FromWorker::Report(_) => {}
-                FromWorker::AskSettled(client) => self.ask_settled(worker, client),
-                FromWorker::ToMaster(message) => self.message_to_master(worker, message),
-                FromWorker::Drain => {
-                    self.server_leaves(worker);
-                    self.feed_own(Event::Drain(worker));
-                }
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
-                FromWorker::Answer(answer) => self.answered(Node::Worker(worker), answer),
-                FromWorker::Leaving { cause, log } => {
-                    if let Some(node) = self.workers.get_mut(worker) {
-                        node.goodbye = Some((cause, log));
-                    }
+                FromWorker::Answer(answer) => {
+                    let answer = self.fitting(answer);
+                    self.handle(Event::FromWorker(worker, FromWorker::Answer(answer)));
                 }
+                other => self.handle(Event::FromWorker(worker, other)),
             }
         }
         self.handle_reports(worker);
@@ -313,278 +291,181 @@ impl Hub {
 
     /// Handles the reports that came in a row.
     fn handle_reports(&mut self, worker: WorkerId) {
-        let mut reports = std::mem::take(&mut self.reports);
-        if reports.len() > 1 {
-            let objects = reports.iter().filter_map(Report::object);
-            self.core.touch(objects.map(|object| object.task));
-        }
-        for report in &reports {
-            self.note(worker, report);
+        let mut reports = mem::take(&mut self.reports);
+        self.rates.reports += reports.len() as u64;
+        if self.stream.is_on() {
+            for report in &reports {
+                self.stream_report(worker, report);
+            }
         }
         let mut rest = reports.drain(..);
         while rest.len() > 0 {
-            let some = rest.by_ref().take(TOGETHER);
             self.core
-                .handle_reports(worker, some, self.now, &mut self.effects);
-            self.act_on_effects();
+                .reports(worker, &mut rest, self.now, &mut self.effects);
+            self.follow();
         }
         drop(rest);
         self.reports = reports;
-        self.forget();
     }
 
-    /// Where a value is, as far as people are concerned: a small one at the worker that made it.
-    pub(super) fn whereabouts(&self, task: TaskId) -> Vec<WorkerId> {
-        let Some(view) = self.core.task(task) else {
-            return Vec::new();
-        };
-        let holders: Vec<WorkerId> = view.holders().collect();
-        if !holders.is_empty() || view.inline().is_none() {
-            return holders;
-        }
-        if let Some(workers) = self.spread.get(&task) {
-            let alive = |worker: &&WorkerId| self.core.worker(**worker).is_some();
-            let workers: Vec<WorkerId> = workers.iter().filter(alive).copied().collect();
-            if !workers.is_empty() {
-                return workers;
-            }
-        }
-        let maker = self
-            .keys
-            .maker(task)
-            .filter(|maker| self.core.worker(*maker).is_some());
-        let any = || self.core.workers().next().map(|worker| worker.id());
-        maker.or_else(any).into_iter().collect()
-    }
-
-    /// Keeps what a report says that the core does not.
-    #[inline]
-    fn note(&mut self, worker: WorkerId, report: &Report) {
-        if let Report::Finished { object, value, .. } = report
-            && value.inline.is_some()
-        {
-            self.keys.set_maker(object.task, worker);
-        }
-        self.counters.reports += 1;
-        if self.stream.is_on() {
-            self.stream_report(worker, report);
-        }
-        if let Report::Health { .. } = report
-            && let Some(node) = self.workers.get_mut(worker)
-        {
-            node.promised = 0;
-        }
-    }
-
-    fn turn_of_client(&mut self, client: ClientId) -> bool {
-        let mut packets = std::mem::take(&mut self.packets);
-        let Some(node) = self.clients.get_mut(client) else {
+    fn turn_of_client(&mut self, client: ClientId, packets: &mut Vec<Packet>) -> bool {
+        let Some(ClientLink { link, .. }) = self.links.client(client) else {
             return false;
         };
-        let received = match node.link.flush() {
+        let received = match link.flush() {
             // It does not read what it is told: nothing more is taken from it until it does.
             Ok(false) => Ok(false),
-            Ok(true) => node.link.receive(TURN, &mut packets),
+            Ok(true) => link.receive(TURN, packets),
             Err(error) => Err(error),
         };
-        let mut outcome = Ok(());
         for packet in packets.drain(..) {
-            if outcome.is_ok() {
-                outcome = self.packet_of_client(client, packet);
+            if let Err(error) = self.packet_of_client(client, packet) {
+                self.throw_out(client, &error.to_string());
+                return false;
             }
         }
-        self.packets = packets;
-        let outcome = outcome.and_then(|()| match received {
-            Ok(more) => Ok(more),
+        match received {
+            Ok(more) => more,
             Err(NodeError::Net(error)) => {
                 self.client_broke(client, &error);
-                Ok(false)
+                false
             }
-            Err(error) => Err(error.into()),
-        });
-        outcome.unwrap_or_else(|Broken(reason)| {
-            self.throw_out(client, &reason);
-            false
-        })
+            Err(error) => {
+                self.throw_out(client, &error.to_string());
+                false
+            }
+        }
     }
 
     fn client_broke(&mut self, client: ClientId, error: &NetError) {
-        if self.clients.get(client).is_some_and(|node| !node.leaves) {
-            let name = self.called(Node::Client(client));
-            warn!(target: treadle_log::SCHEDULER, "client {name} is lost: {error}");
-        }
-        self.lose_client(client);
+        self.handle(Event::ClientGone(client, format!("is lost: {error}")));
     }
 
     fn throw_out(&mut self, client: ClientId, reason: &str) {
-        let name = self.called(Node::Client(client));
-        warn!(target: treadle_log::SCHEDULER, "client {name} is thrown out: {reason}");
-        self.lose_client(client);
+        let how = format!("is thrown out: {reason}");
+        self.handle(Event::ClientGone(client, how));
     }
 
-    fn packet_of_client(&mut self, client: ClientId, packet: Packet) -> Result<(), Broken> {
-        for message in Link::<FromClient, treadle_messages::ToClient>::decode(packet)? {
-            self.message_of_client(client, message?)?;
-            self.lose_workers();
-        }
-        Ok(())
-    }
-
-    fn message_of_client(&mut self, client: ClientId, message: FromClient) -> Result<(), Broken> {
-        match message {
-            FromClient::Define(definition) => self.define(client, definition)?,
-            FromClient::Register(shuffle) => self.register_shuffle(client, shuffle)?,
-            FromClient::Undefine(numbers) => self.definitions.undefine(client, &numbers),
-            FromClient::Submit(batch) => {
-                let traced = self.trace_clock(&batch);
-                self.submit(client, batch)?;
-                if let Some((began, batch)) = traced {
-                    self.trace_submission(client, began, batch);
+    fn packet_of_client(&mut self, client: ClientId, packet: Packet) -> Result<(), NodeError> {
+        for message in Link::<FromClient, ToClient>::decode(packet)? {
+            match message? {
+                FromClient::Submit(batch) => {
+                    let traced = self.trace_clock(&batch);
+                    self.handle(Event::FromClient(client, FromClient::Submit(batch)));
+                    if let Some((began, batch)) = traced {
+                        self.trace_submission(client, began, batch);
+                    }
                 }
-            }
-            FromClient::Put {
-                id,
-                key,
-                nbytes,
-                inline,
-                class,
-                workers,
-                copies,
-                kept,
-            } => {
-                let destination = (&workers[..], copies);
-                self.put(client, id, &key, nbytes, inline, class, destination, kept)?;
-            }
-            FromClient::Unkept(ids) => self.unkept(client, &ids)?,
-            FromClient::Want { first, keys } => self.want(client, first, &keys)?,
-            FromClient::Release(ids) => self.release(client, &ids)?,
-            FromClient::Cancel { ids, force, reason } => {
-                let tasks = self.meant(client, &ids)?;
-                self.reason = reason;
-                let fed = self.feed(Event::Cancel {
-                    client,
-                    tasks,
-                    force,
-                });
-                self.reason = Bytes::new();
-                fed?;
-            }
-            FromClient::Retry(ids) => {
-                let tasks = self.meant(client, &ids)?;
-                self.feed(Event::Retry { client, tasks })?;
-            }
-            FromClient::Members => self.tell_members(client),
-            FromClient::SettledTold { worker, settled } => {
-                self.tell_settled(client, worker, settled)
-            }
-            FromClient::Call(call) => self.call(Node::Client(client), call),
-            FromClient::Answer(answer) => self.answered(Node::Client(client), answer),
-            FromClient::Goodbye => {
-                // Its connection ends by itself.
-                if let Some(node) = self.clients.get_mut(client) {
-                    node.leaves = true;
+                FromClient::Call(call) => self.call(Node::Client(client), call),
+                FromClient::Answer(answer) => {
+                    let answer = self.fitting(answer);
+                    self.handle(Event::FromClient(client, FromClient::Answer(answer)));
                 }
+                other => self.handle(Event::FromClient(client, other)),
             }
         }
         Ok(())
     }
 
-    fn define(&mut self, client: ClientId, definition: Definition) -> Result<(), Broken> {
-        let Definition {
-            number,
-            name,
-            pickle,
-            ..
-        } = definition;
-        let name = self.symbols.intern(&name);
-        let defined = Defined {
-            client,
-            number,
-            name,
-            pickle,
-        };
-        if self.definitions.define(defined) {
-            Ok(())
-        } else {
-            Err(Broken::new(format!("definition {number} was sent twice")))
+    /// A node asks something: what was watched is known here, all else to the core.
+    fn call(&mut self, asker: Node, call: Call) {
+        self.rates.calls += 1;
+        if call.node.is_empty()
+            && let Some(answer) = self.answer_about_past(asker, &call)
+        {
+            let answer = answer.map(|value| value.to_bytes().into());
+            let result = answer.map_err(|error| error_text(error.to_string()));
+            return self.answer(asker, call.id, result);
+        }
+        let bytes = call.argument.len();
+        if let Some(target) = self.core.resolve(&call.node)
+            && !self.has_room(target, bytes)
+        {
+            let text = crowded(&call.node, bytes);
+            return self.answer(asker, call.id, Err(error_text(text)));
+        }
+        self.handle(match asker {
+            Node::Worker(worker) => Event::FromWorker(worker, FromWorker::Call(call)),
+            Node::Client(client) => Event::FromClient(client, FromClient::Call(call)),
+        });
+    }
+
+    /// The answer of a node, or an error in its place that takes less room.
+    fn fitting(&mut self, answer: Answer) -> Answer {
+        let bytes = answer.result.as_ref().map_or(0, Bytes::len);
+        match self.core.asker(&answer) {
+            Some(asker) if !self.has_room(asker, bytes) => {
+                let text = crowded(&self.core.called(asker), bytes);
+                let result = Err(error_text(text));
+                Answer { result, ..answer }
+            }
+            _ => answer,
         }
     }
 
-    /// Gives workers what they can take after what was reported.
-    fn distribute(&mut self) {
-        let mut more = true;
-        while more {
-            more = self.core.distribute(&mut self.effects);
-            self.act_on_effects();
+    fn answer(&mut self, asker: Node, id: u64, result: Result<Bytes, Bytes>) {
+        let answer = Answer { id, result };
+        match asker {
+            Node::Worker(worker) => self.links.tell_worker(worker, &ToWorker::Answer(answer)),
+            Node::Client(client) => self.links.tell_client(client, &ToClient::Answer(answer)),
         }
-        self.forget();
+    }
+
+    /// Whether a node has been sent so much less than it reads that this can wait for it, too.
+    fn has_room(&mut self, node: Node, bytes: usize) -> bool {
+        let most = MOST_ASKED * self.largest_message as usize;
+        bytes == 0 || self.links.kept(node) + bytes <= most
     }
 
     /// Sends what was pushed, and to workers what they can take by now.
     pub(super) fn flush(&mut self) {
-        self.lose_workers();
-        self.distribute();
-        // Nobody waits for releases: they leave last.
-        let mut later = Vec::new();
-        while let Some(node) = self.dirty.pop().or_else(|| later.pop()) {
-            let (flushed, waiting) = match node {
-                Node::Worker(worker) => match self.workers.get_mut(worker) {
-                    Some(node) => {
-                        if std::mem::take(&mut node.only_releases) {
-                            later.push(Node::Worker(worker));
-                            continue;
-                        }
-                        node.dirty = false;
-                        (node.link.flush(), node.link.waiting())
-                    }
-                    None => continue,
-                },
-                Node::Client(client) => match self.clients.get_mut(client) {
-                    Some(node) => {
-                        node.dirty = false;
-                        (node.link.flush(), node.link.kept())
-                    }
-                    None => continue,
-                },
-            };
-            let reason = match flushed {
-                Err(error) => error.to_string(),
-                Ok(_) if waiting > MOST_WAITING => {
-                    format!("it does not read: {waiting} bytes wait to be sent to it")
+        let mut more = true;
+        while more {
+            more = self.core.distribute(self.now, &mut self.effects);
+            self.follow();
+        }
+        while let Some(failed) = self.links.flush(MOST_WAITING) {
+            match failed {
+                (Node::Worker(worker), reason) => {
+                    let cause = Cause::Misbehaved(reason);
+                    self.handle(Event::WorkerGone(worker, cause));
                 }
-                Ok(_) => continue,
-            };
-            match node {
-                Node::Worker(worker) => {
-                    self.losing
-                        .push((worker, Cause::Misbehaved(reason), String::new()));
-                    self.lose_workers();
-                }
-                Node::Client(client) => self.throw_out(client, &reason),
+                (Node::Client(client), reason) => self.throw_out(client, &reason),
             }
         }
     }
 
     /// Time has passed.
     pub(super) fn tick(&mut self) {
-        self.feed_own(Event::Tick);
-        self.trace_tick();
-        self.trim_definitions();
-        self.look_after_workers();
-        self.lose_workers();
-        self.look_after_waiting();
         let now = self.now;
-        let silent: Vec<usize> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| {
-                matches!(connection, Connection::Stranger(_, since) if now >= *since + GREETING)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in silent {
-            self.drop_stranger(key);
+        if now >= self.core.next_look() {
+            for worker in self.links.arriving() {
+                self.core.hears(worker, now);
+            }
         }
-        self.closing.retain(|peer| !peer.is_closed());
+        let stops = awake::stops();
+        let was_stopped = mem::replace(&mut self.stops, stops) != stops;
+        self.handle(Event::Tick { was_stopped });
+        self.trace_tick();
+        self.links.look_after_strangers(now);
+        self.rates.tick(now);
     }
+
+    /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
+    pub(super) fn farewell(&mut self) -> Vec<Peer> {
+        let leave = ToWorker::Leave("the scheduler ends".into());
+        let workers: Vec<WorkerId> = self.core.workers().map(|node| node.id).collect();
+        for worker in workers {
+            self.links.tell_worker(worker, &leave);
+        }
+        self.flush();
+        self.links.close()
+    }
+}
+
+fn crowded(node: &str, bytes: usize) -> String {
+    format!(
+        "{bytes} bytes for {node:?} were dropped, since it has not read those before: ask for less \
+         at a time, or scatter large values and pass their futures"
+    )
 }

@@ -1,4 +1,5 @@
-//! The scheduler's process, without Python.
+//! The scheduler's process, without Python: [`treadle_server`], the pure core, with sockets, pages over
+//! HTTP and logs.
 //!
 //! One thread holds everything: it waits for any of the connections, takes what has arrived on them,
 //! hands it to the core, and sends what follows when nothing more is there. Nothing waits for a timer.
@@ -7,36 +8,18 @@
 //! | --- | --- |
 //! | `reactor` | the thread |
 //! | `hub` | what it holds, and what it does with what arrives |
-//! | `admission`, `nodes`, `members`, `liveness` | who takes part, and who is gone |
-//! | `keys`, `locals`, `symbols`, `definitions` | names of things |
-//! | `submit`, `effects` | from clients' messages to the core's events, and from its effects to messages |
-//! | `shuffles` | the master of the shuffle plane |
-//! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
+//! | `links` | the connections, and what is to be sent on them |
 //! | `stream`, `tracing`, `metrics`, `state`, `http`, `mailbox` | what can be watched |
 
-mod admission;
-mod awaited;
-mod calls;
-mod definitions;
-mod effects;
 mod http;
 mod hub;
-mod keys;
-mod liveness;
-mod locals;
+mod links;
 mod mailbox;
-mod members;
 mod metrics;
-mod nodes;
-mod operations;
 mod reactor;
-mod shuffles;
 mod state;
 mod stream;
-mod submit;
-mod symbols;
 mod tracing;
-mod waiting;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -13,15 +13,11 @@ use treadle_scheduler::State;
 use super::hub::Hub;
 use super::state::STATUSES;
 
-/// Counts since the start.
+/// What is counted here, and how fast it grows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) submitted: u64,
+pub(super) struct Rates {
     pub(super) reports: u64,
-    pub(super) commands: u64,
-    pub(super) notices: u64,
     pub(super) calls: u64,
-    pub(super) connections: u64,
     /// When the rate was last taken, and the reports then.
     rated: (Duration, u64),
     /// Reports a second, over the last second or so.
@@ -39,7 +35,7 @@ pub(super) fn processor_time() -> Duration {
     )
 }
 
-impl Counters {
+impl Rates {
     /// Brings the rate up to date.
     pub(super) fn tick(&mut self, now: Duration) {
         self.processor = processor_time();
@@ -114,23 +110,23 @@ impl Hub {
     fn add_members(&self, metrics: &mut Registry) {
         let states = State::ALL.into_iter();
         let states = states.filter(|state| *state != State::Forgotten);
-        let tasks = states.map(|state| (state.name(), gauge(self.core.count(state))));
+        let tasks = states.map(|state| (state.name(), gauge(self.core.scheduler().count(state))));
         let tasks = Labelled::new("state", tasks);
         metrics.register("tasks", "Tasks by state", tasks);
         let workers = STATUSES.iter().map(|(status, name)| {
-            let workers = self.core.workers();
+            let workers = self.core.scheduler().workers();
             let workers = workers.filter(|view| view.status() == *status);
             (*name, gauge(workers.count()))
         });
         let workers = Labelled::new("status", workers);
         metrics.register("workers", "Workers by status", workers);
-        let threads = self.workers.iter().map(|node| u64::from(node.threads));
+        let threads = self.core.workers().map(|node| u64::from(node.threads));
         let threads = gauge(threads.sum::<u64>());
         metrics.register("threads", "Threads of all workers", threads);
-        let clients = gauge(self.clients.len());
+        let clients = gauge(self.core.clients().count());
         metrics.register("clients", "Clients that are connected", clients);
         let (mut managed, mut process, mut spilled) = (0, 0, 0);
-        for view in self.core.workers() {
+        for view in self.core.scheduler().workers() {
             let health = view.health();
             managed += health.managed;
             process += health.process;
@@ -149,8 +145,8 @@ impl Hub {
     /// What was said.
     fn add_messages(&self, metrics: &mut Registry) {
         let (mut sent, mut received) = (0, 0);
-        for node in self.workers.iter() {
-            let stats = node.link.peer().stats();
+        for peer in self.links.peers_of_workers() {
+            let stats = peer.stats();
             sent += stats.bytes_sent;
             received += stats.bytes_received;
         }
@@ -158,40 +154,44 @@ impl Hub {
         let bytes = Labelled::new("way", bytes);
         let help = "Bytes of messages with the workers that are connected";
         metrics.register("control_bytes_total", help, bytes);
-        let (counters, core) = (&self.counters, &self.core);
+        let (counts, scheduler) = (self.core.counts(), self.core.scheduler());
         for (name, help, count) in [
             (
                 "tasks_submitted",
                 "Tasks that clients sent",
-                counters.submitted,
+                counts.submitted,
             ),
-            ("reports", "Reports of workers", counters.reports),
-            ("commands", "Commands to workers", counters.commands),
-            ("notices", "Notices to clients", counters.notices),
-            ("calls", "Questions between nodes", counters.calls),
-            ("connections", "Connections", counters.connections),
-            ("scheduler_events", "Transitions' causes", core.events()),
+            ("reports", "Reports of workers", self.rates.reports),
+            ("commands", "Commands to workers", counts.commands),
+            ("notices", "Notices to clients", counts.notices),
+            ("calls", "Questions between nodes", self.rates.calls),
+            ("connections", "Connections", self.links.count),
+            (
+                "scheduler_events",
+                "Transitions' causes",
+                scheduler.events(),
+            ),
             (
                 "late_reports",
                 "Reports too late to matter",
-                core.late_reports(),
+                scheduler.late_reports(),
             ),
         ] {
             metrics.register(format!("{name}_total"), help, Total(count));
         }
         let help = "Reports a second, lately: tasks a second where nothing else is reported";
-        metrics.register("reports_per_second", help, gauge(counters.rate));
+        metrics.register("reports_per_second", help, gauge(self.rates.rate));
         let help = "Questions that were passed on and are not answered";
-        metrics.register("calls_open", help, gauge(self.calls.len()));
+        metrics.register("calls_open", help, gauge(self.core.open_calls()));
     }
 
     /// Shuffles.
     fn add_shuffles(&self, metrics: &mut Registry) {
-        let shuffles = gauge(self.shuffles.count());
-        metrics.register("shuffles", "Shuffles that run", shuffles);
-        let moved = self.shuffles.moved();
+        let (count, begun) = self.core.shuffle_counts();
+        metrics.register("shuffles", "Shuffles that run", gauge(count));
+        let moved = self.core.moved();
         for (name, help, count) in [
-            ("shuffles_begun", "Shuffles", self.shuffles.begun()),
+            ("shuffles_begun", "Shuffles", begun),
             (
                 "shuffle_transfers",
                 "Transfers that have ended well, with those that ran again",
@@ -206,21 +206,21 @@ impl Hub {
 
     /// What the scheduler itself takes, and has learnt.
     fn add_own(&self, metrics: &mut Registry) {
-        let processor = Total(self.counters.processor.as_secs_f64());
+        let processor = Total(self.rates.processor.as_secs_f64());
         let help = "Processor time of the scheduler's thread";
         metrics.register("scheduler_cpu_seconds_total", help, processor);
-        let bytes = gauge(self.core.memory() + self.keys.memory());
+        let bytes = gauge(self.core.memory());
         let help = "Bytes that tasks and keys take at the scheduler, about; recipes and small values \
                     not counted";
         metrics.register("scheduler_bytes", help, bytes);
-        let (count, bytes) = self.definitions.totals();
+        let (count, bytes) = self.core.definitions();
         let help = "Functions and shared constants";
         metrics.register("definitions", help, gauge(count));
         let help = "Bytes of their pickles, each kept once";
         metrics.register("definition_bytes", help, gauge(bytes));
-        let learnt = self.core.learnt().take(FUNCTIONS);
+        let learnt = self.core.scheduler().learnt().take(FUNCTIONS);
         let learnt = learnt.map(|(function, duration, _)| {
-            (self.symbols.text(function), gauge(duration.as_secs_f64()))
+            (self.core.text(function), gauge(duration.as_secs_f64()))
         });
         let learnt = Labelled::new("function", learnt);
         let help =

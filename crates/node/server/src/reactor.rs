@@ -1,16 +1,18 @@
 //! The scheduler's thread.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use foldhash::fast::SeedableRandomState;
 use tracing::{dispatcher, error, warn};
 use treadle_net::thread::{self, caught, lock};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_node_wire::NodeError;
-use treadle_scheduler::{Scheduler, TICK};
+use treadle_scheduler::TICK;
+use treadle_server::{Core, Settings};
 
 use super::http::{Content, Http, Page};
-use super::hub::{Hub, Settings};
+use super::hub::Hub;
 use super::mailbox::{Mailbox, PageRequest};
 use super::{End, Options, Server};
 
@@ -61,13 +63,16 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
             .map(|http| (http.link().to_owned(), http.address().port())),
         python: options.python,
         worker_timeout: options.worker_timeout,
-        largest_message: options.largest_message,
-        started: SystemTime::now(),
+        started: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+        hasher: SeedableRandomState::random(),
     };
+    let core = Core::new(settings, options.scheduler);
     listener.watch(&poller, ACCEPT);
     let end = Arc::new(End::default());
     let reactor = Reactor {
-        hub: Hub::new(settings, Scheduler::new(options.scheduler)),
+        hub: Hub::new(core, options.largest_message),
         poller,
         listener,
         mailbox: Arc::clone(&mailbox),
@@ -129,8 +134,6 @@ impl Reactor {
                 ticked = now;
                 self.hub.look_at_clock();
                 self.hub.tick();
-                let now = self.hub.now;
-                self.hub.counters.tick(now);
             }
             self.hub.flush();
             self.answer_request();
@@ -179,7 +182,6 @@ impl Reactor {
         while let Ok(Some(peer)) = self.listener.try_accept() {
             let key = self.next;
             self.next += 1;
-            self.hub.counters.connections += 1;
             self.hub.accept(key, peer.clone());
             peer.watch(&self.poller, key);
         }

@@ -50,9 +50,9 @@ impl Hub {
     pub(super) fn state(&self) -> ClusterState {
         let states = State::ALL.into_iter();
         let states = states.filter(|state| *state != State::Forgotten);
-        let clients = self.clients.ids().into_iter();
-        let workers = self.workers.iter().map(|node| {
-            let view = self.core.worker(node.id);
+        let clients = self.core.clients();
+        let workers = self.core.workers().map(|node| {
+            let view = self.core.scheduler().worker(node.id);
             let health = view.map(|view| view.health()).unwrap_or_default();
             let status = view.map(|view| view.status());
             let status = STATUSES.iter().find(|(known, _)| Some(*known) == status);
@@ -72,17 +72,15 @@ impl Hub {
             (node.address.clone(), state)
         });
         ClusterState {
-            address: self.settings.address.clone(),
-            id: self.settings.id.clone(),
+            address: self.core.settings().address.clone(),
+            id: self.core.settings().id.clone(),
             uptime: self.now.as_secs_f64(),
-            cpu_seconds: self.counters.processor.as_secs_f64(),
-            reports_per_second: self.counters.rate,
+            cpu_seconds: self.rates.processor.as_secs_f64(),
+            reports_per_second: self.rates.rate,
             tasks: states
-                .map(|state| (state.name(), self.core.count(state)))
+                .map(|state| (state.name(), self.core.scheduler().count(state)))
                 .collect(),
-            clients: clients
-                .filter_map(|client| Some(self.clients.get(client)?.name.clone()))
-                .collect(),
+            clients: clients.map(|node| node.name.clone()).collect(),
             workers: workers.collect(),
         }
     }

@@ -1,13 +1,13 @@
 //! What tasks did, for those who draw it. Kept while somebody reads it, and then the latest only.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use treadle_server::{Arguments, Node, dict, int};
 use treadle_types::{Report, Symbol, Value, WorkerId};
 
 use super::hub::Hub;
-use super::operations::{dict, int, seconds};
 
 /// How many are kept.
 const MOST: usize = 1 << 18;
@@ -53,7 +53,28 @@ impl Stream {
     }
 }
 
+/// Seconds since the beginning of 1970.
+fn seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs_f64()
+}
+
 impl Hub {
+    /// The stream of what tasks did, for a client that reads it from now on, or no more.
+    pub(super) fn task_events(&mut self, asker: Node, arguments: &Arguments) -> Value {
+        let is_on = !arguments.is_set("stop");
+        if let Node::Client(client) = asker
+            && let Some(link) = self.links.client(client)
+            && link.streams != is_on
+        {
+            link.streams = is_on;
+            self.stream.subscribe(is_on);
+        }
+        let since = arguments.integer("since");
+        let since = since.and_then(|since| u64::try_from(since).ok());
+        self.stream_since(since)
+    }
+
     /// Notes a report, if it is about a run.
     pub(super) fn stream_report(&mut self, worker: WorkerId, report: &Report) {
         let (object, duration, nbytes, is_good) = match report {
@@ -67,15 +88,15 @@ impl Hub {
             } => (object, duration, 0, false),
             _ => return,
         };
-        let Some(entry) = self.keys.get(object.task) else {
+        let Some((key, function)) = self.core.key_and_function(object.task) else {
             return;
         };
         let run = Run {
-            function: self.definitions.function(entry.definitions),
-            key: Bytes::copy_from_slice(self.keys.key(object.task)),
+            function,
+            key: Bytes::copy_from_slice(key),
             worker: self
-                .workers
-                .get(worker)
+                .core
+                .worker(worker)
                 .map_or(Symbol(0), |node| node.symbol),
             stop: self.now,
             duration: *duration,
@@ -91,20 +112,20 @@ impl Hub {
     }
 
     /// The runs from a number on.
-    pub(super) fn stream_since(&self, since: Option<u64>) -> Value {
+    fn stream_since(&self, since: Option<u64>) -> Value {
         let end = self.stream.first + self.stream.runs.len() as u64;
         let since = since.unwrap_or(end);
         let lost = self.stream.first.saturating_sub(since);
         let skipped = since.saturating_sub(self.stream.first);
         let runs = self.stream.runs.iter().skip(skipped as usize);
-        let started = self.settings.started;
+        let started = self.started;
         let runs = runs.map(|run| {
             let stop = seconds(started + run.stop);
             let key = Value::from_bytes(&run.key);
             Value::Tuple(vec![
                 key.unwrap_or_else(|_| Value::Bytes(run.key.to_vec())),
-                Value::Str(self.symbols.text(run.function).to_owned()),
-                Value::Str(self.symbols.text(run.worker).to_owned()),
+                Value::Str(self.core.text(run.function).to_owned()),
+                Value::Str(self.core.text(run.worker).to_owned()),
                 Value::Float(stop - run.duration.as_secs_f64()),
                 Value::Float(stop),
                 int(run.nbytes),

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use treadle_messages::{Batch, Call, ToWorker};
 use treadle_node_wire::trace;
-use treadle_node_wire::trace::SWITCH;
+use treadle_node_wire::trace::{BATCH, SWITCH};
 use treadle_scheduler::State;
+use treadle_server::{Arguments, Node, OperationError, dict, int};
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use super::hub::Hub;
-use super::nodes::Node;
-use super::operations::{Answered, Arguments, OperationError, dict, int};
 
 /// Bytes that are kept; then the oldest batches are lost.
 const MOST: usize = 64 << 20;
@@ -97,8 +96,24 @@ impl Tracing {
 }
 
 impl Hub {
+    /// Answers a question about what was done, if it is one.
+    pub(super) fn answer_about_past(
+        &mut self,
+        asker: Node,
+        call: &Call,
+    ) -> Option<Result<Value, OperationError>> {
+        let answer: fn(&mut Self, Node, Arguments) -> Result<Value, OperationError> =
+            match call.operation.as_str() {
+                BATCH => |hub, asker, arguments| hub.trace_batch(asker, arguments.into_value()),
+                "trace" => |hub, asker, arguments| hub.trace(asker, &arguments),
+                "task-events" => |hub, asker, arguments| Ok(hub.task_events(asker, &arguments)),
+                _ => return None,
+            };
+        Some(Arguments::of(call).and_then(|arguments| answer(self, asker, arguments)))
+    }
+
     /// A client traces, or fetches what there is; see `docs/internals/cluster-calls.md`.
-    pub(super) fn trace(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+    fn trace(&mut self, asker: Node, arguments: &Arguments) -> Result<Value, OperationError> {
         let Node::Client(client) = asker else {
             return Err(OperationError::Invalid("trace: only clients can trace"));
         };
@@ -127,7 +142,7 @@ impl Hub {
                 ])
             }
         };
-        Ok(Some(answer))
+        Ok(answer)
     }
 
     /// A client ends a trace, or all that it has.
@@ -152,14 +167,15 @@ impl Hub {
     /// Tells all workers whether somebody traces, with a new mark.
     fn tell_tracers(&mut self) {
         self.tracing.mark += 1;
-        for worker in self.workers.ids() {
+        let workers: Vec<WorkerId> = self.core.workers().map(|node| node.id).collect();
+        for worker in workers {
             self.tell_tracer(worker);
         }
     }
 
     fn tell_tracer(&mut self, worker: WorkerId) {
         let is_on = self.tracing.is_on();
-        let Some(node) = self.workers.get(worker) else {
+        let Some(node) = self.core.worker(worker) else {
             return;
         };
         if is_on && !self.tracing.rows.contains_key(&worker) {
@@ -189,17 +205,19 @@ impl Hub {
             operation: SWITCH.into(),
             argument: told.to_bytes().into(),
         };
-        self.tell_worker(worker, &ToWorker::Call(call));
+        self.links.tell_worker(worker, &ToWorker::Call(call));
     }
 
     /// A worker sends what it has done. The answer is the clock.
-    pub(super) fn trace_batch(&mut self, asker: Node, argument: Value) -> Answered {
+    fn trace_batch(&mut self, asker: Node, argument: Value) -> Result<Value, OperationError> {
         let Node::Worker(worker) = asker else {
-            return Err(OperationError::Batch("only workers say what they did"));
+            return Err(OperationError::Invalid(
+                "trace-batch: only workers say what they did",
+            ));
         };
         let clock = int(trace::monotonic());
         let Value::Tuple(fields) = argument else {
-            return Err(OperationError::Batch("a tuple is expected"));
+            return Err(OperationError::Invalid("trace-batch: a tuple is expected"));
         };
         let Ok(
             [
@@ -210,12 +228,12 @@ impl Hub {
             ],
         ) = <[Value; 4]>::try_from(fields)
         else {
-            return Err(OperationError::Batch(
-                "mark, counts and events are expected",
+            return Err(OperationError::Invalid(
+                "trace-batch: mark, counts and events are expected",
             ));
         };
         let Some(row) = self.tracing.rows.get_mut(&worker) else {
-            return Ok(Some(clock));
+            return Ok(clock);
         };
         if let Value::Int(mark) = mark {
             row.mark = mark;
@@ -226,7 +244,7 @@ impl Hub {
             events: u64::try_from(events).unwrap_or(0),
             content,
         });
-        Ok(Some(clock))
+        Ok(clock)
     }
 
     fn trace_since(&mut self, since: u64) -> Value {
@@ -270,7 +288,7 @@ impl Hub {
 
     /// A batch of a client's tasks was taken in since `began`.
     pub(super) fn trace_submission(&mut self, client: ClientId, began: u64, batch: (usize, bool)) {
-        let name = self.called(Node::Client(client));
+        let name = self.core.called(Node::Client(client));
         let (tasks, last) = batch;
         self.tracing.note(vec![
             Value::str("submit"),
@@ -331,10 +349,10 @@ impl Hub {
             State::Failed,
         ];
         let states = states.map(|state| {
-            let count = self.core.count(state) as u64;
+            let count = self.core.scheduler().count(state) as u64;
             (Value::str(state.name()), int(count))
         });
-        let workers = self.core.workers().map(|view| {
+        let workers = self.core.scheduler().workers().map(|view| {
             let assigned = view.assigned_count() as u64;
             (int(i64::from(view.id().0)), int(assigned))
         });
@@ -344,8 +362,8 @@ impl Hub {
             int(trace::monotonic()),
             Value::Dict(states.to_vec()),
             workers,
-            int(self.counters.commands),
-            int(self.counters.reports),
+            int(self.core.counts().commands),
+            int(self.rates.reports),
         ]);
     }
 }

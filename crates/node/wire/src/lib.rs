@@ -45,12 +45,13 @@ pub use decoder::Decoder;
 pub use direction::Message;
 pub use encoder::Encoder;
 pub use link::{Link, Packet, introduce};
-pub use node_error::{NodeError, answer_fits, call_fits, fits};
+pub use node_error::{NodeError, answer_fits, call_fits};
 pub use relayed::{
     FrameLengths, decode_chunk, decode_neighbour, decode_relayed, encode_neighbour, encode_relayed,
 };
 pub use rows::Notice;
 pub use shuffled::{Shuffled, decode_shuffled, encode_shuffled};
+pub use treadle_messages::{LARGEST_MESSAGE, LARGEST_VALUE, fits};
 pub use wire_error::WireError;
 
 /// Includes generated types.
@@ -98,15 +99,6 @@ pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireE
     Ok(M::decode(frame)?)
 }
 
-/// The inverse of [`Runs::gaps`](treadle_broadcast::Runs::gaps).
-///
-/// # Errors
-/// For other numbers.
-pub fn get_runs(numbers: Vec<u64>) -> Result<treadle_broadcast::Runs, WireError> {
-    let treadle_broadcast::Settled(runs) = schema::field("runs", numbers, keep::Detacher::new(0))?;
-    Ok(runs)
-}
-
 /// The version of the protocol.
 pub const PROTOCOL: u32 = 2;
 
@@ -118,13 +110,6 @@ pub const LONGEST_HELLO: usize = 1 << 16;
 pub const WELCOME: u32 = 17;
 /// The kind of every object after that.
 pub const MESSAGES: u32 = 18;
-
-/// The longest message between nodes, in bytes. Whoever sends one makes sure that it is no longer: the
-/// receiver could only end the connection.
-pub const LARGEST_MESSAGE: u64 = 256 << 20;
-/// The longest argument or answer of a call. The rest of its message, with what the scheduler says of
-/// who asked, takes less than the difference.
-pub const LARGEST_VALUE: usize = (LARGEST_MESSAGE as usize) - (1 << 20);
 
 /// Packets are closed at this length, so that they stay below [`treadle_net::SMALL`] and travel on
 /// the control connection.

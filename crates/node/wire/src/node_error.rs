@@ -3,10 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
-use treadle_messages::{Answer, Call};
+use treadle_messages::{Answer, Call, TooLong, fits};
 use treadle_net::NetError;
 
-use crate::{LARGEST_VALUE, WireError};
+use crate::WireError;
 
 /// An error of a node.
 #[derive(Debug, thiserror::Error)]
@@ -32,18 +32,8 @@ pub enum NodeError {
         most: u64,
     },
     /// What somebody wants to say fits into no message, and was not sent.
-    #[error(
-        "{what} takes {bytes} bytes, and at most {most} go into a call: scatter large values and \
-         pass their futures, or write them to a file"
-    )]
-    TooLong {
-        /// What it is.
-        what: String,
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        most: usize,
-    },
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// What this process says of itself is too long for the first message.
     #[error(
         "what {name:.60?} says of itself takes {bytes} bytes, and the scheduler takes {most} at most: \
@@ -78,30 +68,14 @@ pub enum NodeError {
     },
 }
 
-/// Whether something of so many bytes, called `what`, fits into a call.
-///
-/// # Errors
-/// For something that is too long for a message: it is not to be sent.
-pub fn fits(bytes: usize, what: impl FnOnce() -> String) -> Result<(), NodeError> {
-    if bytes <= LARGEST_VALUE {
-        return Ok(());
-    }
-    Err(NodeError::TooLong {
-        what: what(),
-        bytes,
-        most: LARGEST_VALUE,
-    })
-}
-
 /// Whether a question fits into a call.
 ///
 /// # Errors
 /// For a question that is too long for a message.
 pub fn call_fits(call: &Call) -> Result<(), NodeError> {
     let bytes = call.argument.len() + call.node.len() + call.operation.len();
-    fits(bytes, || {
-        format!("the argument of {:.200?}", call.operation)
-    })
+    let what = || format!("the argument of {:.200?}", call.operation);
+    Ok(fits(bytes, what)?)
 }
 
 /// Whether an answer fits into a call.
@@ -109,8 +83,9 @@ pub fn call_fits(call: &Call) -> Result<(), NodeError> {
 /// # Errors
 /// For an answer that is too long for a message.
 pub fn answer_fits(answer: &Answer) -> Result<(), NodeError> {
-    match &answer.result {
+    let fits = match &answer.result {
         Ok(value) => fits(value.len(), || "the answer".to_owned()),
         Err(error) => fits(error.len(), || "the error that is the answer".to_owned()),
-    }
+    };
+    Ok(fits?)
 }

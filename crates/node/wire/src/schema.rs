@@ -348,20 +348,8 @@ impl Wire<Vec<u64>> for Settled {
     }
 
     fn of_wire(wire: Vec<u64>, _: Detacher) -> Result<Self, WireError> {
-        let wrong = |value| WireError::Range { column: "", value };
-        let (pairs, rest) = wire.as_chunks::<2>();
-        if let [single] = rest {
-            return Err(wrong(*single));
-        }
-        let mut last = 0_u64;
-        let mut ranges = Vec::with_capacity(pairs.len());
-        for &[gap, length] in pairs {
-            let start = last.checked_add(gap).ok_or(wrong(gap))?;
-            let end = start.checked_add(length).ok_or(wrong(length))?;
-            ranges.push((start, end));
-            last = end;
-        }
-        Runs::from_ranges(ranges).map(Settled).ok_or(wrong(0))
+        let runs = Runs::from_gaps(&wire).map(Settled);
+        runs.map_err(|value| WireError::Range { column: "", value })
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_client::{Contained, Content, Destination, Input, NewTask, Submission};
-use treadle_messages::TaskOptions;
 
 use super::{Planned, Sending, Standing, encode_key};
 use crate::universe::{Key, encode, recipe};
@@ -24,7 +23,6 @@ impl World {
         }
         outputs.retain(|&key| !self.plan.universe.spec(key).is_data);
         let mut submission = self.clients[client].core.submission();
-        submission.options(TaskOptions::default());
         let (tasks, external) = self.closure(client, &outputs, &mut submission)?;
         if tasks.is_empty() {
             return self.client_does(client, |core, effects| {
@@ -128,24 +126,30 @@ impl World {
         let index = self.kernel.random.index(state.submissions.len());
         let mut sending = state.submissions.remove(index);
         for task in sending.batches.pop_front().into_iter().flatten() {
+            let spec = self.plan.universe.spec(task.key);
+            let options = self.plan.options(spec);
             let new = NewTask {
                 key: &encode_key(task.key),
                 recipe: &recipe(task.key),
                 inputs: &task.inputs,
-                definitions: &[],
+                definitions: &spec.definitions(),
                 readers: task.readers,
-                options: 0,
+                options: sending.submission.options(options),
             };
             let owner = task.is_wanted.then_some(task.key);
             sending.submission.add(&new, owner);
         }
+        let definitions = self.clients[client].definitions();
         let sent = if sending.batches.is_empty() {
             let submission = sending.submission;
-            self.client_does(client, |core, effects| core.finish(submission, [], effects))?
+            self.client_does(client, |core, effects| {
+                core.finish(submission, definitions, effects)
+            })?
         } else {
             let submission = &mut sending.submission;
-            let sent =
-                self.client_does(client, |core, effects| core.submit(submission, [], effects))?;
+            let sent = self.client_does(client, |core, effects| {
+                core.submit(submission, definitions, effects)
+            })?;
             self.clients[client].submissions.insert(index, sending);
             sent
         };

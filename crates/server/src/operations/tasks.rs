@@ -1,32 +1,35 @@
 //! How tasks stand.
 
-use std::collections::{BTreeMap, HashSet};
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use treadle_scheduler::{Event, State};
 use treadle_types::{Symbol, TaskId, Value};
 
-use super::super::definitions::Used;
-use super::super::hub::Hub;
-use super::super::keys::NO_DEFINITIONS;
-use super::super::nodes::Node;
-use super::identity::seconds;
 use super::{Answered, Arguments, OperationError, dict, int};
+use crate::definitions::Used;
+use crate::keys::NO_DEFINITIONS;
+use crate::nodes::Node;
+use crate::state::Core;
 
-impl Hub {
+impl Core {
     /// What is remembered of keys: a list of dictionaries, the oldest first.
-    pub(super) fn story(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn story(&self, arguments: &Arguments) -> Answered {
         let mut steps = Vec::new();
         for key in arguments.keys().unwrap_or_default() {
             let Some(task) = self.task_of(key) else {
                 continue;
             };
-            for step in self.core.story(task) {
+            for step in self.scheduler.story(task) {
                 steps.push((step, key));
             }
         }
         steps.sort_by_key(|(step, _)| (step.time, step.cause));
         let step = |(step, key): (treadle_scheduler::Transition, &Value)| {
-            let worker = step.worker.and_then(|worker| self.core.worker_name(worker));
+            let worker = step
+                .worker
+                .and_then(|worker| self.scheduler.worker_name(worker));
             let worker = worker.map(|name| Value::Str(self.symbols.text(name).to_owned()));
             dict([
                 ("key", key.clone()),
@@ -34,7 +37,7 @@ impl Hub {
                 ("worker", worker.unwrap_or(Value::None)),
                 (
                     "time",
-                    Value::Float(seconds(self.settings.started + step.time)),
+                    Value::Float((self.settings.started + step.time).as_secs_f64()),
                 ),
                 ("cause", int(step.cause)),
             ])
@@ -44,26 +47,26 @@ impl Hub {
 
     /// How many tasks of each function are in each state: of all tasks, or of keys and what they
     /// are computed from.
-    pub(super) fn progress(&mut self, arguments: &Arguments) -> Answered {
+    pub(crate) fn progress(&mut self, arguments: &Arguments) -> Answered {
         let mut counts: BTreeMap<Symbol, [u64; State::ALL.len()]> = BTreeMap::new();
         let mut count = |function, state: State| {
             counts.entry(function).or_default()[state as usize] += 1;
         };
         match arguments.keys() {
             None => {
-                for task in self.core.tasks() {
+                for task in self.scheduler.tasks() {
                     count(task.function(), task.state());
                 }
             }
             Some(keys) => {
-                let mut seen: HashSet<TaskId> = HashSet::new();
+                let mut seen: BTreeSet<TaskId> = BTreeSet::new();
                 let mut left: Vec<TaskId> =
                     keys.iter().filter_map(|key| self.task_of(key)).collect();
                 while let Some(task) = left.pop() {
                     if !seen.insert(task) {
                         continue;
                     }
-                    if let Some(view) = self.core.task(task) {
+                    if let Some(view) = self.scheduler.task(task) {
                         count(view.function(), view.state());
                         left.extend(view.inputs());
                     }
@@ -82,10 +85,11 @@ impl Hub {
 
     /// What a task runs: its recipe, the definitions that this refers to, and its inputs. Nothing of
     /// a task that has none any more.
-    pub(super) fn recipe(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn recipe(&self, arguments: &Arguments) -> Answered {
         let key = arguments.keys().and_then(<[Value]>::first);
         let task = key.and_then(|key| self.task_of(key));
-        let Some((task, view)) = task.and_then(|task| Some((task, self.core.task(task)?))) else {
+        let Some((task, view)) = task.and_then(|task| Some((task, self.scheduler.task(task)?)))
+        else {
             return Err(OperationError::Invalid(
                 "recipe: there is no task of this key",
             ));
@@ -119,23 +123,8 @@ impl Hub {
         ])))
     }
 
-    /// The stream of what tasks did; see the stream's module.
-    pub(super) fn task_events(&mut self, asker: Node, arguments: &Arguments) -> Answered {
-        let is_on = !matches!(arguments.get("stop"), Some(Value::Bool(true)));
-        if let Node::Client(client) = asker
-            && let Some(node) = self.clients.get_mut(client)
-            && node.streams != is_on
-        {
-            node.streams = is_on;
-            self.stream.subscribe(is_on);
-        }
-        let since = arguments.integer("since");
-        let since = since.and_then(|since| u64::try_from(since).ok());
-        Ok(Some(self.stream_since(since)))
-    }
-
     /// Clients that come shall tell the sidecar what they submit, says that, or need not.
-    pub(super) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+    pub(crate) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         if !matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client)) {
             return Err(OperationError::Invalid(
                 "only the scheduler's Python side can observe what is submitted",
@@ -146,7 +135,7 @@ impl Hub {
     }
 
     /// Somebody who is not connected wants keys, or wants them no more.
-    pub(super) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
+    pub(crate) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
         let Some(name) = arguments.text("client") else {
             return Err(OperationError::Invalid("desire: in whose name? client=…"));
         };
@@ -172,7 +161,7 @@ impl Hub {
     }
 
     /// Values of finished tasks are gone, says whoever keeps them.
-    pub(super) fn invalidate(&mut self, arguments: &Arguments) -> Answered {
+    pub(crate) fn invalidate(&mut self, arguments: &Arguments) -> Answered {
         let keys = arguments.keys().unwrap_or_default();
         let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
         self.feed(Event::Invalidate(tasks))?;

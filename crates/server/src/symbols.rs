@@ -1,14 +1,15 @@
 //! Interned strings.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use treadle_types::Symbol;
 
 /// Strings by number. They are names of workers, hosts, resources and functions: few, and kept.
 #[derive(Debug)]
-pub(super) struct Symbols {
-    by_text: HashMap<Arc<str>, Symbol>,
+pub(crate) struct Symbols {
+    by_text: BTreeMap<Arc<str>, Symbol>,
     texts: Vec<Arc<str>>,
 }
 
@@ -18,9 +19,9 @@ const MOST: usize = 1 << 20;
 
 impl Symbols {
     /// The empty string is number 0.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut symbols = Self {
-            by_text: HashMap::new(),
+            by_text: BTreeMap::new(),
             texts: Vec::new(),
         };
         symbols.intern("");
@@ -28,7 +29,7 @@ impl Symbols {
     }
 
     /// The number of a string.
-    pub(super) fn intern(&mut self, text: &str) -> Symbol {
+    pub(crate) fn intern(&mut self, text: &str) -> Symbol {
         if let Some(&symbol) = self.by_text.get(text) {
             return symbol;
         }
@@ -43,7 +44,7 @@ impl Symbols {
     }
 
     /// The string.
-    pub(super) fn text(&self, symbol: Symbol) -> &str {
+    pub(crate) fn text(&self, symbol: Symbol) -> &str {
         self.texts.get(symbol.0 as usize).map_or("", |text| text)
     }
 }

@@ -6,46 +6,70 @@ mod life;
 mod moving;
 mod tasks;
 
-pub(super) use identity::seconds;
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use treadle_messages::Call;
-use treadle_node_wire::trace::BATCH;
 use treadle_scheduler::SchedulerError;
 use treadle_types::value::DecodeError;
 use treadle_types::{Value, WorkerId};
 
-use super::hub::Hub;
-use super::nodes::Node;
+use crate::effect::Effect;
+use crate::nodes::Node;
+use crate::state::Core;
 
 /// An answer; `None`: it comes later.
-pub(super) type Answered = Result<Option<Value>, OperationError>;
+pub type Answered = Result<Option<Value>, OperationError>;
 
 /// Why the scheduler does not answer a question, as its asker is told.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OperationError {
+pub enum OperationError {
+    /// Nobody answers questions of this name.
     #[error("the scheduler does not serve {0:?}")]
     Unknown(String),
+    /// The argument is no value.
     #[error("the argument of {operation:?}: {source}")]
     Argument {
+        /// What was asked.
         operation: String,
+        /// What is wrong.
         source: DecodeError,
     },
     /// Something is wrong with the arguments, or with who asks.
     #[error("{0}")]
     Invalid(&'static str),
-    /// Something is wrong with the events of a worker that is traced.
-    #[error("{BATCH}: {0}")]
-    Batch(&'static str),
+    /// There is no room for it.
     #[error("too many questions wait for something")]
     Crowded,
+    /// The scheduler refuses it.
     #[error(transparent)]
     Event(#[from] SchedulerError),
 }
 
 /// What a question brings: keyword arguments.
-pub(super) struct Arguments(Value);
+#[derive(Debug)]
+pub struct Arguments(Value);
 
 impl Arguments {
+    /// What a question brings.
+    ///
+    /// # Errors
+    /// [`OperationError::Argument`].
+    pub fn of(call: &Call) -> Result<Self, OperationError> {
+        let value = Value::from_bytes(&call.argument);
+        let value = value.map_err(|source| OperationError::Argument {
+            operation: call.operation.clone(),
+            source,
+        })?;
+        Ok(Self(value))
+    }
+
+    /// All of it.
+    pub fn into_value(self) -> Value {
+        self.0
+    }
+
     /// A keyword; `None` for one that is absent or Python's `None`.
     fn get(&self, name: &str) -> Option<&Value> {
         match self.0.get(name) {
@@ -61,14 +85,16 @@ impl Arguments {
         }
     }
 
-    pub(super) fn integer(&self, name: &str) -> Option<i64> {
+    /// An integer.
+    pub fn integer(&self, name: &str) -> Option<i64> {
         match self.get(name) {
             Some(Value::Int(value)) => Some(*value),
             _ => None,
         }
     }
 
-    pub(super) fn is_set(&self, name: &str) -> bool {
+    /// Whether a keyword is `True`.
+    pub fn is_set(&self, name: &str) -> bool {
         matches!(self.get(name), Some(Value::Bool(true)))
     }
 
@@ -76,7 +102,7 @@ impl Arguments {
     fn list(&self, name: &str) -> Option<&[Value]> {
         match self.get(name)? {
             Value::List(items) | Value::Tuple(items) => Some(items),
-            other => Some(std::slice::from_ref(other)),
+            other => Some(core::slice::from_ref(other)),
         }
     }
 
@@ -87,13 +113,13 @@ impl Arguments {
         }
         match self.get("keys")? {
             Value::List(keys) => Some(keys),
-            other => Some(std::slice::from_ref(other)),
+            other => Some(core::slice::from_ref(other)),
         }
     }
 }
 
 /// A dictionary with texts for keys.
-pub(super) fn dict<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
+pub fn dict<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
     let entries = entries.into_iter();
     Value::Dict(
         entries
@@ -102,22 +128,15 @@ pub(super) fn dict<const N: usize>(entries: [(&'static str, Value); N]) -> Value
     )
 }
 
-pub(super) fn int(value: impl TryInto<i64>) -> Value {
+/// An integer, or the largest one.
+pub fn int(value: impl TryInto<i64>) -> Value {
     Value::Int(value.try_into().unwrap_or(i64::MAX))
 }
 
-impl Hub {
+impl Core {
     /// Answers a question to the scheduler.
-    pub(super) fn operate(&mut self, asker: Node, call: &Call) -> Answered {
-        let argument =
-            Value::from_bytes(&call.argument).map_err(|source| OperationError::Argument {
-                operation: call.operation.clone(),
-                source,
-            })?;
-        if call.operation == BATCH {
-            return self.trace_batch(asker, argument);
-        }
-        let arguments = &Arguments(argument);
+    pub(crate) fn operate(&mut self, asker: Node, call: &Call) -> Answered {
+        let arguments = &Arguments::of(call)?;
         let id = call.id;
         match call.operation.as_str() {
             "identity" => self.identity(arguments),
@@ -131,8 +150,6 @@ impl Hub {
             "story" => self.story(arguments),
             "progress" => self.progress(arguments),
             "recipe" => self.recipe(arguments),
-            "trace" => self.trace(asker, arguments),
-            "task-events" => self.task_events(asker, arguments),
             "observe" => self.observe(asker, arguments),
             "desire" => self.desire(arguments, true),
             "undesire" => self.desire(arguments, false),
@@ -149,7 +166,7 @@ impl Hub {
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
             "invalidate" => self.invalidate(arguments),
             "terminate" | "shutdown" => {
-                self.is_ending = true;
+                self.out.push(Effect::End);
                 Ok(Some(Value::None))
             }
             other => Err(OperationError::Unknown(other.to_owned())),

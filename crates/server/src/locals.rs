@@ -1,5 +1,9 @@
 //! A client's numbers of keys.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem;
+
 use treadle_types::TaskId;
 
 /// Numbers of a page.
@@ -54,7 +58,7 @@ impl<T: Absent> Pages<T> {
     fn clear(&mut self, at: u32) -> Option<T> {
         let slot = self.pages.get_mut(at as usize / PAGE)?;
         let page = slot.as_mut()?;
-        let entry = std::mem::replace(&mut page.entries[at as usize % PAGE], T::ABSENT);
+        let entry = mem::replace(&mut page.entries[at as usize % PAGE], T::ABSENT);
         if entry == T::ABSENT {
             return None;
         }
@@ -68,10 +72,10 @@ impl<T: Absent> Pages<T> {
 
 /// What a local id means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Local {
-    pub(super) task: TaskId,
+pub(crate) struct Local {
+    pub(crate) task: TaskId,
     /// Which use of the task's number is meant.
-    pub(super) generation: u32,
+    pub(crate) generation: u32,
 }
 
 impl Absent for Local {
@@ -84,7 +88,7 @@ impl Absent for Local {
 /// The local ids of a client. Those of tasks that it wants live until it releases them, others until
 /// their submission ends.
 #[derive(Debug)]
-pub(super) struct Locals {
+pub(crate) struct Locals {
     forward: Pages<Local>,
     /// By task: the id under which it is wanted.
     wanted: Pages<u32>,
@@ -93,7 +97,7 @@ pub(super) struct Locals {
 }
 
 impl Locals {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             forward: Pages { pages: Vec::new() },
             wanted: Pages { pages: Vec::new() },
@@ -103,7 +107,7 @@ impl Locals {
 
     /// Names keys from `first` on, so many of them. `false`: ids were used before, or so many were
     /// left out that memory would be wasted.
-    pub(super) fn name(&mut self, first: u32, count: usize) -> bool {
+    pub(crate) fn name(&mut self, first: u32, count: usize) -> bool {
         /// Ids that a client may skip at a time.
         const SKIPPED: u32 = 1 << 20;
         let end = u64::from(first) + count as u64;
@@ -115,35 +119,35 @@ impl Locals {
     }
 
     /// Whether an id was mentioned, now or before.
-    pub(super) fn was_named(&self, id: u32) -> bool {
+    pub(crate) fn was_named(&self, id: u32) -> bool {
         id < self.next
     }
 
-    pub(super) fn set(&mut self, id: u32, local: Local) {
+    pub(crate) fn set(&mut self, id: u32, local: Local) {
         self.forward.set(id, local);
     }
 
     #[inline]
-    pub(super) fn get(&self, id: u32) -> Option<Local> {
+    pub(crate) fn get(&self, id: u32) -> Option<Local> {
         self.forward.get(id)
     }
 
-    pub(super) fn clear(&mut self, id: u32) -> Option<Local> {
+    pub(crate) fn clear(&mut self, id: u32) -> Option<Local> {
         self.forward.clear(id)
     }
 
     /// Notices of the task carry this id.
-    pub(super) fn want(&mut self, task: TaskId, id: u32) {
+    pub(crate) fn want(&mut self, task: TaskId, id: u32) {
         self.wanted.set(task.0, id);
     }
 
-    pub(super) fn unwant(&mut self, task: TaskId) {
+    pub(crate) fn unwant(&mut self, task: TaskId) {
         self.wanted.clear(task.0);
     }
 
     /// The id under which a task is wanted.
     #[inline]
-    pub(super) fn wanted(&self, task: TaskId) -> Option<u32> {
+    pub(crate) fn wanted(&self, task: TaskId) -> Option<u32> {
         self.wanted.get(task.0)
     }
 }

@@ -1,18 +1,24 @@
-//! What clients submit: from their numbers to those of the core.
+//! What clients submit: from their numbers to the scheduler's.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
 
 use bytes::Bytes;
 use treadle_messages::{Batch, Standing, TaskOptions, ToClient};
-use treadle_scheduler::{Event, State, Submission};
+use treadle_scheduler::{Event, Submission};
 use treadle_types::value::Reader;
-use treadle_types::{ClientId, Constraint, Options, Symbol, TaskId, Value, WorkerId};
+use treadle_types::{ClientId, Constraint, Options, Symbol, TaskId, Value};
 
-use super::hub::{Broken, Hub};
-use super::keys::{Keys, NO_DEFINITIONS};
-use super::locals::{Local, Locals};
+use crate::keys::{Keys, NO_DEFINITIONS};
+use crate::locals::{Local, Locals};
+use crate::state::{Broken, Core};
 
 /// What a local id means now.
 #[derive(Clone, Copy)]
-enum Meaning {
+pub(crate) enum Meaning {
     Task(TaskId),
     /// Nothing any more.
     Gone,
@@ -34,7 +40,7 @@ fn meaning(locals: &Locals, keys: &Keys, id: u32) -> Result<Meaning, Broken> {
 }
 
 /// The new keys of a batch.
-struct Fresh {
+pub(crate) struct Fresh {
     first: u32,
     /// For each of them, the task that was allocated, unless its key was known; taken out when the
     /// task is submitted.
@@ -48,8 +54,8 @@ impl Fresh {
     }
 }
 
-impl Hub {
-    fn meaning(&self, client: ClientId, id: u32) -> Result<Meaning, Broken> {
+impl Core {
+    pub(crate) fn meaning(&self, client: ClientId, id: u32) -> Result<Meaning, Broken> {
         match self.clients.get(client) {
             Some(node) => meaning(&node.locals, &self.keys, id),
             None => Ok(Meaning::Gone),
@@ -57,7 +63,7 @@ impl Hub {
     }
 
     /// The tasks of local ids, as far as they mean any.
-    pub(super) fn meant(&self, client: ClientId, ids: &[u32]) -> Result<Vec<TaskId>, Broken> {
+    pub(crate) fn meant(&self, client: ClientId, ids: &[u32]) -> Result<Vec<TaskId>, Broken> {
         let mut tasks = Vec::with_capacity(ids.len());
         for &id in ids {
             if let Meaning::Task(task) = self.meaning(client, id)? {
@@ -68,7 +74,12 @@ impl Hub {
     }
 
     /// Numbers keys that a client names for the first time.
-    fn name(&mut self, client: ClientId, first: u32, keys: &[Bytes]) -> Result<Fresh, Broken> {
+    pub(crate) fn name(
+        &mut self,
+        client: ClientId,
+        first: u32,
+        keys: &[Bytes],
+    ) -> Result<Fresh, Broken> {
         let mut fresh = Fresh {
             first,
             tasks: Vec::with_capacity(keys.len()),
@@ -82,7 +93,7 @@ impl Hub {
                 keys.len()
             )));
         }
-        let (core, mut ids) = (&mut self.core, first..);
+        let (scheduler, mut ids) = (&mut self.scheduler, first..);
         let found = |keys: &Keys, task: TaskId, is_new: bool| {
             fresh.tasks.push(is_new.then_some(task));
             if let Some(id) = ids.next() {
@@ -90,7 +101,8 @@ impl Hub {
                 node.locals.set(id, Local { task, generation });
             }
         };
-        self.keys.find_or_add_all(keys, || core.allocate(), found);
+        self.keys
+            .find_or_add_all(keys, || scheduler.allocate(), found);
         Ok(fresh)
     }
 
@@ -98,8 +110,8 @@ impl Hub {
     /// which key that is. Returns the task, and whether it is new.
     fn revive(&mut self, client: ClientId, id: u32, recipe: &[u8]) -> Option<(TaskId, bool)> {
         let key = Reader::new(recipe).blob().ok()?;
-        let core = &mut self.core;
-        let (task, is_new) = self.keys.find_or_add(key, || core.allocate());
+        let scheduler = &mut self.scheduler;
+        let (task, is_new) = self.keys.find_or_add(key, || scheduler.allocate());
         let generation = self.keys.generation(task);
         let node = self.clients.get_mut(client)?;
         node.locals.set(id, Local { task, generation });
@@ -107,25 +119,25 @@ impl Hub {
     }
 
     /// Takes back tasks that were allocated and not submitted.
-    fn abandon(&mut self, fresh: &mut Fresh) {
+    pub(crate) fn abandon(&mut self, fresh: &mut Fresh) {
         for task in fresh.tasks.iter_mut().filter_map(Option::take) {
             self.keys.remove(task);
-            self.core.abandon(task);
+            self.scheduler.abandon(task);
         }
     }
 
     /// A batch of a client.
-    pub(super) fn submit(&mut self, client: ClientId, mut batch: Batch) -> Result<(), Broken> {
+    pub(crate) fn submit(&mut self, client: ClientId, mut batch: Batch) -> Result<(), Broken> {
         let mut fresh = self.name(client, batch.first, &batch.keys)?;
         let mut taken = Vec::with_capacity(batch.tasks.len());
         let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
         self.abandon(&mut fresh);
-        if outcome.is_ok() {
-            self.tell_awaiting(&batch.keys)?;
-        } else {
+        if outcome.is_err() {
             for task in taken {
                 self.unsubmitted(task);
             }
+        } else if !self.awaited.is_empty() {
+            self.tell_awaiting(&taken)?;
         }
         outcome
     }
@@ -210,17 +222,17 @@ impl Hub {
                 });
         }
         let barriers = self.shuffles.brought(client, batch, &submission.tasks);
-        submission.offsets = std::mem::take(&mut batch.offsets);
-        submission.readers = std::mem::take(&mut batch.readers);
-        submission.ranks = std::mem::take(&mut batch.ranks);
-        submission.recipes = std::mem::take(&mut batch.recipes);
-        submission.options = std::mem::take(&mut batch.options);
+        submission.offsets = mem::take(&mut batch.offsets);
+        submission.readers = mem::take(&mut batch.readers);
+        submission.ranks = mem::take(&mut batch.ranks);
+        submission.recipes = mem::take(&mut batch.recipes);
+        submission.options = mem::take(&mut batch.options);
         let mut cancelled = Vec::new();
         if gone > 0 || !lost.is_empty() {
             cancelled = without_lost(&mut submission);
         }
         self.want_of_batch(client, batch, &cancelled, &mut submission)?;
-        self.counters.submitted += submission.tasks.len() as u64;
+        self.counts.submitted += submission.tasks.len() as u64;
         let fed = self.feed(Event::Submit(submission));
         for task in cancelled {
             self.unsubmitted(task);
@@ -232,11 +244,11 @@ impl Hub {
 
     /// A task that was meant to be submitted was not: forgets it, if it is not known otherwise.
     fn unsubmitted(&mut self, task: TaskId) {
-        if self.core.task(task).is_some() {
+        if self.scheduler.task(task).is_some() {
             return;
         }
         if let Some(entry) = self.keys.remove(task) {
-            self.core.abandon(task);
+            self.scheduler.abandon(task);
             if entry.owner != ClientId(0)
                 && let Some(places) = self.definitions.release(entry.owner, entry.definitions)
             {
@@ -271,7 +283,7 @@ impl Hub {
             let message = "a task reads something that is not known any more";
             let reason = Value::Tuple(vec![Value::str(reason), Value::str(message)]);
             let standing = Standing::Cancelled(reason.to_bytes().into());
-            self.tell_client(client, &ToClient::Notice { id, standing });
+            self.tell_client(client, ToClient::Notice { id, standing });
         }
         Ok(())
     }
@@ -336,7 +348,7 @@ impl Hub {
     }
 
     /// A client has futures of keys.
-    pub(super) fn want(
+    pub(crate) fn want(
         &mut self,
         client: ClientId,
         first: u32,
@@ -369,26 +381,24 @@ impl Hub {
         for (id, key) in unknown {
             self.awaited.add(key, client, id);
             let standing = Standing::Unknown;
-            self.tell_client(client, &ToClient::Notice { id, standing });
+            self.tell_client(client, ToClient::Notice { id, standing });
         }
         self.feed(Event::Want { client, tasks })?;
         Ok(())
     }
 
-    /// Clients that had futures of these keys before anybody submitted them want them now.
-    fn tell_awaiting(&mut self, keys: &[Bytes]) -> Result<(), Broken> {
-        if self.awaited.is_empty() {
-            return Ok(());
-        }
-        for key in keys {
-            let Some(task) = self.keys.find(key) else {
-                continue;
-            };
+    /// Clients that had futures of the keys of these tasks before anybody submitted them want them now.
+    pub(crate) fn tell_awaiting(&mut self, tasks: &[TaskId]) -> Result<(), Broken> {
+        for &task in tasks {
             let generation = self.keys.generation(task);
-            for (client, id) in self.awaited.take(key) {
+            for (client, id) in self.awaited.take(self.keys.key(task)) {
                 let Some(node) = self.clients.get_mut(client) else {
                     continue;
                 };
+                // It is told under the name that it gave the key last.
+                if node.locals.wanted(task).is_some() {
+                    continue;
+                }
                 node.locals.set(id, Local { task, generation });
                 node.locals.want(task, id);
                 let tasks = vec![task];
@@ -399,7 +409,7 @@ impl Hub {
     }
 
     /// A client has no futures of ids any more.
-    pub(super) fn release(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
+    pub(crate) fn release(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
         let mut tasks = Vec::with_capacity(ids.len());
         if !self.awaited.is_empty() {
             for &id in ids {
@@ -421,141 +431,14 @@ impl Hub {
         self.feed(Event::Unwant { client, tasks })?;
         Ok(())
     }
-
-    /// A client has a value.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn put(
-        &mut self,
-        client: ClientId,
-        id: u32,
-        key: &Bytes,
-        nbytes: u64,
-        inline: Option<Bytes>,
-        class: Bytes,
-        (allowed, copies): (&[String], u32),
-        kept: bool,
-    ) -> Result<(), Broken> {
-        let mut fresh = self.name(client, id, std::slice::from_ref(key))?;
-        let Meaning::Task(task) = self.meaning(client, id)? else {
-            return Ok(());
-        };
-        if let Some(node) = self.clients.get_mut(client) {
-            node.locals.want(task, id);
-            if kept {
-                node.kept.insert(task, id);
-            }
-        }
-        let is_inline = inline.is_some();
-        let is_there = self
-            .core
-            .task(task)
-            .is_some_and(|view| view.state() == State::Memory);
-        let put = self.feed(Event::Put {
-            client,
-            task,
-            nbytes,
-            inline,
-            class,
-            holders: Vec::new(),
-            kept,
-        });
-        if let Err(error) = put {
-            self.abandon(&mut fresh);
-            return Err(error.into());
-        }
-        self.tell_awaiting(std::slice::from_ref(key))?;
-        if is_inline {
-            let workers = self.choose(allowed, copies, nbytes);
-            match workers[..] {
-                [] => {}
-                [worker] => self.keys.set_maker(task, worker),
-                _ => {
-                    self.spread.insert(task, workers);
-                }
-            }
-            return Ok(());
-        }
-        let workers = if is_there {
-            Vec::new()
-        } else {
-            self.choose(allowed, copies, nbytes)
-        };
-        match workers.len() {
-            0 | 1 => self.introduce_to_client(client, &workers),
-            // It casts.
-            _ => self.tell_members(client),
-        }
-        let workers = workers.iter().map(|worker| u64::from(worker.0)).collect();
-        let Some(view) = self.core.task(task) else {
-            return Ok(());
-        };
-        let object = view.object().to_u64();
-        self.tell_client(
-            client,
-            &ToClient::Place {
-                id,
-                object,
-                workers,
-            },
-        );
-        Ok(())
-    }
-
-    /// A client does not keep values any more.
-    pub(super) fn unkept(&mut self, client: ClientId, ids: &[u32]) -> Result<(), Broken> {
-        let Some(node) = self.clients.get_mut(client) else {
-            return Ok(());
-        };
-        let kept = node.kept.extract_if(|_, id| ids.contains(id));
-        let tasks = kept.map(|(task, _)| task).collect();
-        self.feed(Event::Unkept { client, tasks })?;
-        Ok(())
-    }
-
-    /// Workers for a value that comes: of those that are allowed, the ones with the most free
-    /// memory, in turn where that is the same.
-    fn choose(&mut self, allowed: &[String], copies: u32, nbytes: u64) -> Vec<WorkerId> {
-        self.turn = self.turn.wrapping_add(1);
-        let turn = self.turn;
-        let mut candidates: Vec<(u64, u32, WorkerId)> = Vec::new();
-        let count = self.workers.len() as u32;
-        for (place, node) in self.workers.iter().enumerate() {
-            let is_allowed = allowed.is_empty()
-                || allowed
-                    .iter()
-                    .any(|name| [&node.name, &node.address, &node.host].contains(&name));
-            if !is_allowed || node.broken.is_some() || !self.is_running(node.id) {
-                continue;
-            }
-            let view = self.core.worker(node.id);
-            let managed = view.map_or(0, |view| view.health().managed) + node.promised;
-            // A sixteenth of the memory more or less does not matter.
-            let share = (node.memory / 16).max(1);
-            let used = if node.memory == 0 { 0 } else { managed / share };
-            let distance = (place as u32).wrapping_sub(turn).rem_euclid(count.max(1));
-            candidates.push((used, distance, node.id));
-        }
-        candidates.sort_unstable();
-        let chosen: Vec<WorkerId> = candidates
-            .into_iter()
-            .take(copies.max(1) as usize)
-            .map(|(.., worker)| worker)
-            .collect();
-        for worker in &chosen {
-            if let Some(node) = self.workers.get_mut(*worker) {
-                node.promised += nbytes;
-            }
-        }
-        chosen
-    }
 }
 
 /// Takes tasks out of a submission that read something that is gone, and those that read them.
 /// Returns those that have a number.
 fn without_lost(submission: &mut Submission) -> Vec<TaskId> {
     let nobody = TaskId(u32::MAX);
-    let before = std::mem::take(submission);
-    let mut lost: std::collections::HashSet<TaskId> = std::iter::once(nobody).collect();
+    let before = mem::take(submission);
+    let mut lost = BTreeSet::from([nobody]);
     // A task comes after what it reads, mostly; another round finds the others.
     loop {
         let found = lost.len();

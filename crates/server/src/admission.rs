@@ -1,71 +1,76 @@
 //! The first words of a node, and whether it may take part.
 
-use tracing::{debug, warn};
-use treadle_messages::{Hello, Role, Welcome};
-use treadle_net::Peer;
-use treadle_node_wire::{Link, WELCOME, WireError, decode_hello, encode_welcome};
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use core::time::Duration;
+
+use treadle_messages::{Hello, Role};
 use treadle_scheduler::{Event, WorkerProfile};
 use treadle_types::{ClientId, Value, WorkerId};
 
-use super::definitions::Bits;
-use super::hub::{Connection, Hub};
-use super::locals::Locals;
-use super::nodes::{ClientNode, Node, WorkerNode};
+use crate::definitions::Bits;
+use crate::effect::Effects;
+use crate::locals::Locals;
+use crate::nodes::{ClientNode, Node, WorkerNode};
+use crate::state::Core;
 
 /// Why a node is not let in, as it is told.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
-    #[error(transparent)]
-    Hello(#[from] WireError),
+pub enum Refused {
+    /// It runs another Python.
     #[error(
         "{who} runs Python {theirs}, and this cluster Python {ours}: functions travel as pickles, so \
          all must run the same minor version"
     )]
     Python {
+        /// The node.
         who: String,
+        /// The cluster's.
         ours: String,
+        /// The node's.
         theirs: String,
     },
+    /// It has no name.
     #[error("a node must have a name")]
     Nameless,
+    /// There is a worker of its name.
     #[error("a worker called {0:?} is connected already: start this one with another --name")]
     NameOfWorker(String),
+    /// There is a client of its name.
     #[error("a client called {0:?} is connected already")]
     NameOfClient(String),
+    /// There is one.
     #[error("the scheduler has a Python side already")]
     SecondSidecar,
 }
 
-impl Hub {
-    /// A node has introduced itself.
-    pub(super) fn greet(&mut self, key: usize, peer: &Peer, words: &[u8]) {
-        let outcome = decode_hello(words)
-            .map_err(Refused::from)
-            .and_then(|hello| self.admit(key, peer, hello));
-        let welcome = match outcome {
-            Ok((node, id)) => {
-                let info = self.about().to_bytes().into();
-                self.connections.insert(key, Connection::Node(node));
-                Welcome::Accepted { id, info }
+impl Core {
+    /// Lets a node in that has introduced itself. What follows is said after the node was told its
+    /// number. A worker whose name a new one takes must be [gone](crate::Event::WorkerGone) before.
+    ///
+    /// # Errors
+    /// When it may not take part; nothing has changed then, except that the first node decides about
+    /// the cluster's Python.
+    pub fn admit(
+        &mut self,
+        hello: Hello,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Result<Node, Refused> {
+        self.step(now, effects, |core| {
+            let node = core.add(hello)?;
+            match node {
+                Node::Worker(worker) => core.announce_worker(worker),
+                Node::Client(client) => core.announce_client(client),
             }
-            Err(reason) => {
-                warn!(target: treadle_log::SCHEDULER, "{} was refused: {reason}", peer.address());
-                self.connections.remove(&key);
-                Welcome::Refused(reason.to_string())
-            }
-        };
-        let is_refused = matches!(welcome, Welcome::Refused(_));
-        // Fails where the connection ended, which is noticed elsewhere.
-        let _ = peer.send(WELCOME, &[encode_welcome(&welcome).into()]);
-        if is_refused {
-            peer.start_close();
-            self.closing.push(peer.clone());
-        } else {
-            self.announce(key);
-        }
+            Ok(node)
+        })
     }
 
-    fn admit(&mut self, key: usize, peer: &Peer, hello: Hello) -> Result<(Node, u32), Refused> {
+    fn add(&mut self, hello: Hello) -> Result<Node, Refused> {
         let ours = self
             .settings
             .python
@@ -90,12 +95,12 @@ impl Hub {
                 resources,
             } => {
                 let name = hello.name;
-                self.free_name(&name)?;
+                if self.workers.is_named(&name) {
+                    return Err(Refused::NameOfWorker(name));
+                }
                 let id = self.workers.next_id();
-                let most = self.settings.largest_message;
                 self.workers.add(WorkerNode {
                     id,
-                    key,
                     symbol: self.symbols.intern(&name),
                     name,
                     address,
@@ -104,47 +109,21 @@ impl Hub {
                     memory,
                     resources,
                     info,
-                    link: Link::new(peer.clone(), most),
                     knows: Bits::default(),
                     defined: Bits::default(),
                     heard: self.now,
-                    arrived: 0,
-                    dirty: false,
-                    only_releases: false,
                     broken: None,
                     goodbye: None,
                     promised: 0,
                 });
-                Ok((Node::Worker(id), id.0))
+                Ok(Node::Worker(id))
             }
-            Role::Client => self.admit_client(key, peer, hello.name, false),
-            Role::Sidecar => self.admit_client(key, peer, hello.name, true),
+            Role::Client => self.add_client(hello.name, false),
+            Role::Sidecar => self.add_client(hello.name, true),
         }
     }
 
-    /// A worker of this name can come, since the one before it is gone.
-    fn free_name(&mut self, name: &str) -> Result<(), Refused> {
-        let Some(before) = self.workers.find(name) else {
-            return Ok(());
-        };
-        let node = self.workers.get(before);
-        if node.is_none_or(|node| node.link.peer().ended().is_none()) {
-            return Err(Refused::NameOfWorker(name.to_owned()));
-        }
-        // Nobody has said why.
-        self.losing
-            .push((before, treadle_types::Cause::Unreachable, String::new()));
-        self.lose_workers();
-        Ok(())
-    }
-
-    fn admit_client(
-        &mut self,
-        key: usize,
-        peer: &Peer,
-        name: String,
-        is_sidecar: bool,
-    ) -> Result<(Node, u32), Refused> {
+    fn add_client(&mut self, name: String, is_sidecar: bool) -> Result<Node, Refused> {
         if is_sidecar && self.clients.sidecar.is_some() {
             return Err(Refused::SecondSidecar);
         }
@@ -152,32 +131,18 @@ impl Hub {
             return Err(Refused::NameOfClient(name));
         }
         let id = self.clients.allocate();
-        let most = self.settings.largest_message;
         self.clients.add(ClientNode {
             id,
-            key,
             name,
             is_sidecar,
-            link: Link::new(peer.clone(), most),
             locals: Locals::new(),
-            kept: std::collections::HashMap::new(),
-            submissions: std::collections::HashMap::new(),
+            kept: BTreeMap::new(),
+            submissions: BTreeMap::new(),
             knows: Bits::default(),
-            dirty: false,
-            streams: false,
             leaves: false,
         });
         self.definitions.join(id);
-        Ok((Node::Client(id), id.0))
-    }
-
-    /// The core learns of a node once the node has been told that it is one.
-    fn announce(&mut self, key: usize) {
-        match self.connections.get(&key) {
-            Some(Connection::Node(Node::Worker(worker))) => self.announce_worker(*worker),
-            Some(Connection::Node(Node::Client(client))) => self.announce_client(*client),
-            _ => {}
-        }
+        Ok(Node::Client(id))
     }
 
     fn announce_worker(&mut self, worker: WorkerId) {
@@ -208,12 +173,10 @@ impl Hub {
             (Value::str("address"), Value::Str(node.address.clone())),
             (Value::str("name"), Value::Str(node.name.clone())),
         ];
-        debug!(target: treadle_log::SCHEDULER, "worker {} at {} has joined", node.name, node.address);
         self.feed_own(Event::WorkerJoined { worker, profile });
         self.server_joined(worker);
         self.worker_joined(worker);
         self.inform_sidecar("worker-joined", Value::Dict(about));
-        self.trace_join(worker);
     }
 
     fn announce_client(&mut self, client: ClientId) {
@@ -221,15 +184,14 @@ impl Hub {
         let Some(node) = self.clients.get(client) else {
             return;
         };
-        debug!(target: treadle_log::SCHEDULER, "client {} has connected", node.name);
         if !node.is_sidecar {
             let about = vec![(Value::str("client"), Value::Str(node.name.clone()))];
             self.inform_sidecar("client-joined", Value::Dict(about));
         }
     }
 
-    /// What the scheduler says about itself.
-    fn about(&self) -> Value {
+    /// What the scheduler says about itself to nodes that it lets in.
+    pub fn about(&self) -> Value {
         Value::Dict(vec![
             (Value::str("type"), Value::str("Scheduler")),
             (Value::str("id"), Value::Str(self.settings.id.clone())),

@@ -1,15 +1,16 @@
 //! Values that move between workers.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
 
-use treadle_node_wire::get_runs;
 use treadle_scheduler::{Event, State};
-use treadle_types::{TaskId, Value, WorkerId};
+use treadle_types::{Runs, TaskId, Value, WorkerId};
 
-use super::super::hub::Hub;
-use super::super::nodes::Node;
-use super::super::waiting::Wanted;
 use super::{Answered, Arguments, OperationError, dict};
+use crate::nodes::Node;
+use crate::state::Core;
+use crate::waiting::Wanted;
 
 fn good() -> Value {
     dict([("status", Value::str("OK"))])
@@ -23,12 +24,12 @@ fn missing(keys: Vec<Value>) -> Value {
     ])
 }
 
-impl Hub {
+impl Core {
     /// The tasks of keys, and the keys that have no value.
     fn finished(&self, arguments: &Arguments) -> (Vec<TaskId>, Vec<Value>) {
         let (mut tasks, mut lost) = (Vec::new(), Vec::new());
         for key in arguments.keys().unwrap_or_default() {
-            let task = self.task_of(key).and_then(|task| self.core.task(task));
+            let task = self.task_of(key).and_then(|task| self.scheduler.task(task));
             match task {
                 Some(view) if view.state() == State::Memory => tasks.push(view.id()),
                 _ => lost.push(key.clone()),
@@ -38,7 +39,7 @@ impl Hub {
     }
 
     /// Values shall be at so many workers. Answered when they are.
-    pub(super) fn replicate(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+    pub(crate) fn replicate(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
         let (tasks, lost) = self.finished(arguments);
         if !lost.is_empty() {
             return Ok(Some(missing(lost)));
@@ -66,7 +67,7 @@ impl Hub {
         };
         // Small values live here: copies of them are a matter of names.
         let is_small = |task: &TaskId| {
-            let view = self.core.task(*task);
+            let view = self.scheduler.task(*task);
             view.is_some_and(|view| view.inline().is_some())
         };
         let (small, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_small);
@@ -75,7 +76,7 @@ impl Hub {
             let (mut workers, elsewhere): (Vec<_>, Vec<_>) =
                 self.whereabouts(task).into_iter().partition(is_meant);
             let others = match among.is_empty() {
-                true => self.core.workers().map(|worker| worker.id()).collect(),
+                true => self.scheduler.workers().map(|worker| worker.id()).collect(),
                 false => among.clone(),
             };
             for worker in others {
@@ -101,7 +102,7 @@ impl Hub {
 
     /// A client has brought values to workers, given as runs of their numbers, who say that they have
     /// them. Answered when they have said it here.
-    pub(super) fn held(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+    pub(crate) fn held(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
         let numbers = arguments.list("workers").unwrap_or_default().iter();
         let numbers: Option<Vec<u64>> = numbers
             .map(|number| match number {
@@ -109,7 +110,7 @@ impl Hub {
                 _ => None,
             })
             .collect();
-        let workers = numbers.and_then(|numbers| get_runs(numbers).ok());
+        let workers = numbers.and_then(|numbers| Runs::from_gaps(&numbers).ok());
         let what = "held: workers=[…] are runs of numbers";
         let workers = workers.ok_or(OperationError::Invalid(what))?;
         let keys = arguments.keys().unwrap_or_default().iter();
@@ -120,7 +121,7 @@ impl Hub {
     }
 
     /// Values move: `{"moves": [(key, from, to)]}`.
-    pub(super) fn move_values(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+    pub(crate) fn move_values(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
         let mut moves = Vec::new();
         for entry in arguments.list("moves").unwrap_or_default() {
             let (Value::Tuple(parts) | Value::List(parts)) = entry else {
@@ -171,11 +172,11 @@ impl Hub {
     /// Values move until each worker has about the same share of its memory in use. As distributed
     /// does it: from the worker that has the most above the mean to the one that has the most below,
     /// values that have one holder, largest first where they fit.
-    pub(super) fn rebalance(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
+    pub(crate) fn rebalance(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
         let (tasks, lost) = match arguments.keys() {
             Some(_) => self.finished(arguments),
             None => {
-                let tasks = self.core.tasks();
+                let tasks = self.scheduler.tasks();
                 let there = tasks.filter(|task| task.state() == State::Memory);
                 (there.map(|task| task.id()).collect(), Vec::new())
             }
@@ -193,14 +194,14 @@ impl Hub {
         }
         let mut bytes: BTreeMap<WorkerId, u64> = workers.iter().map(|w| (*w, 0)).collect();
         for worker in &workers {
-            if let Some(view) = self.core.worker(*worker) {
+            if let Some(view) = self.scheduler.worker(*worker) {
                 bytes.insert(*worker, view.bytes());
             }
         }
         let mean = bytes.values().sum::<u64>() / workers.len() as u64;
         let mut movable: BTreeMap<WorkerId, Vec<(u64, TaskId)>> = BTreeMap::new();
         for task in tasks {
-            let Some(view) = self.core.task(task) else {
+            let Some(view) = self.scheduler.task(task) else {
                 continue;
             };
             let holders: Vec<WorkerId> = view.holders().collect();

@@ -1,15 +1,17 @@
 //! The keys of tasks: from bytes to numbers, and back.
 //!
 //! The bytes of keys that came together lie together, a few KiB to an allocation, and the index holds
-//! numbers and hashes only: a task costs its key's bytes and some forty more here. Hashes are seeded
-//! at random, so that nobody outside can choose keys that collide.
+//! numbers and hashes only: a task costs its key's bytes and some forty more here.
 
-use std::hash::BuildHasher;
+use alloc::vec::Vec;
+use core::hash::BuildHasher;
+use core::mem;
 
 use bytes::Bytes;
-use foldhash::fast::RandomState;
+use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_types::{ClientId, TaskId, WorkerId};
 
 /// Bytes of keys that share an allocation.
@@ -28,17 +30,17 @@ struct Block {
 
 /// What the server knows of a task.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     block: u32,
     start: u16,
     length: u16,
     hash: u32,
     /// Changes when the number is given to another task.
-    pub(super) generation: u32,
+    pub(crate) generation: u32,
     /// Whose definitions the recipe refers to.
-    pub(super) owner: ClientId,
+    pub(crate) owner: ClientId,
     /// Which of them.
-    pub(super) definitions: u32,
+    pub(crate) definitions: u32,
     /// Who made its value, if that lives at the scheduler since it is small.
     maker: WorkerId,
 }
@@ -50,8 +52,8 @@ struct Slot {
 }
 
 /// All keys.
-#[derive(Debug, Default)]
-pub(super) struct Keys {
+#[derive(Debug)]
+pub(crate) struct Keys {
     entries: Vec<Entry>,
     index: HashTable<Slot>,
     blocks: Vec<Block>,
@@ -60,14 +62,14 @@ pub(super) struct Keys {
     open: Option<u32>,
     /// Bytes that all blocks have.
     stored: usize,
-    hasher: RandomState,
+    hasher: SeedableRandomState,
 }
 
 /// Nobody made it, or nobody knows who.
 const NOBODY: WorkerId = WorkerId(u32::MAX);
 
 /// No definitions.
-pub(super) const NO_DEFINITIONS: u32 = u32::MAX;
+pub(crate) const NO_DEFINITIONS: u32 = u32::MAX;
 
 /// The index takes the upper bits of a hash as well as the lower ones.
 #[inline]
@@ -76,6 +78,19 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl Keys {
+    /// None. Hashes are seeded, so that nobody outside can choose keys that collide.
+    pub(crate) fn new(hasher: SeedableRandomState) -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashTable::new(),
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            open: None,
+            stored: 0,
+            hasher,
+        }
+    }
+
     #[inline]
     fn hash(&self, key: &[u8]) -> u32 {
         self.hasher.hash_one(key) as u32
@@ -96,13 +111,13 @@ impl Keys {
     }
 
     /// The key of a task; empty for one that has none.
-    pub(super) fn key(&self, task: TaskId) -> &[u8] {
+    pub(crate) fn key(&self, task: TaskId) -> &[u8] {
         Self::bytes_of(&self.entries, &self.blocks, task)
     }
 
     /// The task of a key.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> Option<TaskId> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<TaskId> {
         self.find_hashed(key, self.hash(key))
     }
 
@@ -116,7 +131,7 @@ impl Keys {
 
     /// The task of a key; one that `allocate` gives, and `true`, if it has none.
     #[inline]
-    pub(super) fn find_or_add(
+    pub(crate) fn find_or_add(
         &mut self,
         key: &[u8],
         allocate: impl FnOnce() -> TaskId,
@@ -212,7 +227,7 @@ impl Keys {
 
     fn drop_if_empty(&mut self, place: u32) {
         if self.open != Some(place) && self.blocks[place as usize].live == 0 {
-            let block = std::mem::take(&mut self.blocks[place as usize]);
+            let block = mem::take(&mut self.blocks[place as usize]);
             self.stored -= block.bytes.capacity();
             self.vacant.push(place);
         }
@@ -220,7 +235,7 @@ impl Keys {
 
     /// Remembers who made the value of a task.
     #[inline]
-    pub(super) fn set_maker(&mut self, task: TaskId, worker: WorkerId) {
+    pub(crate) fn set_maker(&mut self, task: TaskId, worker: WorkerId) {
         if let Some(entry) = self.get_mut(task)
             && entry.block != u32::MAX
         {
@@ -229,7 +244,7 @@ impl Keys {
     }
 
     /// Who made the value of a task.
-    pub(super) fn maker(&self, task: TaskId) -> Option<WorkerId> {
+    pub(crate) fn maker(&self, task: TaskId) -> Option<WorkerId> {
         let maker = self.get(task)?.maker;
         (maker != NOBODY).then_some(maker)
     }
@@ -241,11 +256,11 @@ impl Keys {
             let slot = self.index.find(spread(hash), |slot| slot.hash == hash);
             slot.is_some()
         });
-        std::hint::black_box(found.count());
+        core::hint::black_box(found.count());
     }
 
     /// As [`Keys::find_or_add`] for each of the keys, in order.
-    pub(super) fn find_or_add_all(
+    pub(crate) fn find_or_add_all(
         &mut self,
         keys: &[Bytes],
         mut allocate: impl FnMut() -> TaskId,
@@ -270,7 +285,7 @@ impl Keys {
     }
 
     /// Forgets tasks. Each that was known is taken out of `tasks` with what was known of it.
-    pub(super) fn remove_all(
+    pub(crate) fn remove_all(
         &mut self,
         tasks: &mut Vec<TaskId>,
         mut each: impl FnMut(TaskId, Entry),
@@ -289,7 +304,7 @@ impl Keys {
     }
 
     /// Forgets a task. Returns what was known of it.
-    pub(super) fn remove(&mut self, task: TaskId) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, task: TaskId) -> Option<Entry> {
         let entry = *self.entries.get(task.0 as usize)?;
         if entry.block == u32::MAX {
             return None;
@@ -308,29 +323,42 @@ impl Keys {
 
     /// What is known of a task.
     #[inline]
-    pub(super) fn get(&self, task: TaskId) -> Option<&Entry> {
+    pub(crate) fn get(&self, task: TaskId) -> Option<&Entry> {
         self.entries.get(task.0 as usize)
     }
 
     /// As [`Keys::get`], to change it.
     #[inline]
-    pub(super) fn get_mut(&mut self, task: TaskId) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, task: TaskId) -> Option<&mut Entry> {
         self.entries.get_mut(task.0 as usize)
     }
 
     /// Which use of its number this task is.
     #[inline]
-    pub(super) fn generation(&self, task: TaskId) -> u32 {
+    pub(crate) fn generation(&self, task: TaskId) -> u32 {
         self.get(task).map_or(0, |entry| entry.generation)
     }
 
     /// All tasks that have a key.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.index.iter().map(|slot| slot.task)
     }
 
+    /// Verifies that the index and the blocks say what the entries say.
+    pub(crate) fn check(&self) -> Result<(), InvariantError> {
+        let entries = self.entries.iter().filter(|entry| entry.block != u32::MAX);
+        ensure_eq!(entries.clone().count(), self.index.len(), "keys, indexed");
+        for task in self.tasks() {
+            let found = self.find(self.key(task));
+            ensure!(found == Some(task), "the key of {task:?} is {found:?}'s");
+        }
+        let live: u32 = self.blocks.iter().map(|block| block.live).sum();
+        ensure_eq!(live as usize, self.index.len(), "keys, in blocks");
+        Ok(())
+    }
+
     /// Bytes of memory, about.
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.index.capacity() * (size_of::<Slot>() + 1)
             + self.blocks.capacity() * size_of::<Block>()
@@ -351,7 +379,7 @@ mod tests {
         fn keys_are_found_until_they_are_removed(
             steps in prop::collection::vec((any::<bool>(), 0..40u8, 0..3u8), 1..200)
         ) {
-            let mut keys = Keys::default();
+            let mut keys = Keys::new(SeedableRandomState::fixed());
             let mut model: HashMap<Vec<u8>, TaskId> = HashMap::new();
             let mut vacant = Vec::new();
             let mut next = 0;
@@ -382,7 +410,7 @@ mod tests {
 
     #[test]
     fn memory_of_removed_keys_is_given_back() {
-        let mut keys = Keys::default();
+        let mut keys = Keys::new(SeedableRandomState::fixed());
         for task in 0..10_000 {
             keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), || {
                 TaskId(task)

@@ -1,22 +1,18 @@
 //! Who is here.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use alloc::borrow::ToOwned;
+use alloc::vec::Vec;
 
 use treadle_scheduler::WorkerStatus;
 use treadle_types::{Value, WorkerId};
 
-use super::super::hub::Hub;
-use super::super::nodes::WorkerNode;
 use super::{Answered, Arguments, dict, int};
+use crate::nodes::WorkerNode;
+use crate::state::Core;
 
-pub(crate) fn seconds(time: SystemTime) -> f64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs_f64()
-}
-
-impl Hub {
+impl Core {
     /// As distributed's `Scheduler.identity`.
-    pub(super) fn identity(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn identity(&self, arguments: &Arguments) -> Answered {
         let most = arguments.integer("n_workers").unwrap_or(-1);
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let workers = self.workers.iter().take(most);
@@ -45,7 +41,7 @@ impl Hub {
             ("address", Value::Str(self.settings.address.clone())),
             ("services", services),
             ("http", http),
-            ("started", Value::Float(seconds(self.settings.started))),
+            ("started", Value::Float(self.settings.started.as_secs_f64())),
             ("n_workers", int(self.workers.len())),
             ("total_threads", int(threads)),
             ("total_memory", int(memory)),
@@ -55,13 +51,13 @@ impl Hub {
         ])))
     }
 
-    pub(super) fn identity_of(&self, worker: WorkerId) -> Value {
+    pub(crate) fn identity_of(&self, worker: WorkerId) -> Value {
         let node = self.workers.get(worker);
         node.map_or(Value::None, |node| self.identity_of_node(node))
     }
 
     fn identity_of_node(&self, node: &WorkerNode) -> Value {
-        let view = self.core.worker(node.id);
+        let view = self.scheduler.worker(node.id);
         let health = view.map(|view| view.health()).unwrap_or_default();
         let status = match view.map(|view| view.status()) {
             _ if node.broken.is_some() => "closed",
@@ -97,7 +93,7 @@ impl Hub {
             ("host_net_io", unmeasured),
             ("ready", int(view.map_or(0, |view| view.queued()))),
             ("in_memory", int(view.map_or(0, |view| view.held().len()))),
-            ("time", Value::Float(seconds(heard))),
+            ("time", Value::Float(heard.as_secs_f64())),
         ]);
         let directory = node.text("local_directory").unwrap_or_default().to_owned();
         dict([
@@ -109,7 +105,7 @@ impl Hub {
             ("name", Value::Str(node.name.clone())),
             ("nthreads", int(node.threads)),
             ("memory_limit", int(node.memory)),
-            ("last_seen", Value::Float(seconds(heard))),
+            ("last_seen", Value::Float(heard.as_secs_f64())),
             ("services", Value::Dict(Vec::new())),
             ("metrics", metrics),
             ("status", Value::str(status)),
@@ -119,13 +115,13 @@ impl Hub {
     }
 
     /// How many workers get tasks.
-    pub(super) fn running(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn running(&self, arguments: &Arguments) -> Answered {
         let workers = self.named_workers(arguments).into_iter();
         Ok(Some(int(workers.filter(|id| self.is_running(*id)).count())))
     }
 
     /// Threads by worker; `running`: of those only that get tasks.
-    pub(super) fn ncores(&self, arguments: &Arguments, running: bool) -> Answered {
+    pub(crate) fn ncores(&self, arguments: &Arguments, running: bool) -> Answered {
         let workers = self.named_workers(arguments).into_iter();
         let workers = workers.filter(|worker| !running || self.is_running(*worker));
         let entry = |worker: WorkerId| {

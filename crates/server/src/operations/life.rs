@@ -1,17 +1,22 @@
 //! Workers that leave, and starting anew.
 
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
 use treadle_messages::{ToClient, ToWorker};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, TaskId, Value, WorkerId};
 
-use super::super::hub::Hub;
-use super::super::nodes::Node;
-use super::super::waiting::Wanted;
 use super::{Answered, Arguments, OperationError, dict, int};
+use crate::nodes::Node;
+use crate::state::Core;
+use crate::waiting::Wanted;
 
-impl Hub {
+impl Core {
     /// Workers leave, and their values move away first. Answered when they are gone.
-    pub(super) fn retire_workers(
+    pub(crate) fn retire_workers(
         &mut self,
         asker: Node,
         id: u64,
@@ -25,10 +30,10 @@ impl Hub {
         };
         // An actor cannot move: its worker stays, as distributed has it.
         let has_actor = |worker: &WorkerId| {
-            let view = self.core.worker(*worker);
+            let view = self.scheduler.worker(*worker);
             let held = view.map_or(&[][..], |view| view.held());
             let is_actor = |task: &&TaskId| {
-                let view = self.core.task(**task);
+                let view = self.scheduler.task(**task);
                 view.is_some_and(|view| view.is_actor())
             };
             held.iter().any(|task| is_actor(&task))
@@ -61,7 +66,7 @@ impl Hub {
     /// The workers with the fewest bytes.
     fn emptiest(&self, count: usize) -> Vec<WorkerId> {
         let mut workers: Vec<(u64, WorkerId)> = self
-            .core
+            .scheduler
             .workers()
             .map(|view| (view.bytes(), view.id()))
             .collect();
@@ -70,7 +75,7 @@ impl Hub {
     }
 
     /// Workers end at once.
-    pub(super) fn close_worker(&mut self, arguments: &Arguments) -> Answered {
+    pub(crate) fn close_worker(&mut self, arguments: &Arguments) -> Answered {
         let workers = match arguments.text("worker").or(arguments.text("address")) {
             Some(name) => self.workers.find(name).into_iter().collect(),
             None if arguments.get("workers").is_some() => self.named_workers(arguments),
@@ -78,14 +83,14 @@ impl Hub {
         };
         let count = workers.len();
         for worker in workers {
-            self.tell_worker(worker, &ToWorker::Leave("it was asked to close".into()));
+            self.tell_worker(worker, ToWorker::Leave("it was asked to close".into()));
             self.losing.push((worker, Cause::Drained, String::new()));
         }
         Ok(Some(int(count)))
     }
 
     /// Everything is cancelled and dropped.
-    pub(super) fn restart(&mut self) -> Answered {
+    pub(crate) fn restart(&mut self) -> Answered {
         let reason = Value::Tuple(vec![
             Value::str("scheduler-restart"),
             Value::str("the scheduler was restarted"),
@@ -94,14 +99,14 @@ impl Hub {
         self.feed_own(Event::Restart);
         self.reason = bytes::Bytes::new();
         for client in self.clients.ids() {
-            self.tell_client(client, &ToClient::Restarted);
+            self.tell_client(client, ToClient::Restarted);
         }
         self.inform_sidecar("restarted", Value::Dict(Vec::new()));
         Ok(Some(Value::None))
     }
 
     /// The asker starts workers of these names, and will say how they end.
-    pub(super) fn supervise(&mut self, arguments: &Arguments) -> Answered {
+    pub(crate) fn supervise(&mut self, arguments: &Arguments) -> Answered {
         for name in arguments.list("names").unwrap_or_default() {
             if let Value::Str(name) = name {
                 self.workers.supervised.insert(name.clone());
@@ -111,7 +116,7 @@ impl Hub {
     }
 
     /// A worker's process has ended, says who started it.
-    pub(super) fn told_of_exit(&mut self, arguments: &Arguments) -> Answered {
+    pub(crate) fn told_of_exit(&mut self, arguments: &Arguments) -> Answered {
         let name = match arguments.get("name") {
             Some(Value::Str(name)) => name.clone(),
             Some(Value::Int(name)) => name.to_string(),

@@ -1,36 +1,40 @@
 //! Functions and other objects that recipes share.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::mem;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_types::{ClientId, Symbol};
 
-use super::keys::NO_DEFINITIONS;
+use crate::keys::NO_DEFINITIONS;
 
 /// A definition, as the server keeps it.
 #[derive(Debug)]
-pub(super) struct Defined {
-    pub(super) client: ClientId,
-    pub(super) number: u32,
-    pub(super) name: Symbol,
-    pub(super) pickle: Bytes,
+pub(crate) struct Defined {
+    pub(crate) client: ClientId,
+    pub(crate) number: u32,
+    pub(crate) name: Symbol,
+    pub(crate) pickle: Bytes,
 }
 
 /// A set of small numbers.
 #[derive(Debug, Default)]
-pub(super) struct Bits(Vec<u64>);
+pub(crate) struct Bits(Vec<u64>);
 
 impl Bits {
     #[inline]
-    pub(super) fn has(&self, at: u32) -> bool {
+    pub(crate) fn has(&self, at: u32) -> bool {
         let word = self.0.get(at as usize / 64);
         word.is_some_and(|word| word >> (at % 64) & 1 != 0)
     }
 
     /// Whether it is new.
     #[inline]
-    pub(super) fn insert(&mut self, at: u32) -> bool {
+    pub(crate) fn insert(&mut self, at: u32) -> bool {
         if self.has(at) {
             return false;
         }
@@ -42,7 +46,7 @@ impl Bits {
         true
     }
 
-    pub(super) fn remove(&mut self, at: u32) {
+    pub(crate) fn remove(&mut self, at: u32) {
         if let Some(word) = self.0.get_mut(at as usize / 64) {
             *word &= !(1 << (at % 64));
         }
@@ -90,8 +94,8 @@ type List = SmallVec<[u32; 4]>;
 /// The definitions of one client.
 #[derive(Debug, Default)]
 struct Owner {
-    by_number: HashMap<u32, u32>,
-    lists: HashMap<List, u32>,
+    by_number: BTreeMap<u32, u32>,
+    lists: BTreeMap<List, u32>,
     /// Tasks whose recipes are this client's.
     tasks: usize,
     left: bool,
@@ -101,7 +105,7 @@ struct Owner {
 /// and its tasks; and before that, the longest unused first, when there are many that no task uses
 /// and their client agrees that it will not mention them again.
 #[derive(Debug, Default)]
-pub(super) struct Definitions {
+pub(crate) struct Definitions {
     all: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     lists: Vec<Together>,
@@ -112,21 +116,21 @@ pub(super) struct Definitions {
     gone: Vec<(u32, ClientId, u32)>,
     /// By client.
     owners: Vec<Option<Box<Owner>>>,
-    contents: HashMap<Bytes, usize>,
+    contents: BTreeMap<Bytes, usize>,
     /// Bytes of all contents.
     bytes: usize,
 }
 
 /// The definitions that one task uses.
 #[derive(Debug)]
-pub(super) enum Used<'a> {
+pub(crate) enum Used<'a> {
     None,
     One(u32),
     Many(&'a [u32]),
 }
 
 impl Definitions {
-    pub(super) fn join(&mut self, client: ClientId) {
+    pub(crate) fn join(&mut self, client: ClientId) {
         let place = client.0 as usize;
         self.owners.resize_with(place + 1, || None);
         self.owners[place] = Some(Box::default());
@@ -137,7 +141,7 @@ impl Definitions {
     }
 
     /// A client defines something. `false`: it did before, under the same number.
-    pub(super) fn define(&mut self, defined: Defined) -> bool {
+    pub(crate) fn define(&mut self, defined: Defined) -> bool {
         let place = self.vacant.last().copied().unwrap_or(self.all.len() as u32);
         let Some(owner) = self.owner(defined.client) else {
             return false;
@@ -169,12 +173,12 @@ impl Definitions {
         true
     }
 
-    pub(super) fn get(&self, place: u32) -> Option<&Defined> {
+    pub(crate) fn get(&self, place: u32) -> Option<&Defined> {
         Some(&self.all.get(place as usize)?.as_ref()?.defined)
     }
 
     /// What to note with a task that uses these numbers of its client's. `None`: one is not defined.
-    pub(super) fn note(&mut self, client: ClientId, numbers: &[u32]) -> Option<u32> {
+    pub(crate) fn note(&mut self, client: ClientId, numbers: &[u32]) -> Option<u32> {
         let owner = self.owners.get_mut(client.0 as usize)?.as_deref_mut()?;
         match numbers {
             [] => Some(NO_DEFINITIONS),
@@ -206,7 +210,7 @@ impl Definitions {
 
     /// What a note means.
     #[inline]
-    pub(super) fn used(&self, note: u32) -> Used<'_> {
+    pub(crate) fn used(&self, note: u32) -> Used<'_> {
         if note == NO_DEFINITIONS {
             Used::None
         } else if note & LIST == 0 {
@@ -218,7 +222,7 @@ impl Definitions {
     }
 
     /// The name of the first one, the task's function.
-    pub(super) fn function(&self, note: u32) -> Symbol {
+    pub(crate) fn function(&self, note: u32) -> Symbol {
         let first = match self.used(note) {
             Used::None => None,
             Used::One(place) => self.get(place),
@@ -229,7 +233,7 @@ impl Definitions {
 
     /// A task with a recipe of this client's is there, with a note.
     #[inline]
-    pub(super) fn hold(&mut self, client: ClientId, note: u32) {
+    pub(crate) fn hold(&mut self, client: ClientId, note: u32) {
         if let Some(owner) = self.owner(client) {
             owner.tasks += 1;
         }
@@ -258,7 +262,7 @@ impl Definitions {
     /// One is gone. Returns the places of the definitions that go with the last one of a client
     /// that is gone, too.
     #[inline]
-    pub(super) fn release(&mut self, client: ClientId, note: u32) -> Option<Vec<u32>> {
+    pub(crate) fn release(&mut self, client: ClientId, note: u32) -> Option<Vec<u32>> {
         if note != NO_DEFINITIONS && note & LIST == 0 {
             self.unuse_one(note);
         } else if note != NO_DEFINITIONS {
@@ -274,7 +278,7 @@ impl Definitions {
     }
 
     /// A client is gone. Returns the places of its definitions, if they go, too.
-    pub(super) fn leave(&mut self, client: ClientId) -> Option<Vec<u32>> {
+    pub(crate) fn leave(&mut self, client: ClientId) -> Option<Vec<u32>> {
         self.owner(client)?.left = true;
         self.drop_unused(client)
     }
@@ -285,7 +289,7 @@ impl Definitions {
         if list.uses > 0 {
             return;
         }
-        let places = std::mem::take(&mut list.places);
+        let places = mem::take(&mut list.places);
         self.vacant_lists.push(number);
         if let Some(owner) = self.owner(client) {
             owner.lists.remove(&places);
@@ -316,7 +320,7 @@ impl Definitions {
 
     /// The unused definitions that are too many, by client: it is to be asked whether it may mention
     /// them again.
-    pub(super) fn surplus(&mut self) -> BTreeMap<ClientId, Vec<u32>> {
+    pub(crate) fn surplus(&mut self) -> BTreeMap<ClientId, Vec<u32>> {
         let mut surplus: BTreeMap<ClientId, Vec<u32>> = BTreeMap::new();
         while self.idle.len() > IDLE
             && let Some(place) = self.idle.pop_front()
@@ -343,7 +347,7 @@ impl Definitions {
     }
 
     /// A client will not mention these numbers any more.
-    pub(super) fn undefine(&mut self, client: ClientId, numbers: &[u32]) {
+    pub(crate) fn undefine(&mut self, client: ClientId, numbers: &[u32]) {
         for number in numbers {
             let Some(owner) = self.owner(client) else {
                 return;
@@ -382,8 +386,8 @@ impl Definitions {
 
     /// Those that went since the last time: place, client and number. The caller has workers forget
     /// them at once, as the places are used again.
-    pub(super) fn take_gone(&mut self) -> Vec<(u32, ClientId, u32)> {
-        let gone = std::mem::take(&mut self.gone);
+    pub(crate) fn take_gone(&mut self) -> Vec<(u32, ClientId, u32)> {
+        let gone = mem::take(&mut self.gone);
         self.vacant.extend(gone.iter().map(|(place, ..)| *place));
         gone
     }
@@ -405,8 +409,43 @@ impl Definitions {
         Some(places)
     }
 
+    /// Verifies that what uses a definition is counted: `tasks` are those with recipes of each client's,
+    /// `notes` how many tasks have each note.
+    pub(crate) fn check(
+        &self,
+        tasks: &BTreeMap<ClientId, usize>,
+        notes: &BTreeMap<u32, u32>,
+    ) -> Result<(), InvariantError> {
+        let mut uses: BTreeMap<u32, u32> = BTreeMap::new();
+        for (&note, &count) in notes {
+            match self.used(note) {
+                Used::None => ensure!(note == NO_DEFINITIONS, "{note} is used, and unknown"),
+                Used::One(place) => *uses.entry(place).or_default() += count,
+                Used::Many(places) => {
+                    let list = &self.lists[(note & !LIST) as usize];
+                    ensure_eq!(list.uses, count, "tasks that use a list");
+                    for &place in places {
+                        *uses.entry(place).or_default() += 1;
+                    }
+                }
+            }
+        }
+        for (place, entry) in (0..).zip(&self.all) {
+            let counted = uses.remove(&place).unwrap_or(0);
+            let known = entry.as_ref().map_or(0, |entry| entry.uses);
+            ensure_eq!(known, counted, "uses of a definition");
+        }
+        ensure!(uses.is_empty(), "{uses:?} are used, and unknown");
+        for (client, owner) in (0..).map(ClientId).zip(&self.owners) {
+            let counted = tasks.get(&client).copied().unwrap_or(0);
+            let known = owner.as_ref().map_or(0, |owner| owner.tasks);
+            ensure_eq!(known, counted, "tasks with recipes of a client's");
+        }
+        Ok(())
+    }
+
     /// How many definitions there are, and bytes of their contents.
-    pub(super) fn totals(&self) -> (usize, usize) {
+    pub(crate) fn totals(&self) -> (usize, usize) {
         let count = self.all.len() - self.vacant.len() - self.gone.len();
         (count, self.bytes)
     }

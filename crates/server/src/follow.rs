@@ -1,100 +1,102 @@
-//! What the core says, to whom it concerns.
+//! What the scheduler says, to whom it concerns.
 
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
 
 use bytes::Bytes;
-use tracing::{error, warn};
 use treadle_messages::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
-use treadle_node_wire::Notice as Row;
-use treadle_scheduler::{Effect, Event, Notice, SchedulerError, Stuck};
+use treadle_scheduler::{self as scheduler, Event, Notice, SchedulerError, Stuck};
 use treadle_types::{
     Assignment, Cause, ClientId, Command, Failure, Place, Symbol, TaskId, WorkerId,
 };
 
-use super::definitions::Used;
-use super::hub::Hub;
-use super::keys::NO_DEFINITIONS;
-use super::nodes::Node;
+use crate::definitions::Used;
+use crate::effect::Effect;
+use crate::keys::NO_DEFINITIONS;
+use crate::state::Core;
 
 /// In whose name clients want what shall run even if they do not wait for it.
 const FIRE_AND_FORGET: &str = "fire-and-forget";
 
-impl Hub {
-    /// Hands an event to the core, and acts on what follows.
+impl Core {
+    /// Hands an event to the scheduler, and acts on what follows.
     ///
     /// # Errors
     /// When the event cannot be; nothing has changed then.
     #[inline]
-    pub(super) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
-        self.core.handle(event, self.now, &mut self.effects)?;
-        self.act_on_effects();
+    pub(crate) fn feed(&mut self, event: Event) -> Result<(), SchedulerError> {
+        self.scheduler.handle(event, self.now, &mut self.followed)?;
+        self.follow();
         self.forget();
         Ok(())
     }
 
-    /// Does what the core has said; the caller has tasks forgotten, before anybody looks at keys.
-    pub(super) fn act_on_effects(&mut self) {
+    /// As [`Core::feed`], for an event that the server made sure of.
+    #[inline]
+    pub(crate) fn feed_own(&mut self, event: Event) {
+        if let Err(error) = self.feed(event) {
+            self.out.push(Effect::Fault(error.to_string()));
+        }
+    }
+
+    /// Does what the scheduler has said; the caller has tasks forgotten, before anybody looks at keys.
+    pub(crate) fn follow(&mut self) {
         loop {
-            let mut effects = std::mem::take(&mut self.effects.0);
-            for effect in &effects {
+            let mut effects = mem::take(&mut self.followed.0);
+            for effect in effects.drain(..) {
                 self.act(effect);
             }
-            effects.clear();
             // Its memory is used again.
-            self.effects.0 = effects;
+            self.followed.0 = effects;
             let Some(event) = self.later.pop_front() else {
                 return;
             };
-            if let Err(error) = self.core.handle(event, self.now, &mut self.effects) {
-                self.refused(&error);
+            let handled = self.scheduler.handle(event, self.now, &mut self.followed);
+            if let Err(error) = handled {
+                self.out.push(Effect::Fault(error.to_string()));
             }
         }
     }
 
-    pub(super) fn refused(&mut self, error: &SchedulerError) {
-        error!(target: treadle_log::SCHEDULER, "an event of the server's own was refused: {error}");
-    }
-
-    /// As [`Hub::feed`], for an event that the server made sure of.
-    #[inline]
-    pub(super) fn feed_own(&mut self, event: Event) {
-        if let Err(error) = self.feed(event) {
-            self.refused(&error);
-        }
-    }
-
-    #[inline]
-    fn act(&mut self, effect: &Effect) {
+    #[inline(always)]
+    fn act(&mut self, effect: scheduler::Effect) {
+        use scheduler::Effect as Said;
         match effect {
-            Effect::Command { worker, command } => self.command(*worker, command),
-            Effect::Notify {
+            Said::Command { worker, command } => self.command(worker, command),
+            Said::Notify {
                 client,
                 task,
                 notice,
-            } => self.notify(*client, *task, notice),
-            Effect::Bring { client, task } => {
-                let node = self.clients.get(*client);
-                if let Some(&id) = node.and_then(|node| node.kept.get(task)) {
-                    self.tell_client(*client, &ToClient::Bring(vec![id]));
+            } => self.notify(client, task, notice),
+            Said::Bring { client, task } => {
+                let node = self.clients.get(client);
+                if let Some(&id) = node.and_then(|node| node.kept.get(&task)) {
+                    self.tell_client(client, ToClient::Bring(vec![id]));
                 }
             }
-            Effect::Unkeep { client, task } => {
-                let node = self.clients.get_mut(*client);
-                if let Some(id) = node.and_then(|node| node.kept.remove(task)) {
-                    self.tell_client(*client, &ToClient::Unkeep(vec![id]));
+            Said::Unkeep { client, task } => {
+                let node = self.clients.get_mut(client);
+                if let Some(id) = node.and_then(|node| node.kept.remove(&task)) {
+                    self.tell_client(client, ToClient::Unkeep(vec![id]));
                 }
             }
             // Together, and after the others, which may name it.
-            Effect::Forgotten(task) => self.forgotten.push(*task),
-            Effect::Drained(worker) => self.drained(*worker),
-            Effect::Dismiss { worker, reason } => self.dismissed(*worker, reason),
-            Effect::Stuck { tasks, reason } => self.stuck(tasks, *reason),
+            Said::Forgotten(task) => self.forgotten.push(task),
+            Said::Drained(worker) => self.drained(worker),
+            Said::Dismiss { worker, reason } => self.dismissed(worker, reason),
+            Said::Stuck { tasks, reason } => self.stuck(&tasks, reason),
         }
     }
 
-    fn command(&mut self, worker: WorkerId, command: &Command) {
-        self.counters.commands += 1;
-        match command {
+    #[inline(always)]
+    fn command(&mut self, worker: WorkerId, command: Command) {
+        self.counts.commands += 1;
+        match &command {
             Command::Assign(assignment) => {
                 self.define_for(worker, assignment);
                 for input in &assignment.inputs {
@@ -106,14 +108,10 @@ impl Hub {
             Command::Copy { holders, .. } => self.introduce(worker, holders),
             Command::Retract(_) | Command::Cancel(_) | Command::Release(_) => {}
         }
-        if let Some(node) = self.workers.get_mut(worker) {
-            node.link.out().push_row(command);
-            let release = matches!(command, Command::Release(_));
-            node.only_releases = release && (node.only_releases || !node.dirty);
-            if !std::mem::replace(&mut node.dirty, true) {
-                self.dirty.push(Node::Worker(worker));
-            }
-        }
+        self.out.push(match self.workers.get(worker) {
+            Some(_) => Effect::Command(worker, command),
+            None => Effect::Fault(format!("{worker:?} is not there, and is told {command:?}")),
+        });
     }
 
     /// Sends the definitions that a task uses, unless the worker has them.
@@ -145,19 +143,21 @@ impl Hub {
             let Some(defined) = self.definitions.get(place) else {
                 continue;
             };
-            node.link.push(&ToWorker::Define(Definition {
+            let definition = Definition {
                 client: defined.client,
                 number: defined.number,
                 name: self.symbols.text(defined.name).to_owned(),
                 pickle: defined.pickle.clone(),
-            }));
+            };
+            let define = ToWorker::Define(definition);
+            self.out.push(Effect::ToWorker(worker, define));
         }
     }
 
     /// Tells a worker where others are, before it hears of them.
     pub(super) fn introduce(&mut self, worker: WorkerId, others: &[WorkerId]) {
         for &other in others {
-            let is_known = |node: &super::nodes::WorkerNode| node.knows.has(other.0);
+            let is_known = |node: &crate::nodes::WorkerNode| node.knows.has(other.0);
             if self.workers.get(worker).is_none_or(is_known) {
                 continue;
             }
@@ -166,16 +166,17 @@ impl Hub {
             };
             if let Some(node) = self.workers.get_mut(worker) {
                 node.knows.insert(other.0);
-                node.link.push(&ToWorker::Peer {
+                let peer = ToWorker::Peer {
                     worker: other,
                     address,
-                });
+                };
+                self.out.push(Effect::ToWorker(worker, peer));
             }
         }
     }
 
     /// The same for a client.
-    pub(super) fn introduce_to_client(&mut self, client: ClientId, others: &[WorkerId]) {
+    pub(crate) fn introduce_to_client(&mut self, client: ClientId, others: &[WorkerId]) {
         for &other in others {
             let Some(address) = self.workers.get(other).map(|node| node.address.clone()) else {
                 continue;
@@ -183,41 +184,35 @@ impl Hub {
             if let Some(node) = self.clients.get_mut(client)
                 && node.knows.insert(other.0)
             {
-                node.link.push(&ToClient::Peer {
+                let peer = ToClient::Peer {
                     worker: other,
                     address,
-                });
+                };
+                self.out.push(Effect::ToClient(client, peer));
             }
         }
     }
 
-    /// Sends a worker something with the next flush.
+    /// Tells a worker something, if it is there.
     #[inline]
-    pub(super) fn tell_worker(&mut self, worker: WorkerId, message: &ToWorker) {
-        if let Some(node) = self.workers.get_mut(worker) {
-            node.link.push(message);
-            node.only_releases = false;
-            if !std::mem::replace(&mut node.dirty, true) {
-                self.dirty.push(Node::Worker(worker));
-            }
+    pub(crate) fn tell_worker(&mut self, worker: WorkerId, message: ToWorker) {
+        if self.workers.get(worker).is_some() {
+            self.out.push(Effect::ToWorker(worker, message));
         }
     }
 
-    /// Sends a client something with the next flush.
+    /// Tells a client something, if it is there.
     #[inline]
-    pub(super) fn tell_client(&mut self, client: ClientId, message: &ToClient) {
-        if let Some(node) = self.clients.get_mut(client) {
-            node.link.push(message);
-            if !std::mem::replace(&mut node.dirty, true) {
-                self.dirty.push(Node::Client(client));
-            }
+    pub(crate) fn tell_client(&mut self, client: ClientId, message: ToClient) {
+        if self.clients.get(client).is_some() {
+            self.out.push(Effect::ToClient(client, message));
         }
     }
 
-    fn notify(&mut self, client: ClientId, task: TaskId, notice: &Notice) {
-        self.counters.notices += 1;
+    fn notify(&mut self, client: ClientId, task: TaskId, notice: Notice) {
+        self.counts.notices += 1;
         let Some(node) = self.clients.get_mut(client) else {
-            return self.notify_stand_in(client, task, notice);
+            return self.notify_stand_in(client, task, &notice);
         };
         let Some(id) = node.locals.wanted(task) else {
             return;
@@ -232,26 +227,20 @@ impl Hub {
                 if let Some(holder) = holder
                     && !node.knows.has(holder.0)
                 {
-                    self.introduce_to_client(client, &[*holder]);
+                    self.introduce_to_client(client, &[holder]);
                 }
-                let object = self.core.task(task).map(|view| view.object());
-                let (Some(object), Some(node)) = (object, self.clients.get_mut(client)) else {
+                let Some(view) = self.scheduler.task(task) else {
                     return;
                 };
-                node.link.out().push_row(Row::Finished {
-                    id: &id,
+                Standing::Finished {
                     nbytes,
                     inline,
                     class,
                     holder,
-                    object: &object.to_u64(),
-                });
-                if !std::mem::replace(&mut node.dirty, true) {
-                    self.dirty.push(Node::Client(client));
+                    object: view.object().to_u64(),
                 }
-                return;
             }
-            Notice::Failed(failure) => Standing::Failed(self.failed(failure)),
+            Notice::Failed(failure) => Standing::Failed(self.failed(&failure)),
             Notice::Cancelled => {
                 // From now on the client does not want it, under whatever id.
                 node.locals.unwant(task);
@@ -259,7 +248,7 @@ impl Hub {
             }
             Notice::Pending => Standing::Pending,
         };
-        self.tell_client(client, &ToClient::Notice { id, standing });
+        self.tell_client(client, ToClient::Notice { id, standing });
     }
 
     /// Nobody waits for a task that was fired and forgotten once it is over.
@@ -275,7 +264,7 @@ impl Hub {
     }
 
     /// A failure, with keys and names.
-    pub(super) fn failed(&self, failure: &Failure) -> Failed {
+    pub(crate) fn failed(&self, failure: &Failure) -> Failed {
         let key = |task: TaskId| Bytes::copy_from_slice(self.keys.key(task));
         let kind = match failure {
             Failure::Raised { error, .. } => FailedKind::Raised(error.clone()),
@@ -316,7 +305,7 @@ impl Hub {
 
     /// Forgets the tasks that nobody can refer to any more.
     #[inline]
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         if self.forgotten.is_empty() {
             return;
         }
@@ -345,7 +334,7 @@ impl Hub {
     }
 
     /// The definitions of a client are not needed any more.
-    pub(super) fn undefine(&mut self, client: ClientId, places: &[u32]) {
+    pub(crate) fn undefine(&mut self, client: ClientId, places: &[u32]) {
         if places.is_empty() {
             return;
         }
@@ -358,15 +347,15 @@ impl Hub {
                 node.defined.remove(*place);
             }
             if had_any {
-                self.tell_worker(worker, &ToWorker::ForgetClient(client));
+                self.tell_worker(worker, ToWorker::ForgetClient(client));
             }
         }
     }
 
     /// Has clients give up definitions that nobody uses, and workers forget those that were given up.
-    pub(super) fn trim_definitions(&mut self) {
+    pub(crate) fn trim_definitions(&mut self) {
         for (client, numbers) in self.definitions.surplus() {
-            self.tell_client(client, &ToClient::Unused(numbers));
+            self.tell_client(client, ToClient::Unused(numbers));
         }
         let gone = self.definitions.take_gone();
         if gone.is_empty() {
@@ -384,7 +373,7 @@ impl Hub {
                 }
             }
             for (client, numbers) in had {
-                self.tell_worker(worker, &ToWorker::Withdraw { client, numbers });
+                self.tell_worker(worker, ToWorker::Withdraw { client, numbers });
             }
         }
     }
@@ -392,17 +381,16 @@ impl Hub {
     fn drained(&mut self, worker: WorkerId) {
         self.tell_worker(
             worker,
-            &ToWorker::Leave("it was drained, and is not needed any more".into()),
+            ToWorker::Leave("it was drained, and is not needed any more".into()),
         );
         // After the effects at hand: they may name it.
         self.losing.push((worker, Cause::Drained, String::new()));
     }
 
-    fn dismissed(&mut self, worker: WorkerId, reason: &str) {
+    fn dismissed(&mut self, worker: WorkerId, reason: String) {
         let leave = ToWorker::Leave(format!("it is dismissed: {reason}"));
-        self.tell_worker(worker, &leave);
-        warn!(target: treadle_log::SCHEDULER, "worker {worker:?} is dismissed: {reason}");
-        let cause = Cause::Misbehaved(reason.to_owned());
+        self.tell_worker(worker, leave);
+        let cause = Cause::Misbehaved(reason);
         self.losing.push((worker, cause, String::new()));
     }
 
@@ -413,7 +401,7 @@ impl Hub {
             .collect();
         let message = ToClient::Stuck { keys, reason };
         for client in self.clients.ids() {
-            self.tell_client(client, &message);
+            self.tell_client(client, message.clone());
         }
     }
 }

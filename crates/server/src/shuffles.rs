@@ -1,13 +1,17 @@
-//! The master of the shuffle plane, beside the core: what happens to tasks and workers concerns both,
+//! The master of the shuffle plane, beside the scheduler: what happens to tasks and workers concerns both,
 //! in the same step. See `docs/internals/shuffle.md`.
 //!
 //! A shuffle begins with its [`Registration`], which comes before the tasks of its submission: some of
 //! its transfers may run before its barrier has come. It ends when its barrier is forgotten.
 
-use std::collections::HashMap;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
 
 use bytes::Bytes;
-use tracing::{error, warn};
 use treadle_messages::{Batch, Registration, ToWorker};
 use treadle_scheduler::Event;
 use treadle_shuffle::{
@@ -15,23 +19,24 @@ use treadle_shuffle::{
 };
 use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
 
-use super::hub::{Broken, Hub};
-use super::operations::{dict, int};
+use crate::effect::Effect;
+use crate::operations::{dict, int};
+use crate::state::{Broken, Core};
 
 /// Shuffles of a client whose barriers may be missing yet.
 const MOST_EXPECTED: usize = 4096;
 
 /// The shuffles that there are.
 #[derive(Debug)]
-pub(super) struct Shuffles {
+pub(crate) struct Shuffles {
     master: Master,
     effects: Vec<MasterEffect>,
     /// Whether the effects are being carried out.
     is_acting: bool,
     /// Barriers that submissions are still to bring.
     expected: Vec<Expected>,
-    by_barrier: HashMap<TaskId, ShuffleId>,
-    known: HashMap<ShuffleId, Known>,
+    by_barrier: BTreeMap<TaskId, ShuffleId>,
+    known: BTreeMap<ShuffleId, Known>,
     /// The number of the last one.
     last: u64,
     moved: Moved,
@@ -39,10 +44,13 @@ pub(super) struct Shuffles {
 
 /// What transfers have moved since the start, with those that ran again.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moved {
-    pub(super) transfers: u64,
-    pub(super) rows: u64,
-    pub(super) bytes: u64,
+pub struct Moved {
+    /// Transfers that have ended well.
+    pub transfers: u64,
+    /// Their rows.
+    pub rows: u64,
+    /// Bytes of these rows.
+    pub bytes: u64,
 }
 
 /// A barrier that a submission is still to bring.
@@ -73,8 +81,8 @@ impl Default for Shuffles {
             effects: Vec::new(),
             is_acting: false,
             expected: Vec::new(),
-            by_barrier: HashMap::new(),
-            known: HashMap::new(),
+            by_barrier: BTreeMap::new(),
+            known: BTreeMap::new(),
             last: 0,
             moved: Moved::default(),
         }
@@ -83,23 +91,8 @@ impl Default for Shuffles {
 
 impl Shuffles {
     /// Whether a task is the barrier of one.
-    pub(super) fn has_barrier(&self, task: TaskId) -> bool {
+    pub(crate) fn has_barrier(&self, task: TaskId) -> bool {
         !self.by_barrier.is_empty() && self.by_barrier.contains_key(&task)
-    }
-
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.known.len()
-    }
-
-    /// How many there were since the start.
-    pub(super) fn begun(&self) -> u64 {
-        self.last
-    }
-
-    /// What their transfers have moved.
-    pub(super) fn moved(&self) -> Moved {
-        self.moved
     }
 
     fn find(&self, name: &str) -> Option<ShuffleId> {
@@ -146,7 +139,7 @@ impl Shuffles {
     }
 
     /// The barriers that a batch brings, whose tasks are these.
-    pub(super) fn brought(
+    pub(crate) fn brought(
         &self,
         client: ClientId,
         batch: &Batch,
@@ -171,9 +164,9 @@ fn server(worker: WorkerId) -> ServerId {
     }
 }
 
-impl Hub {
+impl Core {
     /// A client is to submit a shuffle.
-    pub(super) fn register_shuffle(
+    pub(crate) fn register_shuffle(
         &mut self,
         client: ClientId,
         registration: Registration,
@@ -196,8 +189,8 @@ impl Hub {
         Ok(())
     }
 
-    /// A batch is with the core, and the barriers that it [brought](Shuffles::brought).
-    pub(super) fn barriers_came(
+    /// A batch is with the scheduler, and the barriers that it [brought](Shuffles::brought).
+    pub(crate) fn barriers_came(
         &mut self,
         client: ClientId,
         batch: &Batch,
@@ -214,7 +207,7 @@ impl Hub {
 
     fn barrier_came(&mut self, shuffle: ShuffleId, barrier: TaskId) -> Result<(), Broken> {
         let shuffles = &mut self.shuffles;
-        let Some(view) = self.core.task(barrier) else {
+        let Some(view) = self.scheduler.task(barrier) else {
             return Ok(());
         };
         let Some(known) = shuffles.known.get_mut(&shuffle) else {
@@ -228,7 +221,7 @@ impl Hub {
             )));
         }
         known.barrier = Some(barrier);
-        let gone = std::mem::take(&mut known.gone);
+        let gone = mem::take(&mut known.gone);
         shuffles.by_barrier.insert(barrier, shuffle);
         if !gone.is_empty() {
             self.invalidate_maps(shuffle, &gone, false);
@@ -238,7 +231,7 @@ impl Hub {
 
     /// A submission has ended; or, without its number, its client is gone. Barriers that it has not
     /// brought do not come any more.
-    pub(super) fn barriers_missed(&mut self, client: ClientId, submission: Option<u32>) {
+    pub(crate) fn barriers_missed(&mut self, client: ClientId, submission: Option<u32>) {
         let expected = &mut self.shuffles.expected;
         if expected.is_empty() {
             return;
@@ -254,7 +247,7 @@ impl Hub {
     }
 
     /// A task is forgotten. If it is a barrier, nobody can read what was shuffled any more.
-    pub(super) fn barrier_forgotten(&mut self, barrier: TaskId) {
+    pub(crate) fn barrier_forgotten(&mut self, barrier: TaskId) {
         if let Some(shuffle) = self.shuffles.by_barrier.remove(&barrier) {
             if let Some(known) = self.shuffles.known.get_mut(&shuffle) {
                 known.barrier = None;
@@ -278,7 +271,7 @@ impl Hub {
 
     /// What a worker has to know of a shuffle, if there is one of this name: its number, how many
     /// inputs it has, and what the client says of it.
-    pub(super) fn about_shuffle(&self, name: Option<&str>) -> Value {
+    pub(crate) fn about_shuffle(&self, name: Option<&str>) -> Value {
         let Some(shuffle) = name.and_then(|name| self.shuffles.find(name)) else {
             return Value::None;
         };
@@ -290,8 +283,18 @@ impl Hub {
         ])
     }
 
+    /// How many shuffles there are, and how many there were since the start.
+    pub fn shuffle_counts(&self) -> (usize, u64) {
+        (self.shuffles.known.len(), self.shuffles.last)
+    }
+
+    /// What transfers have moved since the start, with those that ran again.
+    pub fn moved(&self) -> Moved {
+        self.shuffles.moved
+    }
+
     /// How far each shuffle is, in the order in which they began.
-    pub(super) fn list_shuffles(&self) -> Value {
+    pub(crate) fn list_shuffles(&self) -> Value {
         let shuffles = &self.shuffles;
         let of_shuffle = |shuffle: ShuffleId| {
             let (known, progress) = (
@@ -316,22 +319,22 @@ impl Hub {
     }
 
     /// A worker has joined.
-    pub(super) fn server_joined(&mut self, worker: WorkerId) {
+    pub(crate) fn server_joined(&mut self, worker: WorkerId) {
         self.tell_master(MasterEvent::Joined(server(worker)));
     }
 
     /// A worker is to leave.
-    pub(super) fn server_leaves(&mut self, worker: WorkerId) {
+    pub(crate) fn server_leaves(&mut self, worker: WorkerId) {
         self.tell_master(MasterEvent::Draining(server(worker)));
     }
 
-    /// A worker is gone, as the core knows.
-    pub(super) fn server_lost(&mut self, worker: WorkerId) {
+    /// A worker is gone, as the scheduler knows.
+    pub(crate) fn server_lost(&mut self, worker: WorkerId) {
         self.tell_master(MasterEvent::Lost(server(worker)));
     }
 
     /// A worker says something.
-    pub(super) fn message_to_master(&mut self, worker: WorkerId, message: ToMaster) {
+    pub(crate) fn message_to_master(&mut self, worker: WorkerId, message: ToMaster) {
         if let ToMaster::Transferred { tally, .. } = &message {
             let moved = &mut self.shuffles.moved;
             moved.transfers += 1;
@@ -346,16 +349,13 @@ impl Hub {
     fn tell_master(&mut self, event: MasterEvent) {
         let shuffles = &mut self.shuffles;
         if let Err(error) = shuffles.master.handle(event, &mut shuffles.effects) {
-            error!(
-                target: treadle_log::SCHEDULER,
-                "an event of the server's own was refused: {error}"
-            );
+            self.out.push(Effect::Fault(error.to_string()));
         }
-        if std::mem::replace(&mut shuffles.is_acting, true) {
+        if mem::replace(&mut shuffles.is_acting, true) {
             return;
         }
         while !self.shuffles.effects.is_empty() {
-            for effect in std::mem::take(&mut self.shuffles.effects) {
+            for effect in mem::take(&mut self.shuffles.effects) {
                 self.act_for_master(effect);
             }
         }
@@ -374,7 +374,7 @@ impl Hub {
                     let servers: Vec<WorkerId> = servers.filter(|other| *other != worker).collect();
                     self.introduce(worker, &servers);
                 }
-                self.tell_worker(worker, &ToWorker::ToNode(message));
+                self.tell_worker(worker, ToWorker::ToNode(message));
             }
             MasterEffect::Invalidate {
                 shuffle,
@@ -385,25 +385,25 @@ impl Hub {
                 let known = self.shuffles.known.get(&shuffle);
                 let name = known.map_or("", |known| &known.name);
                 let which = map.map_or_else(String::new, |map| format!(" (number {map})"));
-                warn!(
-                    target: treadle_log::SCHEDULER,
+                self.out.push(Effect::Warn(format!(
                     "an input of the shuffle {name}{which} has other rows than when it ran before: \
                      all of it runs again"
-                );
+                )));
             }
             // What it holds is made again elsewhere when it has left.
             MasterEffect::Drained(_) => {}
         }
     }
 
-    /// What these maps did is gone, as the core is told: their transfers, the barrier, and, if
+    /// What these maps did is gone, as the scheduler is told: their transfers, the barrier, and, if
     /// `outputs` is set, what was read.
     fn invalidate_maps(&mut self, shuffle: ShuffleId, maps: &Runs, outputs: bool) {
         let Some(known) = self.shuffles.known.get_mut(&shuffle) else {
             return;
         };
         let barrier = known.barrier;
-        let Some((barrier, view)) = barrier.and_then(|it| Some((it, self.core.task(it)?))) else {
+        let Some((barrier, view)) = barrier.and_then(|it| Some((it, self.scheduler.task(it)?)))
+        else {
             known.gone = known.gone.union(maps);
             return;
         };

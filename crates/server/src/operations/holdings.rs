@@ -1,14 +1,17 @@
 //! Who has what.
 
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use treadle_types::{TaskId, Value, WorkerId};
 
-use super::super::hub::Hub;
-use super::super::nodes::Node;
 use super::{Answered, Arguments, int};
+use crate::nodes::Node;
+use crate::state::Core;
 
-impl Hub {
+impl Core {
     /// The tasks of keys, or all.
     fn tasks_of(&self, arguments: &Arguments) -> Vec<(Value, Option<TaskId>)> {
         match arguments.keys() {
@@ -26,7 +29,7 @@ impl Hub {
     }
 
     /// Addresses of the workers that have values, by key.
-    pub(super) fn who_has(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+    pub(crate) fn who_has(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         let mut entries = Vec::new();
         for (key, task) in self.tasks_of(arguments) {
             let holders = task.map_or_else(Vec::new, |task| self.whereabouts(task));
@@ -42,7 +45,7 @@ impl Hub {
     }
 
     /// Keys of the values that workers have, by address.
-    pub(super) fn has_what(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn has_what(&self, arguments: &Arguments) -> Answered {
         let mut held: BTreeMap<WorkerId, Vec<TaskId>> = BTreeMap::new();
         for task in self.keys.tasks() {
             for worker in self.whereabouts(task) {
@@ -60,7 +63,7 @@ impl Hub {
     }
 
     /// Bytes of values by key, or by function.
-    pub(super) fn nbytes(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn nbytes(&self, arguments: &Arguments) -> Answered {
         let is_summary = arguments.is_set("summary");
         let mut entries = Vec::new();
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
@@ -68,7 +71,7 @@ impl Hub {
             let Some(task) = task else {
                 continue;
             };
-            let Some(nbytes) = self.core.task(task).and_then(|view| view.nbytes()) else {
+            let Some(nbytes) = self.scheduler.task(task).and_then(|view| view.nbytes()) else {
                 continue;
             };
             if is_summary {
@@ -85,10 +88,10 @@ impl Hub {
     }
 
     /// Keys of the tasks that were sent to workers, by address.
-    pub(super) fn processing(&self, arguments: &Arguments) -> Answered {
+    pub(crate) fn processing(&self, arguments: &Arguments) -> Answered {
         let mut entries = Vec::new();
         for worker in self.named_workers(arguments) {
-            let tasks = self.core.worker(worker).map(|view| view.assigned());
+            let tasks = self.scheduler.worker(worker).map(|view| view.assigned());
             let tasks = tasks.unwrap_or_default().into_iter();
             let keys = tasks.map(|task| self.key(task)).collect();
             entries.push((self.address(worker), Value::List(keys)));

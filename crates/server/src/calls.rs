@@ -1,21 +1,21 @@
 //! Questions between nodes: who asked what, and who is to answer.
 
-use std::collections::HashMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use bytes::Bytes;
-use treadle_messages::{Answer, Call, ToClient, ToWorker};
-use treadle_node_wire::fits;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
+use treadle_messages::{Answer, Call, ToClient, ToWorker, fits};
 use treadle_types::Value;
 
-use super::hub::Hub;
-use super::nodes::Node;
+use crate::nodes::Node;
+use crate::state::Core;
 
 /// Questions of one node that may be open at a time.
 const MOST: u32 = 1 << 16;
-/// As many times the largest message may wait for a node; then no questions and answers are added: the
-/// node itself stays.
-const MOST_WAITING: usize = 2;
-
 /// A question that was passed on.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -27,9 +27,9 @@ struct Open {
 
 /// The questions that were passed on and are not answered.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    open: HashMap<u64, Open>,
-    by_asker: HashMap<Node, u32>,
+pub(crate) struct Calls {
+    open: BTreeMap<u64, Open>,
+    by_asker: BTreeMap<Node, u32>,
     next: u64,
 }
 
@@ -45,27 +45,33 @@ impl Calls {
         Some(open)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// Verifies that what is open is counted, and between nodes that are there.
+    pub(crate) fn check(&self, is_there: impl Fn(Node) -> bool) -> Result<(), InvariantError> {
+        let mut counts: BTreeMap<Node, u32> = BTreeMap::new();
+        for (id, open) in &self.open {
+            *counts.entry(open.asker).or_default() += 1;
+            ensure!(
+                is_there(open.asker) && is_there(open.target),
+                "question {id} waits, and somebody is gone: {open:?}"
+            );
+        }
+        ensure_eq!(self.by_asker, counts, "open questions by asker");
+        Ok(())
     }
 }
 
 /// The scheduler's own errors are plain text.
-pub(super) fn error(text: impl Into<String>) -> Bytes {
+pub fn error_text(text: impl Into<String>) -> Bytes {
     Value::Str(text.into()).to_bytes().into()
 }
 
-fn crowded(node: &str, bytes: usize) -> String {
-    format!(
-        "{bytes} bytes for {node:?} were dropped, since it has not read those before: ask for less \
-         at a time, or scatter large values and pass their futures"
-    )
-}
-
-impl Hub {
+impl Core {
     /// A node asks something.
-    pub(super) fn call(&mut self, asker: Node, call: Call) {
-        self.counters.calls += 1;
+    pub(crate) fn call(&mut self, asker: Node, call: Call) {
         if call.node.is_empty() {
             match self.operate(asker, &call) {
                 Ok(Some(answer)) => {
@@ -73,12 +79,12 @@ impl Hub {
                     let what = || format!("the answer to {:?}", call.operation);
                     let answer = match fits(answer.len(), what) {
                         Ok(()) => Ok(answer),
-                        Err(too_long) => Err(error(too_long.to_string())),
+                        Err(too_long) => Err(error_text(too_long.to_string())),
                     };
                     self.answer(asker, call.id, answer);
                 }
                 Ok(None) => {}
-                Err(why) => self.answer(asker, call.id, Err(error(why.to_string()))),
+                Err(why) => self.answer(asker, call.id, Err(error_text(why.to_string()))),
             }
             return;
         }
@@ -87,16 +93,12 @@ impl Hub {
                 "sidecar" => "the scheduler has no Python side".to_owned(),
                 node => format!("there is no worker or client called {node:?} here, or no more"),
             };
-            return self.answer(asker, call.id, Err(error(text)));
+            return self.answer(asker, call.id, Err(error_text(text)));
         };
-        if !self.has_room(target, call.argument.len()) {
-            let text = crowded(&call.node, call.argument.len());
-            return self.answer(asker, call.id, Err(error(text)));
-        }
         let count = self.calls.by_asker.entry(asker).or_default();
         if *count >= MOST {
             let text = format!("{MOST} questions of this node are not answered yet");
-            return self.answer(asker, call.id, Err(error(text)));
+            return self.answer(asker, call.id, Err(error_text(text)));
         }
         *count += 1;
         self.calls.next += 1;
@@ -116,7 +118,7 @@ impl Hub {
     }
 
     /// Tells the sidecar something; whatever it answers is ignored.
-    pub(super) fn inform_sidecar(&mut self, operation: &str, argument: Value) {
+    pub(crate) fn inform_sidecar(&mut self, operation: &str, argument: Value) {
         let Some(sidecar) = self.clients.sidecar else {
             return;
         };
@@ -132,70 +134,54 @@ impl Hub {
 
     fn ask(&mut self, target: Node, call: Call) {
         match target {
-            Node::Worker(worker) => self.tell_worker(worker, &ToWorker::Call(call)),
-            Node::Client(client) => self.tell_client(client, &ToClient::Call(call)),
+            Node::Worker(worker) => self.tell_worker(worker, ToWorker::Call(call)),
+            Node::Client(client) => self.tell_client(client, ToClient::Call(call)),
         }
     }
 
     /// A node answers something.
-    pub(super) fn answered(&mut self, from: Node, answer: Answer) {
+    pub(crate) fn answered(&mut self, from: Node, answer: Answer) {
         let is_its = |open: &Open| open.target == from;
         if !self.calls.open.get(&answer.id).is_some_and(is_its) {
             return;
         }
         if let Some(open) = self.calls.take(answer.id) {
-            let bytes = answer.result.as_ref().map_or(0, Bytes::len);
-            let result = if self.has_room(open.asker, bytes) {
-                answer.result
-            } else {
-                Err(error(crowded(&self.called(open.asker), bytes)))
-            };
-            self.answer(open.asker, open.id, result);
+            self.answer(open.asker, open.id, answer.result);
         }
     }
 
-    /// Whether a node has been sent so much less than it reads that this can wait for it, too.
-    fn has_room(&self, node: Node, bytes: usize) -> bool {
-        let waiting = match node {
-            Node::Worker(worker) => self.workers.get(worker).map(|node| node.link.kept()),
-            Node::Client(client) => self.clients.get(client).map(|node| node.link.kept()),
-        };
-        let most = MOST_WAITING * self.settings.largest_message as usize;
-        bytes == 0 || waiting.is_none_or(|waiting| waiting + bytes <= most)
+    /// Who has asked what a node answers.
+    pub fn asker(&self, answer: &Answer) -> Option<Node> {
+        Some(self.calls.open.get(&answer.id)?.asker)
     }
 
     /// Answers a node.
-    pub(super) fn answer(&mut self, asker: Node, id: u64, result: Result<Bytes, Bytes>) {
+    pub(crate) fn answer(&mut self, asker: Node, id: u64, result: Result<Bytes, Bytes>) {
         let answer = Answer { id, result };
         match asker {
-            Node::Worker(worker) => self.tell_worker(worker, &ToWorker::Answer(answer)),
-            Node::Client(client) => self.tell_client(client, &ToClient::Answer(answer)),
+            Node::Worker(worker) => self.tell_worker(worker, ToWorker::Answer(answer)),
+            Node::Client(client) => self.tell_client(client, ToClient::Answer(answer)),
         }
     }
 
     /// A node is gone: it answers nothing any more, and needs no answers.
-    pub(super) fn drop_calls(&mut self, gone: Node, called: &str) {
+    pub(crate) fn drop_calls(&mut self, gone: Node, called: &str) {
         let concerned = |open: &Open| open.target == gone || open.asker == gone;
-        let mut ids: Vec<u64> = self
-            .calls
-            .open
-            .iter()
-            .filter(|(_, open)| concerned(open))
-            .map(|(id, _)| *id)
-            .collect();
-        ids.sort_unstable();
+        let open = self.calls.open.iter();
+        let ids = open.filter(|(_, open)| concerned(open)).map(|(id, _)| *id);
+        let ids: Vec<u64> = ids.collect();
         for id in ids {
             if let Some(open) = self.calls.take(id)
                 && open.asker != gone
             {
                 let text = format!("{called} is gone, and has not answered");
-                self.answer(open.asker, open.id, Err(error(text)));
+                self.answer(open.asker, open.id, Err(error_text(text)));
             }
         }
     }
 
     /// The node that a question names.
-    fn resolve(&self, called: &str) -> Option<Node> {
+    pub fn resolve(&self, called: &str) -> Option<Node> {
         if called == "sidecar" {
             return self.clients.sidecar.map(Node::Client);
         }
@@ -204,7 +190,7 @@ impl Hub {
     }
 
     /// What a node is called in questions.
-    pub(super) fn called(&self, node: Node) -> String {
+    pub fn called(&self, node: Node) -> String {
         match node {
             Node::Worker(worker) => {
                 let node = self.workers.get(worker);

@@ -1,32 +1,39 @@
 //! Who is told who the workers are: those that speak to the workers themselves.
 
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use treadle_broadcast::Settled;
 use treadle_messages::{Member, ToClient, ToWorker};
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use super::hub::Hub;
-use super::nodes::WorkerNode;
+use crate::nodes::WorkerNode;
+use crate::state::Core;
 
 /// Clients that asked who is there.
 #[derive(Debug, Default)]
-pub(super) struct Audience {
+pub(crate) struct Audience {
     clients: BTreeSet<ClientId>,
     /// Somebody asked once: workers relay since, and must know who is gone.
     began: bool,
 }
 
 impl Audience {
+    /// The clients.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.clients.iter().copied()
+    }
+
     /// Whether workers are to be told of every worker that goes.
-    pub(super) fn began(&self) -> bool {
+    pub(crate) fn began(&self) -> bool {
         self.began
     }
 }
 
-impl Hub {
+impl Core {
     /// A client asks who is there, from now on.
-    pub(super) fn tell_members(&mut self, client: ClientId) {
+    pub(crate) fn tell_members(&mut self, client: ClientId) {
         if !self.audience.clients.insert(client) {
             return;
         }
@@ -36,7 +43,7 @@ impl Hub {
     }
 
     /// A worker has joined.
-    pub(super) fn worker_joined(&mut self, worker: WorkerId) {
+    pub(crate) fn worker_joined(&mut self, worker: WorkerId) {
         let Some(member) = self.workers.get(worker).map(member) else {
             return;
         };
@@ -47,37 +54,37 @@ impl Hub {
 
     /// A worker that clients were told of is gone; that its address is of no use any more, they are
     /// told after this.
-    pub(super) fn worker_left(&mut self, worker: WorkerId, cause: &Cause) {
+    pub(crate) fn worker_left(&mut self, worker: WorkerId, cause: &Cause) {
         let left = ToClient::Left {
             worker,
             cause: cause.clone(),
         };
         for client in self.audience.clients.clone() {
-            self.tell_client(client, &left);
+            self.tell_client(client, left.clone());
         }
     }
 
     /// A worker asks what is settled of a client's casts.
-    pub(super) fn ask_settled(&mut self, worker: WorkerId, client: ClientId) {
+    pub(crate) fn ask_settled(&mut self, worker: WorkerId, client: ClientId) {
         if self.audience.clients.contains(&client) {
-            self.tell_client(client, &ToClient::SettledAsked(worker));
+            self.tell_client(client, ToClient::SettledAsked(worker));
         } else {
-            self.tell_worker(worker, &ToWorker::SessionOver(client));
+            self.tell_worker(worker, ToWorker::SessionOver(client));
         }
     }
 
     /// A client answers.
-    pub(super) fn tell_settled(&mut self, client: ClientId, worker: WorkerId, settled: Settled) {
-        self.tell_worker(worker, &ToWorker::Settled { client, settled });
+    pub(crate) fn tell_settled(&mut self, client: ClientId, worker: WorkerId, settled: Settled) {
+        self.tell_worker(worker, ToWorker::Settled { client, settled });
     }
 
     /// A client is gone.
-    pub(super) fn end_session(&mut self, client: ClientId) {
+    pub(crate) fn end_session(&mut self, client: ClientId) {
         if !self.audience.clients.remove(&client) {
             return;
         }
         for worker in self.workers.ids() {
-            self.tell_worker(worker, &ToWorker::SessionOver(client));
+            self.tell_worker(worker, ToWorker::SessionOver(client));
         }
     }
 
@@ -86,7 +93,7 @@ impl Hub {
             for member in &members {
                 node.knows.insert(member.worker.0);
             }
-            self.tell_client(client, &ToClient::Joined(members));
+            self.tell_client(client, ToClient::Joined(members));
         }
     }
 }

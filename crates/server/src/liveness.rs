@@ -1,15 +1,19 @@
 //! Who is gone, and why.
 
-use std::time::Duration;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use core::mem;
+use core::time::Duration;
 
-use tracing::{debug, warn};
 use treadle_messages::{ToClient, ToWorker};
-use treadle_net::{Peer, awake};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
-use super::hub::Hub;
-use super::nodes::Node;
+use crate::effect::Effect;
+use crate::nodes::Node;
+use crate::state::Core;
 
 /// A scheduler that has not ticked for so long was busy, and did not listen.
 const ABSENCE: Duration = Duration::from_secs(1);
@@ -20,9 +24,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// The same, of one that only said that there is somebody.
 const SHORT_GRACE: Duration = Duration::from_millis(200);
 
-impl Hub {
+impl Core {
     /// The connection of a worker broke.
-    pub(super) fn worker_broke(&mut self, worker: WorkerId) {
+    pub(crate) fn worker_broke(&mut self, worker: WorkerId) {
         let Some(node) = self.workers.get(worker) else {
             return;
         };
@@ -48,7 +52,7 @@ impl Hub {
     }
 
     /// Whoever started a worker says how its process ended.
-    pub(super) fn worker_exited(
+    pub(crate) fn worker_exited(
         &mut self,
         name: &str,
         pid: Option<i64>,
@@ -72,12 +76,22 @@ impl Hub {
         true
     }
 
+    /// A worker says something that is long on its way.
+    pub fn hears(&mut self, worker: WorkerId, now: Duration) {
+        if let Some(node) = self.workers.get_mut(worker) {
+            node.heard = now;
+        }
+    }
+
+    /// When the next tick looks for workers that say nothing.
+    pub fn next_look(&self) -> Duration {
+        self.look_at
+    }
+
     /// Looks after those who say nothing.
-    pub(super) fn look_after_workers(&mut self) {
+    pub(crate) fn look_after_workers(&mut self, was_stopped: bool) {
         let (now, timeout) = (self.now, self.settings.worker_timeout);
-        let stops = awake::stops();
-        let was_stopped = std::mem::replace(&mut self.stops, stops) != stops;
-        let was_busy = now > std::mem::replace(&mut self.ticked, now) + ABSENCE;
+        let was_busy = now > mem::replace(&mut self.ticked, now) + ABSENCE;
         if was_stopped || was_busy {
             // What they said meanwhile is still to be read, and they may have been stopped, too.
             for node in self.workers.iter_mut() {
@@ -90,11 +104,6 @@ impl Hub {
         // One that comes later is not late before.
         let mut next = now + timeout;
         for node in self.workers.iter_mut() {
-            // A message that is long on its way is no silence.
-            let arrived = node.link.arriving();
-            if arrived > 0 && std::mem::replace(&mut node.arrived, arrived) != arrived {
-                node.heard = now;
-            }
             let late = node.broken;
             let silent = node.heard + timeout;
             let gone = late.map_or(silent, |late| late.min(silent));
@@ -108,7 +117,7 @@ impl Hub {
     }
 
     /// Drops the workers that were found to be gone.
-    pub(super) fn lose_workers(&mut self) {
+    pub(crate) fn lose_workers(&mut self) {
         while let Some((worker, cause, log)) = self.losing.pop() {
             self.lose_worker(worker, cause, log);
         }
@@ -118,28 +127,14 @@ impl Hub {
         let Some(mut node) = self.workers.remove(worker) else {
             return;
         };
-        // What it was told last shall still reach it, if anything does.
-        let _ = node.link.flush();
-        node.link.peer().start_close();
-        self.connections.remove(&node.key);
-        if matches!(cause, Cause::Drained | Cause::Exited(0)) {
-            debug!(
-                target: treadle_log::SCHEDULER,
-                "worker {} at {} has left: {cause}", node.name, node.address
-            );
-        } else {
-            warn!(
-                target: treadle_log::SCHEDULER,
-                "worker {} at {} is lost: {cause}", node.name, node.address
-            );
-        }
         let log = if log.is_empty() {
             node.goodbye.take().map_or(log, |(_, log)| log)
         } else {
             log
         };
-        self.workers
-            .remember(node.symbol, node.lost(cause.clone(), log));
+        let lost = node.lost(cause.clone(), log);
+        self.out.push(Effect::WorkerLost(worker, lost.clone()));
+        self.workers.remember(node.symbol, lost);
         self.worker_left(worker, &cause);
         let all = self.audience.began();
         for other in self.workers.ids() {
@@ -149,7 +144,7 @@ impl Hub {
                     .get(other)
                     .is_some_and(|other| other.knows.has(worker.0))
             {
-                self.tell_worker(other, &ToWorker::PeerLost(worker));
+                self.tell_worker(other, ToWorker::PeerLost(worker));
             }
         }
         for client in self.clients.ids() {
@@ -158,7 +153,7 @@ impl Hub {
                 .get(client)
                 .is_some_and(|client| client.knows.has(worker.0))
             {
-                self.tell_client(client, &ToClient::PeerLost(worker));
+                self.tell_client(client, ToClient::PeerLost(worker));
             }
         }
         self.drop_calls(Node::Worker(worker), &format!("worker {}", node.address));
@@ -171,59 +166,33 @@ impl Hub {
             ]),
         );
         self.retired(worker);
-        self.trace_loss(worker, &cause);
         self.feed_own(Event::WorkerLost { worker, cause });
         self.server_lost(worker);
-        self.closing.push(node.link.peer().clone());
     }
 
-    /// A client is gone.
-    pub(super) fn lose_client(&mut self, client: ClientId) {
-        let Some(mut node) = self.clients.remove(client) else {
+    /// A client is gone; why, as the log has it.
+    pub(crate) fn lose_client(&mut self, client: ClientId, why: Option<String>) {
+        let Some(node) = self.clients.remove(client) else {
             return;
         };
-        let _ = node.link.flush();
-        node.link.peer().start_close();
-        self.connections.remove(&node.key);
-        self.drop_calls(Node::Client(client), &format!("client {}", node.name));
+        let name = node.name;
+        self.out.push(Effect::ClientLost {
+            client,
+            name: name.clone(),
+            why,
+        });
+        self.drop_calls(Node::Client(client), &format!("client {name}"));
         self.unwait(Node::Client(client));
-        self.stop_tracing(client, None);
         self.awaited.remove_client(client);
         self.barriers_missed(client, None);
         self.end_session(client);
-        if node.streams {
-            self.stream.subscribe(false);
-        }
         self.inform_sidecar(
             "client-left",
-            Value::Dict(vec![(Value::str("client"), Value::Str(node.name.clone()))]),
+            Value::Dict(vec![(Value::str("client"), Value::Str(name))]),
         );
         self.feed_own(Event::ClientLeft(client));
         if let Some(places) = self.definitions.leave(client) {
             self.undefine(client, &places);
         }
-        self.closing.push(node.link.peer().clone());
-    }
-
-    /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
-    pub(super) fn farewell(&mut self) -> Vec<Peer> {
-        let leave = ToWorker::Leave("the scheduler ends".into());
-        for worker in self.workers.ids() {
-            self.tell_worker(worker, &leave);
-        }
-        self.flush();
-        let mut peers = std::mem::take(&mut self.closing);
-        for node in self.workers.iter() {
-            peers.push(node.link.peer().clone());
-        }
-        for client in self.clients.ids() {
-            if let Some(node) = self.clients.get(client) {
-                peers.push(node.link.peer().clone());
-            }
-        }
-        for peer in &peers {
-            peer.start_close();
-        }
-        peers
     }
 }

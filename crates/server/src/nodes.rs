@@ -1,60 +1,63 @@
 //! Who is connected.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use treadle_messages::{FromClient, FromWorker, LostWorker, ToClient, ToWorker};
-use treadle_node_wire::Link;
+use treadle_messages::LostWorker;
 use treadle_types::{Cause, ClientId, Symbol, TaskId, Value, WorkerId};
 
-use super::definitions::Bits;
-use super::locals::Locals;
+use crate::definitions::Bits;
+use crate::locals::Locals;
 
 /// A node, by what it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Node {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Node {
+    /// A worker.
     Worker(WorkerId),
+    /// A client, or the scheduler's Python side.
     Client(ClientId),
 }
 
 /// A worker.
 #[derive(Debug)]
-pub(super) struct WorkerNode {
-    pub(super) id: WorkerId,
-    /// Of its connection in the poller.
-    pub(super) key: usize,
-    pub(super) name: String,
-    pub(super) symbol: Symbol,
-    pub(super) address: String,
-    pub(super) host: String,
-    pub(super) threads: u32,
-    pub(super) memory: u64,
-    pub(super) resources: Vec<(String, f64)>,
+pub struct WorkerNode {
+    /// Its number.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// The number of its name.
+    pub symbol: Symbol,
+    /// The address of its listener.
+    pub address: String,
+    /// The machine.
+    pub host: String,
+    /// How many tasks it runs at once.
+    pub threads: u32,
+    /// Bytes of memory for values; 0: no limit.
+    pub memory: u64,
+    /// When it said something last.
+    pub heard: Duration,
+    pub(crate) resources: Vec<(String, f64)>,
     /// What else it said of itself.
-    pub(super) info: Value,
-    pub(super) link: Link<FromWorker, ToWorker>,
+    pub(crate) info: Value,
     /// Workers whose address it was told.
-    pub(super) knows: Bits,
+    pub(crate) knows: Bits,
     /// Definitions that it was sent.
-    pub(super) defined: Bits,
-    pub(super) heard: Duration,
-    /// What had arrived of a large message when it was looked after.
-    pub(super) arrived: u64,
-    /// Whether something was pushed since the last flush.
-    pub(super) dirty: bool,
-    /// Whether that was nothing but releases.
-    pub(super) only_releases: bool,
+    pub(crate) defined: Bits,
     /// Its connection broke, and whoever started it is waited for until then to say why.
-    pub(super) broken: Option<Duration>,
+    pub(crate) broken: Option<Duration>,
     /// Why it ends, and the last lines of its log, as far as it said.
-    pub(super) goodbye: Option<(Cause, String)>,
+    pub(crate) goodbye: Option<(Cause, String)>,
     /// Bytes of values that clients were told to bring since it last said how much it has.
-    pub(super) promised: u64,
+    pub(crate) promised: u64,
 }
 
 impl WorkerNode {
     /// Something that it said of itself.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         match self.info.get(name) {
             Some(Value::Str(text)) => Some(text),
             _ => None,
@@ -62,7 +65,7 @@ impl WorkerNode {
     }
 
     /// The id of its process, if it said so.
-    pub(super) fn pid(&self) -> Option<i64> {
+    pub fn pid(&self) -> Option<i64> {
         match self.info.get("pid") {
             Some(Value::Int(pid)) => Some(*pid),
             _ => None,
@@ -70,7 +73,7 @@ impl WorkerNode {
     }
 
     /// As others are told of it once it is gone.
-    pub(super) fn lost(&self, cause: Cause, log: String) -> LostWorker {
+    pub(crate) fn lost(&self, cause: Cause, log: String) -> LostWorker {
         LostWorker {
             name: self.name.clone(),
             address: self.address.clone(),
@@ -85,31 +88,31 @@ const REMEMBERED: usize = 1024;
 
 /// The workers, and those that were.
 #[derive(Debug, Default)]
-pub(super) struct Workers {
+pub(crate) struct Workers {
     nodes: Vec<Option<Box<WorkerNode>>>,
     by_name: BTreeMap<String, WorkerId>,
-    by_address: HashMap<String, WorkerId>,
+    by_address: BTreeMap<String, WorkerId>,
     count: usize,
-    lost: HashMap<Symbol, Vec<LostWorker>>,
+    lost: BTreeMap<Symbol, Vec<LostWorker>>,
     lost_order: VecDeque<Symbol>,
     /// Names of workers whose end somebody will tell of.
-    pub(super) supervised: HashSet<String>,
+    pub(crate) supervised: BTreeSet<String>,
 }
 
 impl Workers {
     /// The id of the next worker.
-    pub(super) fn next_id(&self) -> WorkerId {
+    pub(crate) fn next_id(&self) -> WorkerId {
         WorkerId(self.nodes.len() as u32)
     }
 
-    pub(super) fn add(&mut self, node: WorkerNode) {
+    pub(crate) fn add(&mut self, node: WorkerNode) {
         self.by_name.insert(node.name.clone(), node.id);
         self.by_address.insert(node.address.clone(), node.id);
         self.count += 1;
         self.nodes.push(Some(Box::new(node)));
     }
 
-    pub(super) fn remove(&mut self, id: WorkerId) -> Option<Box<WorkerNode>> {
+    pub(crate) fn remove(&mut self, id: WorkerId) -> Option<Box<WorkerNode>> {
         let node = self.nodes.get_mut(id.0 as usize)?.take()?;
         self.count -= 1;
         if self.by_name.get(&node.name) == Some(&id) {
@@ -122,17 +125,17 @@ impl Workers {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: WorkerId) -> Option<&WorkerNode> {
+    pub(crate) fn get(&self, id: WorkerId) -> Option<&WorkerNode> {
         self.nodes.get(id.0 as usize)?.as_deref()
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: WorkerId) -> Option<&mut WorkerNode> {
+    pub(crate) fn get_mut(&mut self, id: WorkerId) -> Option<&mut WorkerNode> {
         self.nodes.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
     /// A worker by its address or its name.
-    pub(super) fn find(&self, called: &str) -> Option<WorkerId> {
+    pub(crate) fn find(&self, called: &str) -> Option<WorkerId> {
         let found = self
             .by_address
             .get(called)
@@ -140,25 +143,30 @@ impl Workers {
         found.copied()
     }
 
+    /// Whether there is one of this name, or at it as an address.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
     /// All of them, by name.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &WorkerNode> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &WorkerNode> {
         self.by_name.values().filter_map(|id| self.get(*id))
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut WorkerNode> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut WorkerNode> {
         self.nodes.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    pub(super) fn ids(&self) -> Vec<WorkerId> {
+    pub(crate) fn ids(&self) -> Vec<WorkerId> {
         self.iter().map(|node| node.id).collect()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
     /// Remembers a worker that is gone, for messages about tasks that it ran.
-    pub(super) fn remember(&mut self, symbol: Symbol, lost: LostWorker) {
+    pub(crate) fn remember(&mut self, symbol: Symbol, lost: LostWorker) {
         self.lost.entry(symbol).or_default().push(lost);
         self.lost_order.push_back(symbol);
         if self.lost_order.len() > REMEMBERED
@@ -173,7 +181,7 @@ impl Workers {
     }
 
     /// The latest worker of that name that was lost, of that cause if one was.
-    pub(super) fn recall(&self, symbol: Symbol, cause: Option<&Cause>) -> Option<&LostWorker> {
+    pub(crate) fn recall(&self, symbol: Symbol, cause: Option<&Cause>) -> Option<&LostWorker> {
         let entries = self.lost.get(&symbol)?;
         let fits = |lost: &&LostWorker| cause.is_none_or(|cause| *cause == lost.cause);
         entries.iter().rev().find(fits).or(entries.last())
@@ -182,46 +190,50 @@ impl Workers {
 
 /// A client.
 #[derive(Debug)]
-pub(super) struct ClientNode {
-    pub(super) id: ClientId,
-    pub(super) key: usize,
-    pub(super) name: String,
-    pub(super) is_sidecar: bool,
-    pub(super) link: Link<FromClient, ToClient>,
-    pub(super) locals: Locals,
+pub struct ClientNode {
+    /// Its number.
+    pub id: ClientId,
+    /// Its name.
+    pub name: String,
+    pub(crate) is_sidecar: bool,
+    pub(crate) locals: Locals,
     /// Values that it keeps, with the local id of its last put.
-    pub(super) kept: HashMap<TaskId, u32>,
+    pub(crate) kept: BTreeMap<TaskId, u32>,
     /// Ranges of new ids of submissions of which more is to come.
-    pub(super) submissions: HashMap<u32, Vec<(u32, u32)>>,
-    pub(super) knows: Bits,
-    pub(super) dirty: bool,
-    /// Whether it reads the stream of task events.
-    pub(super) streams: bool,
+    pub(crate) submissions: BTreeMap<u32, Vec<(u32, u32)>>,
+    pub(crate) knows: Bits,
     /// It said that it leaves.
-    pub(super) leaves: bool,
+    pub(crate) leaves: bool,
+}
+
+impl ClientNode {
+    /// The values that it keeps, with the local id of its last put.
+    pub fn kept(&self) -> impl Iterator<Item = (TaskId, u32)> + '_ {
+        self.kept.iter().map(|(task, id)| (*task, *id))
+    }
 }
 
 /// The clients, and names in which clients want keys.
 #[derive(Debug, Default)]
-pub(super) struct Clients {
+pub(crate) struct Clients {
     /// By id: ids are not used twice, and few bytes each.
     nodes: Vec<Option<Box<ClientNode>>>,
     count: usize,
     by_name: BTreeMap<String, ClientId>,
     /// Names that are not connected (`fire-and-forget`, for one).
-    pub(super) stand_ins: HashMap<String, ClientId>,
-    pub(super) sidecar: Option<ClientId>,
+    pub(crate) stand_ins: BTreeMap<String, ClientId>,
+    pub(crate) sidecar: Option<ClientId>,
     next: u32,
 }
 
 impl Clients {
     /// The id of the next client.
-    pub(super) fn allocate(&mut self) -> ClientId {
+    pub(crate) fn allocate(&mut self) -> ClientId {
         self.next += 1;
         ClientId(self.next)
     }
 
-    pub(super) fn add(&mut self, node: ClientNode) {
+    pub(crate) fn add(&mut self, node: ClientNode) {
         if node.is_sidecar {
             self.sidecar = Some(node.id);
         }
@@ -232,7 +244,7 @@ impl Clients {
         self.count += 1;
     }
 
-    pub(super) fn remove(&mut self, id: ClientId) -> Option<Box<ClientNode>> {
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<Box<ClientNode>> {
         let node = self.nodes.get_mut(id.0 as usize)?.take()?;
         self.count -= 1;
         self.by_name.remove(&node.name);
@@ -243,26 +255,26 @@ impl Clients {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: ClientId) -> Option<&ClientNode> {
+    pub(crate) fn get(&self, id: ClientId) -> Option<&ClientNode> {
         self.nodes.get(id.0 as usize)?.as_deref()
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: ClientId) -> Option<&mut ClientNode> {
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut ClientNode> {
         self.nodes.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<ClientId> {
+    pub(crate) fn find(&self, name: &str) -> Option<ClientId> {
         self.by_name.get(name).copied()
     }
 
-    pub(super) fn ids(&self) -> Vec<ClientId> {
+    pub(crate) fn ids(&self) -> Vec<ClientId> {
         let mut ids: Vec<_> = self.by_name.values().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 }

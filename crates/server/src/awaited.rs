@@ -1,23 +1,25 @@
 //! Keys that clients have futures of and that nobody has submitted yet.
 
-use std::collections::HashMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
+use treadle_guards::{InvariantError, ensure, ensure_eq};
 use treadle_types::ClientId;
 
 /// By key, who waits for it, under which local id.
 #[derive(Debug, Default)]
-pub(super) struct Awaited {
-    by_key: HashMap<Bytes, Vec<(ClientId, u32)>>,
-    keys: HashMap<(ClientId, u32), Bytes>,
+pub(crate) struct Awaited {
+    by_key: BTreeMap<Bytes, Vec<(ClientId, u32)>>,
+    keys: BTreeMap<(ClientId, u32), Bytes>,
 }
 
 impl Awaited {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    pub(super) fn add(&mut self, key: &Bytes, client: ClientId, id: u32) {
+    pub(crate) fn add(&mut self, key: &Bytes, client: ClientId, id: u32) {
         self.by_key
             .entry(key.clone())
             .or_default()
@@ -26,7 +28,7 @@ impl Awaited {
     }
 
     /// The client waits no more.
-    pub(super) fn remove(&mut self, client: ClientId, id: u32) {
+    pub(crate) fn remove(&mut self, client: ClientId, id: u32) {
         if let Some(key) = self.keys.remove(&(client, id))
             && let Some(waiting) = self.by_key.get_mut(&key)
         {
@@ -38,7 +40,7 @@ impl Awaited {
     }
 
     /// The client is gone.
-    pub(super) fn remove_client(&mut self, client: ClientId) {
+    pub(crate) fn remove_client(&mut self, client: ClientId) {
         let ids = self.keys.keys().filter(|(who, _)| *who == client);
         let ids: Vec<u32> = ids.map(|(_, id)| *id).collect();
         for id in ids {
@@ -46,8 +48,22 @@ impl Awaited {
         }
     }
 
+    /// Verifies that both tables say the same, of clients that are there.
+    pub(crate) fn check(&self, is_there: impl Fn(ClientId) -> bool) -> Result<(), InvariantError> {
+        let count: usize = self.by_key.values().map(Vec::len).sum();
+        ensure_eq!(count, self.keys.len(), "those who wait for keys");
+        for ((client, id), key) in &self.keys {
+            let waiting = self.by_key.get(key);
+            ensure!(
+                is_there(*client) && waiting.is_some_and(|all| all.contains(&(*client, *id))),
+                "{client:?} waits as {id} for a key, and is gone, or is not told"
+            );
+        }
+        Ok(())
+    }
+
     /// The key is known now: who has waited for that.
-    pub(super) fn take(&mut self, key: &[u8]) -> Vec<(ClientId, u32)> {
+    pub(crate) fn take(&mut self, key: &[u8]) -> Vec<(ClientId, u32)> {
         let waiting = self.by_key.remove(key).unwrap_or_default();
         for who in &waiting {
             self.keys.remove(who);

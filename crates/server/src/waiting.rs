@@ -1,15 +1,17 @@
 //! Questions that are answered when something has come about.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use treadle_broadcast::Runs;
 use treadle_scheduler::State;
+use treadle_types::Runs;
 use treadle_types::{TaskId, Value, WorkerId};
 
-use super::calls::error;
-use super::hub::Hub;
-use super::nodes::Node;
+use crate::calls::error_text;
+use crate::nodes::Node;
+use crate::state::Core;
 
 /// How many may wait.
 const MOST: usize = 4096;
@@ -18,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is waited for.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// These workers are gone.
     Gone(Vec<WorkerId>),
     /// These values, by task and generation, are at so many workers, of those if there are any.
@@ -40,11 +42,11 @@ struct Question {
 
 /// The questions that wait.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Vec<Question>);
+pub(crate) struct Waiting(Vec<Question>);
 
 impl Waiting {
     /// `false`: there are too many already.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         since: Duration,
         asker: Node,
@@ -66,7 +68,7 @@ impl Waiting {
     }
 
     /// A worker is gone.
-    pub(super) fn gone(&mut self, worker: WorkerId) {
+    pub(crate) fn gone(&mut self, worker: WorkerId) {
         for question in &mut self.0 {
             if let Wanted::Gone(workers) = &mut question.wanted {
                 workers.retain(|other| *other != worker);
@@ -74,19 +76,24 @@ impl Waiting {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Who waits.
+    pub(crate) fn askers(&self) -> impl Iterator<Item = Node> + '_ {
+        self.0.iter().map(|question| question.asker)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl Hub {
+impl Core {
     /// A node needs no answers any more.
-    pub(super) fn unwait(&mut self, asker: Node) {
+    pub(crate) fn unwait(&mut self, asker: Node) {
         self.waiting.0.retain(|question| question.asker != asker);
     }
 
     /// Answers what has come about, or takes too long.
-    pub(super) fn look_after_waiting(&mut self) {
+    pub(crate) fn look_after_waiting(&mut self) {
         if self.waiting.is_empty() {
             return;
         }
@@ -102,7 +109,7 @@ impl Hub {
             } else if is_late {
                 let question = self.waiting.0.swap_remove(place);
                 let text = format!("the values have not moved within {PATIENCE:?}");
-                self.answer(question.asker, question.id, Err(error(text)));
+                self.answer(question.asker, question.id, Err(error_text(text)));
             } else {
                 place += 1;
             }
@@ -111,7 +118,7 @@ impl Hub {
 
     fn has_come_about(&self, wanted: &Wanted) -> bool {
         let there = |task: TaskId, generation: u32| {
-            let view = self.core.task(task)?;
+            let view = self.scheduler.task(task)?;
             let is_it = self.keys.generation(task) == generation;
             (is_it && view.state() == State::Memory).then_some(view)
         };
@@ -132,7 +139,7 @@ impl Hub {
                 let here = self.workers.iter().map(|node| node.id);
                 let left: Vec<_> = here.filter(|id| workers.contains(id.0.into())).collect();
                 tasks.iter().all(|&(task, generation)| {
-                    let view = self.core.task(task);
+                    let view = self.scheduler.task(task);
                     let view = view.filter(|_| self.keys.generation(task) == generation);
                     view.is_none_or(|view| match view.state() {
                         State::Waiting => left.is_empty(),

@@ -15,6 +15,7 @@ from pandas.testing import assert_frame_equal
 from shuffle_support import gathered, ours, pieces_of, theirs
 
 from treadle import _core, shuffle
+from treadle.shuffle import _columns
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*sparse.*:FutureWarning")
 
@@ -98,6 +99,7 @@ OURS: dict[str, Maker] = {
     "interval": lambda r, n: pd.arrays.IntervalArray.from_breaks(np.arange(n + 1)),
     "sparse": lambda r, n: pd.arrays.SparseArray(r.integers(0, 2, n)),
     "decimal[pyarrow]": _arrow(pa.decimal128(9, 2), decimal.Decimal),
+    "string[pyarrow]": _arrow(pa.string(), lambda k: WORDS[k % 5]),
     "text[pyarrow]": _arrow(pa.large_string(), lambda k: WORDS[k % 5]),
     "list[pyarrow]": _arrow(pa.list_(pa.int64()), lambda k: [k] * (k % 3)),
     "struct[pyarrow]": _arrow(pa.struct([("a", pa.int64())]), lambda k: {"a": k}),
@@ -332,6 +334,22 @@ def test_strange_memory() -> None:
         results = ours(frame.iloc[:0], [frame], 2)
         assert_frame_equal(results[1], frame.drop(columns="_partitions"))
         assert results[0].empty
+
+
+def test_text_of_more_bytes_than_an_array_with_offsets_of_32_bits_can_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chunk = pa.array(["x" * (1 << 20)] * 64)
+    whole = pd.arrays.ArrowExtensionArray(pa.chunked_array([chunk] * 33))
+    offsets, _, nulls = _columns.Column(whole.dtype).fields(whole)[0]
+    assert offsets[-1] == 33 << 26
+    assert nulls is None
+    # Back, with a smaller limit, so that not as much memory is needed again.
+    monkeypatch.setattr(_columns, "_MOST_BYTES", 700)
+    frame = frame_of(np.random.default_rng(1), {"x": OURS["string[pyarrow]"]}, 100, 2)
+    for partition, mine in enumerate(ours(frame.iloc[:0], [frame], 2)):
+        assert_frame_equal(mine, by_pandas([frame], partition))
+        assert mine["x"].array._pa_array.num_chunks > 1
 
 
 def test_another_order_of_bytes_is_kept() -> None:

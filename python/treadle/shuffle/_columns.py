@@ -21,6 +21,9 @@ from treadle.shuffle._pickles import dumps
 Bytes = tuple[Any, Any, Any]
 Field = Any  # an array, or `Bytes`
 
+# What the values of an array of Arrow with offsets of 32 bits may have together.
+_MOST_BYTES = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -87,9 +90,12 @@ def _codes(dtype: Any, array: Any) -> list[Field]:
 
 def _arrow_array(array: Any, to: pa.DataType | None = None) -> pa.Array:
     values = pa.array(array, from_pandas=True)
+    if to is not None and values.type != to:
+        # Before chunks are put together: with offsets of 32 bits, that may be too much.
+        values = values.cast(to)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-    return values if to is None or values.type == to else values.cast(to)
+    return values
 
 
 def _nulls(array: pa.Array) -> np.ndarray[Any, Any] | None:
@@ -136,8 +142,22 @@ def _arrow_text(dtype: Any, array: Any) -> list[Field]:
 
 
 def _from_arrow_text(dtype: Any, fields: list[Field]) -> Any:
-    values = _from_bytes(_large(dtype.pyarrow_dtype), fields[0])
-    return dtype.__from_arrow__(values.cast(dtype.pyarrow_dtype))
+    kind = dtype.pyarrow_dtype
+    large = _large(kind)
+    if kind == large:
+        return dtype.__from_arrow__(_from_bytes(large, fields[0]))
+    # An array with offsets of 32 bits has so many bytes at most.
+    offsets, data, nulls = fields[0]
+    chunks = []
+    start, count = 0, len(nulls)
+    while start < count:
+        first = offsets[start]
+        # No value is longer: it is part of a row.
+        end = int(np.searchsorted(offsets, first + _MOST_BYTES, "right")) - 1
+        ends, values = offsets[start : end + 1] - first, data[first : offsets[end]]
+        chunks.append(_from_bytes(large, (ends, values, nulls[start:end])).cast(kind))
+        start = end
+    return dtype.__from_arrow__(pa.chunked_array(chunks, kind))
 
 
 def _arrow_width(dtype: Any) -> int:

@@ -16,7 +16,7 @@ pub enum RowsError {
         partitions: u32,
     },
     /// A column that is shorter than the table, or of another kind than its field.
-    #[error("field {field} does not fit: {rows} rows of it were expected")]
+    #[error("the column of field {field} is of another kind, or has fewer than {rows} rows")]
     Column {
         /// The position of the field.
         field: usize,
@@ -24,13 +24,13 @@ pub enum RowsError {
         rows: usize,
     },
     /// A row that is too long for the format.
-    #[error("row {row} has 2 GiB or more: a row of a shuffle has less")]
+    #[error("row {row} has 2 GiB or more: rows of a shuffle must have less")]
     RowTooLong {
         /// The position of the row.
         row: usize,
     },
     /// Memory of another size than what was asked for.
-    #[error("memory of {expected} bytes was expected, and {found} are there")]
+    #[error("the memory should have {expected} bytes, and has {found}")]
     Memory {
         /// What was asked for.
         expected: usize,
@@ -38,7 +38,7 @@ pub enum RowsError {
         found: usize,
     },
     /// Bytes that are no rows of the format.
-    #[error("piece {piece} is damaged: byte {at} is not where a row of this format can be")]
+    #[error("piece {piece} is damaged: there is no valid row at byte {at}")]
     Damaged {
         /// The position of the piece.
         piece: usize,
@@ -46,7 +46,10 @@ pub enum RowsError {
         at: usize,
     },
     /// Pieces of a chunk that are no whole grid, or have other lengths than they say.
-    #[error("{found} pieces came, and they do not make up a chunk")]
+    #[error(
+        "{found} pieces came, and they do not fill the chunk: some are missing, or come twice, or have \
+         other sizes"
+    )]
     Parts {
         /// How many came.
         found: usize,

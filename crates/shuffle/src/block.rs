@@ -58,10 +58,10 @@ pub struct Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
     /// Other bytes than those of a header.
-    #[error("these bytes are no batch of rows: they begin otherwise")]
+    #[error("these bytes are not a batch of rows: they do not begin with TSB1")]
     Magic,
     /// Fewer bytes than the header or its numbers say, or more.
-    #[error("a batch should have {expected} bytes, and has {found}")]
+    #[error("the batch should have {expected} bytes, and has {found}")]
     Length {
         /// As many as the header says.
         expected: u64,
@@ -69,10 +69,16 @@ pub enum BlockError {
         found: u64,
     },
     /// More rows, bytes or pieces than a batch can have.
-    #[error("a batch has fewer than 2³² rows, and of rows without a width fewer than 2³² bytes")]
+    #[error(
+        "the batch is too large: it must have fewer than 2³² rows, and fewer than 2³² bytes if its \
+         rows have no common width"
+    )]
     TooLarge,
     /// Pieces that are not in ascending order, or outside the range of the header.
-    #[error("piece {piece} is for partition {partition}, which is out of order")]
+    #[error(
+        "piece {piece} is for partition {partition}, which is not above that of the piece before, or \
+         is outside the range of the header"
+    )]
     Order {
         /// Its position.
         piece: u32,
@@ -80,7 +86,7 @@ pub enum BlockError {
         partition: u32,
     },
     /// Pieces that do not add up to what the header says.
-    #[error("the pieces have {found:?} together, and the header says {expected:?}")]
+    #[error("the pieces add up to {found:?}, and the header says {expected:?}")]
     Sum {
         /// What the header says.
         expected: Tally,

@@ -1,30 +1,30 @@
-//! Events that cannot be, and invariants that are broken.
+//! Events that are refused, and invariants that are broken.
 
 use crate::{BatchId, GroupId, ServerId, ShuffleId};
 
-/// An event that cannot be: a bug of the caller. Nothing has changed.
+/// An event that is refused: a bug of the caller. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShuffleError {
-    /// A number of a shuffle that is in use.
-    #[error("{0:?} is registered already: numbers of shuffles are used once")]
+    /// The number of a shuffle that is registered.
+    #[error("shuffle {0:?} is registered already: a number is used for one shuffle only")]
     Registered(ShuffleId),
-    /// Outputs beyond the partitions, or no outputs.
-    #[error("{0:?} cannot be: its outputs are not among its partitions")]
+    /// Outputs that are not partitions, or no outputs.
+    #[error("shuffle {0:?} has no outputs, or one of them is not among its partitions")]
     Outputs(ShuffleId),
-    /// Two shuffles that are to share their outputs, and have other numbers of partitions.
-    #[error("{0:?} and {1:?} cannot share outputs: they have other numbers of partitions")]
+    /// Two shuffles whose outputs are read together, but whose numbers of partitions differ.
+    #[error("shuffles {0:?} and {1:?} cannot be read together: their numbers of partitions differ")]
     Aligned(ShuffleId, ShuffleId),
-    /// A server that is there.
-    #[error("{0:?} has joined already")]
+    /// A server that has joined.
+    #[error("server {0:?} has joined already")]
     Joined(ServerId),
     /// A transfer or a read that has begun already.
-    #[error("this has begun already")]
+    #[error("the transfer or read has begun already")]
     Begun,
-    /// Batches that were not asked for.
-    #[error("batches of {0:?} were not asked for")]
+    /// Batches that the writer did not ask for.
+    #[error("the writer did not ask for batches of group {0:?}")]
     NotAsked(GroupId),
-    /// A read whose pieces nobody waits for.
-    #[error("nobody waits for this")]
+    /// The bytes of a push, or a file, that the server does not wait for.
+    #[error("the server does not wait for this push or file")]
     NotAwaited,
 }
 

@@ -124,15 +124,17 @@ pub enum Verdict {
 pub enum CommitError {
     /// Rows were lost meanwhile, or receipts are of what was lost before. The transfers and the barrier
     /// run again: give the task back.
-    #[error("rows of {0:?} were lost: its transfers and its barrier run again")]
+    #[error("rows of shuffle {0:?} were lost: transfers and the barrier run again")]
     Again(ShuffleId),
     /// The shuffle has ended.
-    #[error("{0:?} has ended")]
+    #[error("shuffle {0:?} has ended")]
     Ended(ShuffleId),
     /// Rows were damaged again and again.
     #[error(
-        "rows of {shuffle:?} at {group:?} do not match the receipts, also after they were made \
-         again: {expected:?} were sent, and {found:?} are there (missing input: {missing:?})"
+        "rows of shuffle {shuffle:?} in group {group:?} are not those that were sent, although they \
+         were made again: {expected:?} were sent, and {found:?} are there (input without rows: \
+         {missing:?}). Check the memory and the disks of server {:?}",
+        .group.server
     )]
     Damaged {
         /// The shuffle.
@@ -298,13 +300,13 @@ pub enum Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The process is another one than the one that was meant.
-    #[error("it is {0:?} there now")]
+    #[error("another server, {0:?}, is at this address")]
     Stranger(ServerId),
     /// It has not heard of the shuffle, and waited for that.
     #[error("the server does not know the shuffle")]
     Unknown,
     /// It does not have the group, in this generation.
-    #[error("the partitions were assigned anew, in generation {0:?}")]
+    #[error("the partitions were assigned again, in generation {0:?}")]
     Stale(Generation),
     /// The group is complete: ask.
     #[error("the group is complete")]
@@ -313,15 +315,15 @@ pub enum Refusal {
     #[error("the group is not complete")]
     Unsealed,
     /// There is no room in memory, and none on disk.
-    #[error("the server has no room in memory, and cannot write to its disks")]
+    #[error("the server has no memory left, and cannot write to its disks")]
     NoRoom,
     /// Too much waits already: come again.
     #[error("the server is busy")]
     Busy,
     /// The bytes are no batch, or another one.
-    #[error("the bytes were not those of the batch")]
+    #[error("the bytes are not those of the announced batch")]
     Malformed,
     /// The rows are not what they were, or cannot be read. The master knows.
-    #[error("rows cannot be read back, or are not what they were")]
+    #[error("rows cannot be read from disk, or are not those that were written")]
     Damaged,
 }

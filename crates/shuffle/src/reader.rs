@@ -78,13 +78,16 @@ pub enum ReaderEffect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
     /// Rows were lost after the barrier. It runs again: give the task back.
-    #[error("{0:?} is being repaired")]
+    #[error("rows of shuffle {0:?} were lost: transfers and the barrier run again")]
     Superseded(ShuffleId),
     /// The shuffle is over, or was never registered.
-    #[error("{0:?} has ended, or was never registered")]
+    #[error("shuffle {0:?} has ended, or was never registered")]
     Ended(ShuffleId),
     /// Nobody wanted this partition when the shuffle was registered.
-    #[error("partition {partition} of {shuffle:?} is no output: its rows were dropped")]
+    #[error(
+        "partition {partition} of shuffle {shuffle:?} is not among the outputs that were \
+         registered: its rows were dropped"
+    )]
     NotAnOutput {
         /// The shuffle.
         shuffle: ShuffleId,
@@ -92,7 +95,10 @@ pub enum ReadError {
         partition: u32,
     },
     /// The server cannot be reached. Another worker may reach it: give the task back.
-    #[error("{server:?}, which has partition {partition} of {shuffle:?}, cannot be reached")]
+    #[error(
+        "server {server:?}, which has partition {partition} of shuffle {shuffle:?}, cannot be \
+         reached"
+    )]
     Unreachable {
         /// The shuffle.
         shuffle: ShuffleId,
@@ -102,7 +108,9 @@ pub enum ReadError {
         server: ServerId,
     },
     /// The server does not return it, and nobody makes it again.
-    #[error("partition {partition} of {shuffle:?} is missing at {server:?}: {reason}")]
+    #[error(
+        "partition {partition} of shuffle {shuffle:?} is missing at server {server:?}: {reason}"
+    )]
     Missing {
         /// The shuffle.
         shuffle: ShuffleId,

@@ -55,7 +55,7 @@ pub struct Commit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReceiptError {
     /// A receipt of another shuffle.
-    #[error("a receipt of {found:?} was given to the barrier of {expected:?}")]
+    #[error("the barrier of shuffle {expected:?} got a receipt of shuffle {found:?}")]
     Shuffle {
         /// The barrier's.
         expected: ShuffleId,
@@ -63,7 +63,7 @@ pub enum ReceiptError {
         found: ShuffleId,
     },
     /// A map that the shuffle does not have.
-    #[error("{shuffle:?} has {maps} inputs, and a receipt is of number {map}")]
+    #[error("shuffle {shuffle:?} has {maps} inputs, and a receipt is of input {map}")]
     Map {
         /// The shuffle.
         shuffle: ShuffleId,
@@ -73,7 +73,7 @@ pub enum ReceiptError {
         maps: u32,
     },
     /// A receipt whose groups are not in order.
-    #[error("the receipt of input {map} of {shuffle:?} is malformed")]
+    #[error("the receipt of input {map} of shuffle {shuffle:?} is malformed")]
     Malformed {
         /// The shuffle.
         shuffle: ShuffleId,
@@ -81,7 +81,7 @@ pub enum ReceiptError {
         map: u32,
     },
     /// A map without a receipt.
-    #[error("input {map} of {shuffle:?} has no receipt: its transfer did not run")]
+    #[error("input {map} of shuffle {shuffle:?} has no receipt: its transfer did not run")]
     Missing {
         /// The shuffle.
         shuffle: ShuffleId,
@@ -89,7 +89,7 @@ pub enum ReceiptError {
         map: u32,
     },
     /// A map with two receipts.
-    #[error("input {map} of {shuffle:?} has two receipts")]
+    #[error("input {map} of shuffle {shuffle:?} has two receipts")]
     Twice {
         /// The shuffle.
         shuffle: ShuffleId,

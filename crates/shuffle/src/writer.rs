@@ -118,10 +118,14 @@ pub enum WriterEffect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TransferError {
     /// The shuffle is over, or was never registered.
-    #[error("{0:?} has ended, or was never registered")]
+    #[error("shuffle {0:?} has ended, or was never registered")]
     Ended(ShuffleId),
     /// A server took nothing for too long. Another worker may reach it: give the task back.
-    #[error("{server:?} could not be reached to push rows of {transfer:?}")]
+    #[error(
+        "server {server:?} cannot be reached, and input {} of shuffle {:?} has rows for it",
+        .transfer.map,
+        .transfer.shuffle
+    )]
     Unreachable {
         /// Whose rows.
         transfer: Transfer,
@@ -130,8 +134,10 @@ pub enum TransferError {
     },
     /// A server has no room.
     #[error(
-        "{server:?} has no room for rows of {transfer:?}: its memory is full, and its disks cannot \
-         be written to"
+        "server {server:?} has no room for rows of input {} of shuffle {:?}: its memory is full, and \
+         it cannot write to its disks. Make room on them, or add workers",
+        .transfer.map,
+        .transfer.shuffle
     )]
     NoRoom {
         /// Whose rows.
@@ -140,7 +146,12 @@ pub enum TransferError {
         server: ServerId,
     },
     /// A server found that the bytes are no batch.
-    #[error("{server:?} refused rows of {transfer:?}: the bytes were not those of the batch")]
+    #[error(
+        "server {server:?} refused rows of input {} of shuffle {:?}: the bytes are not those of the \
+         announced batch",
+        .transfer.map,
+        .transfer.shuffle
+    )]
     Malformed {
         /// Whose rows.
         transfer: Transfer,

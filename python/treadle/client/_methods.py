@@ -1,8 +1,8 @@
-"""Which shuffles of Dask run as P2P shuffles, and which as tasks, where the user has not chosen.
+"""Chooses between P2P and tasks for shuffles of Dask, if the user has not chosen.
 
-Dask decides while it lowers an expression, by its configuration. A client that becomes Dask's scheduler
-sets the methods to :class:`Unchosen`, which is ``"tasks"`` to all of Dask. Three functions of Dask are
-wrapped: they see that nobody has chosen, and choose P2P from some number of partitions on.
+Dask reads its settings while it lowers an expression. A client that becomes Dask's scheduler sets them to
+:class:`Unchosen`, which all of Dask takes for ``"tasks"``. Three functions of Dask are wrapped. They
+recognise ``Unchosen``, and choose P2P from some number of partitions on.
 """
 
 from __future__ import annotations

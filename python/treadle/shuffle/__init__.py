@@ -1,7 +1,7 @@
-"""Rows of a shuffle: data frames and pieces of arrays as batches, and back.
+"""Shuffles: converts data frames and pieces of arrays to rows, and back.
 
-``Agreed`` says what all maps of a shuffle know beforehand. ``split`` takes the rows of a map, which are
-gathered for groups of partitions; ``assemble`` makes a partition of the pieces of all maps.
+``Agreed`` is what all maps of a shuffle know beforehand. ``split`` prepares the rows of a map, from which
+batches are gathered. ``assemble`` makes a partition from the pieces of all maps.
 ``split_array`` and ``assemble_array`` do the same with the pieces of an array.
 """
 

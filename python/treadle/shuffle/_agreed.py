@@ -10,10 +10,10 @@ from treadle.shuffle._schema import Schema, levels, plain
 
 
 class Agreed:
-    """The meta of a shuffle: names, types, and the column that says where rows go.
+    """The meta of a shuffle: names, types, and the column of partition numbers.
 
-    ``column`` has the number of the partition of each row, of ``partitions``. It does not travel if it
-    is dropped. Whoever has the same meta agrees on the same.
+    ``column`` has the partition number of each row; there are ``partitions`` of them. It is not sent if
+    ``drop_column`` is true. All processes with the same meta compute the same schema.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class Agreed:
     ) -> None:
         place = meta.columns.get_loc(column)
         if not isinstance(place, int):
-            raise ValueError(f"There are several columns {column!r}: one says where rows go.")
+            raise ValueError(f"several columns are named {column!r}: only one can have partitions")
         self.meta = meta
         self.column = column
         self.place = place
@@ -34,27 +34,27 @@ class Agreed:
 
     @property
     def width(self) -> int:
-        """Bytes of a row; 0: rows differ."""
+        """Bytes of a row; 0: rows have different lengths."""
         return self.schema.width
 
     @property
     def least(self) -> int:
-        """Bytes that a row of a map with another schema has at least: more than an agreed one."""
+        """The least length of rows of a map with another schema: longer than agreed rows."""
         return self.width + 1 if self.width else 0
 
     def places(self, columns: pd.Index[Any]) -> list[int]:
-        """Where the columns of the meta are among ``columns``, the one that says where rows go too.
+        """The positions of all columns of the meta in ``columns``.
 
-        Raises ``ValueError`` if they are others.
+        Raises ``ValueError`` if names differ.
         """
         mine = self.meta.columns
         if len(columns) == len(mine) and list(columns) == list(mine):
             return list(range(len(mine)))
         others = set(columns) ^ set(mine)
         if others or not mine.is_unique or not columns.is_unique:
-            named = ", ".join(sorted(map(repr, others))) or "the number of equal names"
+            named = ", ".join(sorted(map(repr, others))) or "how often names occur"
             raise ValueError(
-                f"Columns {list(columns)} are not those of the shuffle, {list(mine)}: "
-                f"they differ in {named}."
+                f"the input has columns {list(columns)}, and the meta has {list(mine)}: "
+                f"they differ in {named}. Pass the right meta= to what makes the input"
             )
         return [int(place) for place in columns.get_indexer(mine)]

@@ -1,8 +1,8 @@
-"""Pieces of an array as rows of a shuffle, and a chunk of all pieces for it.
+"""Converts pieces of an array to rows of a shuffle, and the pieces of a chunk to the chunk.
 
-A piece is one row with one field of bytes: a head, and the elements in C order. The head has the piece's
-index in its chunk, its shape and its dtype (``crates/rows/src/chunks.rs``). An array that is not NumPy's
-own, or whose elements are objects, is pickled with its index in a head of another kind.
+A piece is one row with one field of bytes: a head, and the elements in C order. The head has the index of
+the piece in its chunk, the shape and the dtype (``crates/rows/src/chunks.rs``). An array that is not
+NumPy's own, or whose elements are objects, is pickled together with its index, in a head of another kind.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from treadle.shuffle._piece import Piece
 
 Index = tuple[int, ...]
 
-# Before a head: its length. A row begins with its own length and that of its one field.
+# Bytes of the length before a head, and of the two lengths before the field: of the row, of the field.
 _LENGTH = 4
 _ROW = 8
-# Heads of pieces that are pickled, and of those whose elements follow.
+# The first byte of a head: the piece is pickled, or its elements follow.
 _PICKLED, _PLAIN = b"\0", b"\1"
 
 
@@ -31,7 +31,7 @@ def _is_plain(array: Any) -> bool:
 
 
 def _kind(dtype: np.dtype[Any]) -> bytes:
-    """A dtype as bytes: its name, if that says all of it."""
+    """A dtype as bytes: its name if that is enough, otherwise pickled."""
     name = dtype.str
     is_all = dtype.isbuiltin == 1 and np.dtype(name) == dtype and not dtype.metadata
     return name.encode() if is_all else dumps(dtype)
@@ -42,22 +42,22 @@ def _dtype(kind: bytes) -> np.dtype[Any]:
 
 
 def _forward(array: np.ndarray[Any, Any]) -> Any:
-    """The array as memory that the buffer protocol knows, with strides that go forward."""
+    """The array as a buffer without negative strides."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
     memory: Any = array
     try:
         return memoryview(memory)
-    except (ValueError, TypeError):  # times and dates have no format there
+    except (ValueError, TypeError):  # the buffer protocol has no format for times and dates
         return array.view(f"V{array.dtype.itemsize}")
 
 
 def split_array(partitions: int, pieces: Iterable[tuple[int, Index, Any]]) -> _core.Rows:
-    """The pieces of a chunk, each with its partition and its index among the pieces of that.
+    """The rows of pieces. Each piece has its partition, and its index in the chunk of that partition.
 
-    Pieces may be views of any memory, which must not change before they are gathered: that copies each
-    once. Raises ``ValueError`` for a number that is no partition, ``OverflowError`` when rows are gathered
-    if a piece has 2 GiB or more.
+    Pieces may be views of any memory. It must not change before the rows are gathered, which copies each
+    piece once. Raises ``ValueError`` for a partition that does not exist. Gathering raises
+    ``OverflowError`` if a piece has 2 GiB or more.
     """
     numbers: list[int] = []
     rows: list[tuple[Index, Any, bytes]] = []
@@ -78,7 +78,7 @@ def split_array(partitions: int, pieces: Iterable[tuple[int, Index, Any]]) -> _c
 
 def _pieces(piece: Piece) -> Iterable[tuple[Index, Any]]:
     """The indexes and arrays of a piece, as views of its memory."""
-    _core.scan_rows([0], [piece.data])  # so that all lengths are right
+    _core.scan_rows([0], [piece.data])  # checks all lengths
     data = memoryview(piece.data).cast("B")
     at = 0
     while at < len(data):
@@ -98,7 +98,7 @@ def _pieces(piece: Piece) -> Iterable[tuple[Index, Any]]:
 
 
 def assemble_array(pieces: Sequence[Piece]) -> Any:
-    """A chunk of its pieces, in one allocation. Raises ``ValueError`` if some are not there."""
+    """The chunk that pieces make up. Raises ``ValueError`` if some are missing."""
     datas = [piece.data for piece in pieces]
     whole = _core.scan_chunk(datas)
     if whole is not None:
@@ -108,15 +108,17 @@ def assemble_array(pieces: Sequence[Piece]) -> Any:
         return chunk
     arrays = {index: array for piece in pieces for index, array in _pieces(piece)}
     if not arrays:
-        raise ValueError("A chunk of an array has at least one piece, and none came.")
+        raise ValueError("a chunk has at least one piece, and none came")
     counts = [max(places) + 1 for places in zip(*arrays, strict=True)]
     if len(arrays) != np.prod(counts, dtype=int):
-        raise ValueError(f"A chunk has {counts} pieces along its axes, and {len(arrays)} came.")
+        raise ValueError(
+            f"a chunk has {counts} pieces along its axes, and {len(arrays)} pieces came"
+        )
     return _concatenated(arrays, counts)
 
 
 def _concatenated(arrays: dict[Index, Any], counts: Sequence[int]) -> Any:
-    """By Dask's own function, which knows arrays of other libraries."""
+    """Concatenated by Dask's function, which supports arrays of other libraries."""
     from dask.array.core import concatenate3
 
     grid = np.empty(counts, object)

@@ -1,4 +1,4 @@
-"""A partition, of the pieces of all maps."""
+"""Makes a partition from the pieces of all maps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.shuffle._schema import Schema
 
 
 class _Segment:
-    """Pieces one after another whose rows have the same schema."""
+    """Successive pieces whose rows have the same schema."""
 
     def __init__(self, agreed: Agreed, note: bytes, least: int | None) -> None:
         self.note = note
@@ -27,7 +27,7 @@ class _Segment:
     def columns(self) -> list[Any]:
         """The arrays of all columns, then those of the levels of the index.
 
-        Columns of the same dtype of NumPy are rows of one array: the block that pandas would make.
+        Columns with the same NumPy dtype are rows of one array, as in a block of pandas.
         """
         widths = self.schema.widths
         rows, sizes, _ = _core.scan_rows(widths, self.pieces, self.least)
@@ -59,7 +59,7 @@ class _Segment:
             if column.kind == "plain":
                 counts.setdefault(column.dtype, 0)
         blocks = {dtype: iter(np.empty((n, rows), dtype)) for dtype, n in counts.items()}
-        # The index is no part of a block.
+        # Levels of the index are not in a block.
         return {dtype: _then_single(block, rows, dtype) for dtype, block in blocks.items()}
 
 
@@ -70,13 +70,13 @@ def _then_single(block: Iterable[Any], rows: int, dtype: Any) -> Any:
 
 
 def _writable(field: Any) -> Any:
-    """What the buffer protocol knows."""
+    """The field as a type that the buffer protocol supports."""
     is_time = isinstance(field, np.ndarray) and field.dtype.kind in "mM"
     return field.view("i8") if is_time else field
 
 
 def _segments(agreed: Agreed, pieces: Sequence[Piece]) -> list[_Segment]:
-    """Pieces, by the schemas of their maps."""
+    """The pieces, in segments of one schema each."""
     pieces = [piece for piece in pieces if piece.rows]
     datas = [memoryview(piece.data) for piece in pieces]
     width = agreed.width
@@ -90,7 +90,7 @@ def _segments(agreed: Agreed, pieces: Sequence[Piece]) -> list[_Segment]:
     segments: list[_Segment] = []
     note = b""
     for at, piece in enumerate(pieces):
-        # What a map has noted holds for its further pieces.
+        # A note also holds for the later pieces of its map.
         if at in notes or is_fixed[at] or piece.map != pieces[at - 1].map:
             note = notes.get(at, b"")
         if not segments or segments[-1].note != note:
@@ -100,7 +100,7 @@ def _segments(agreed: Agreed, pieces: Sequence[Piece]) -> list[_Segment]:
 
 
 def _frame(arrays: Sequence[Any], index: pd.Index[Any], columns: pd.Index[Any]) -> pd.DataFrame:
-    """A frame of arrays, without copying: arrays that are rows of one are one block."""
+    """A frame of arrays, without copying. Arrays that are rows of one array are one block."""
     try:
         from pandas.api import internals  # type: ignore[attr-defined]
     except ImportError:  # pandas 2: a block a column
@@ -136,10 +136,10 @@ def _index(agreed: Agreed, arrays: Sequence[Any]) -> pd.Index[Any]:
 
 
 def assemble(agreed: Agreed, pieces: Sequence[Piece]) -> pd.DataFrame:
-    """The rows of all pieces, which are in the order of their maps and, for one map, of its batches.
+    """The frame of all pieces, which are in the order of their maps and, for one map, of its batches.
 
-    Types are those that Dask's own shuffle gives: those of the meta, or what they have in common with
-    what the maps had. Without rows it is the meta. Raises ``ValueError`` for pieces that are damaged.
+    Types are those of Dask's own shuffle: the common type of the meta and the maps. Without rows, the
+    result is the meta. Raises ``ValueError`` for damaged pieces.
     """
     segments = _segments(agreed, pieces)
     if not segments:

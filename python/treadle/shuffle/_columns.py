@@ -1,8 +1,8 @@
-"""How the values of one column become fields of rows, and a column again.
+"""Converts a column to fields of rows, and back.
 
-A column has one of a few *kinds*. Its fields have a fixed width, or hold bytes (width 0). A column of
-bytes is a tuple ``(offsets, data, nulls)``: offsets as Arrow's large binary arrays have them, and a
-byte for each row, not 0 where it is null.
+A column has one of a few *kinds*. Its fields have a fixed width, or hold bytes (width 0). A field of bytes
+is a tuple ``(offsets, data, nulls)``: offsets as in Arrow's large binary arrays, and a byte for each row
+that is not 0 if the value is null.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _MOST_BYTES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Kind:
-    """What is done with the columns of one kind."""
+    """How columns of one kind are converted."""
 
     widths: Callable[[Any], tuple[int, ...]]
-    """The widths of the fields, of the dtype."""
+    """Takes the dtype; returns the widths of the fields."""
     fields: Callable[[Any, Any], list[Field]]
-    """The fields, of the dtype and an array of pandas or NumPy."""
+    """Takes the dtype and an array of pandas or NumPy; returns the fields."""
     values: Callable[[Any, list[Field]], Any]
-    """The array, of the dtype and fields; those of a fixed width are arrays of ``types``."""
+    """Takes the dtype and the fields; returns the array. Fields of a fixed width have ``types``."""
     types: Callable[[Any], tuple[Any, ...]]
-    """The dtypes of the fields; of those of bytes it is not asked."""
+    """Takes the dtype; returns the dtypes of the fields. It is not called for fields of bytes."""
 
 
 def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same values as memory that goes forward and that the buffer protocol knows."""
+    """The same values, without negative strides, of a type that the buffer protocol supports."""
     if array.dtype.kind in "mM":
         array = array.view("i8")
     if array.ndim and array.strides[0] < 0:
@@ -66,7 +66,7 @@ def _periods(_: Any, array: Any) -> list[Field]:
 
 
 def _from_ordinals(ordinals: Any, freq: Any) -> Any:
-    # The stubs of pandas do not know it.
+    # It is missing in the stubs of pandas.
     return pd.PeriodIndex.from_ordinals(ordinals, freq=freq).array  # type: ignore[attr-defined]
 
 
@@ -114,7 +114,7 @@ def _large(kind: pa.DataType) -> pa.DataType:
 
 
 def _arrow_bytes(array: pa.Array) -> Bytes:
-    """Fields of Arrow's strings or binary values, with 8 bytes an offset."""
+    """The field of Arrow's large strings or large binary values, whose offsets have 8 bytes."""
     _, offsets, data = array.buffers()
     nothing = np.empty(0, np.uint8)
     ends = np.zeros(1, np.int64)
@@ -296,7 +296,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if one.categories is None or other.categories is None:
         return one.categories is other.categories
     same_type = one.categories.dtype == other.categories.dtype
-    # Equal dtypes may have their categories in another order, and so other codes.
+    # Dtypes that compare equal may order their categories, and so their codes, differently.
     return one.ordered == other.ordered and same_type and one.categories.equals(other.categories)
 
 

@@ -1,6 +1,6 @@
-"""What can go wrong in a shuffle, as distributed's task functions know it.
+"""Errors of a shuffle that distributed's task functions do not wrap.
 
-They raise these as they are, and wrap all else in an error that names only shuffle and phase.
+They wrap other errors in a ``RuntimeError`` that names only the shuffle and the phase.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ __all__ = ["DamagedRows", "OutOfDisk"]
 
 
 class DamagedRows(P2PConsistencyError):
-    """Rows are not what they were when they were made."""
+    """Rows are not those that were sent."""
 
 
 class OutOfDisk(P2POutOfDiskError):
-    """A worker has no room for rows, in memory and on its disk."""
+    """A worker has no room for rows, neither in memory nor on its disk."""
 
     def __str__(self) -> str:
         return " ".join(map(str, self.args))

@@ -1,4 +1,4 @@
-"""Shuffles in a graph of Dask, as the client tells the scheduler of them."""
+"""What the client tells the scheduler of the shuffles in a Dask graph."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     # A task that reads the barrier, with its rank in the submission.
     Reader = tuple[int, GraphNode]
-    # Name, number of inputs, partitions, ranges of those that are read, the name of the shuffle that is
-    # read together with it, what workers must know, and ranks of readers with the partition of each.
+    # Name, number of inputs, number of partitions, ranges of partitions that are read, the name of the
+    # other shuffle of a merge, the spec for workers, and the ranks of readers with their partitions.
     Shuffle = tuple[str, int, int, list[tuple[int, int]], str | None, bytes, list[tuple[int, int]]]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Protocol):
-    """One shuffle, as far as that depends on what is shuffled."""
+    """The part of a shuffle that depends on what is shuffled."""
 
     width: int
     """Bytes of an agreed row; 0: rows are variable."""
@@ -92,5 +92,5 @@ class Chunks:
 
 
 def kind_of(spec: FrameSpec | ArraySpec) -> Kind:
-    """Return what a shuffle with this spec does with its data."""
+    """Return the kind of a shuffle with this spec."""
     return Frames(spec) if isinstance(spec, FrameSpec) else Chunks(spec)

@@ -1,4 +1,4 @@
-"""Values as bytes."""
+"""Pickles values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import cloudpickle
 
 
 def dumps(value: object) -> bytes:
-    """``value`` pickled, by value where that has to be."""
+    """Return ``value`` pickled, with ``cloudpickle`` if ``pickle`` cannot."""
     try:
         return pickle.dumps(value, 5)
-    except Exception:  # whatever reducing raises: cloudpickle knows more, and says what it cannot
+    except Exception:  # reducing may raise anything; if cloudpickle fails too, its error says why
         return bytes(cloudpickle.dumps(value, 5))

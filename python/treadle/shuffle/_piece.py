@@ -1,4 +1,4 @@
-"""What a reader gets."""
+"""A piece of a partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Piece(NamedTuple):
-    """Rows of one map for one partition: anything with contiguous bytes."""
+    """Rows of one map for one partition. ``data`` is any contiguous buffer."""
 
     map: int
     rows: int

@@ -1,7 +1,7 @@
-"""What Dask's tasks of a shuffle talk to: ``get_worker().plugins["shuffle"]``.
+"""The worker plugin that Dask's shuffle tasks call: ``get_worker().plugins["shuffle"]``.
 
-Dask's seven task functions call its three methods. What a transfer returns (a receipt) and what the
-barrier returns (a generation) only pass through Dask.
+Dask's seven task functions call its three methods. Dask passes the result of a transfer (a receipt) to the
+barrier, and the result of the barrier (a generation) to the readers. It does not look at them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["Shuffles"]
 
 T = TypeVar("T")
 
-# Shuffles that a worker remembers: it asks again for one that it has forgotten.
+# How many shuffles a worker remembers. It asks the scheduler again for one that it has forgotten.
 _REMEMBERED = 64
-# Seconds that the scheduler has to say what a shuffle is.
+# How long a worker waits for the scheduler's answer, in seconds.
 _PATIENCE = 60.0
 
 
 class Known(NamedTuple):
-    """A shuffle."""
+    """What the scheduler has said of a shuffle."""
 
     number: int
-    """The scheduler's, never used again: Dask's name is, when something is computed again."""
+    """The scheduler's number, never used again. Dask uses a name again if it computes a graph again."""
     maps: int
     kind: Kind
 
@@ -44,9 +44,9 @@ class Known(NamedTuple):
 class Shuffles:
     """The shuffles of a worker, for the threads that run its tasks.
 
-    Each method waits without the interpreter's lock. It raises ``Reschedule`` if the task is to run
-    again, here or elsewhere, ``DamagedRows`` or ``OutOfDisk``, or an error that names the shuffle, the
-    input or output, and the worker.
+    Each method waits without the interpreter's lock. It raises ``Reschedule`` if the task must run again,
+    here or elsewhere. Otherwise it raises ``DamagedRows``, ``OutOfDisk`` or ``RuntimeError``. These name
+    the shuffle, the input or output, and the worker.
     """
 
     def __init__(self, native: Native) -> None:
@@ -66,7 +66,7 @@ class Shuffles:
             return self._do(id, transfer)
 
     def barrier(self, id: str, run_ids: Sequence[bytes]) -> int:  # noqa: A002
-        """Have the servers compare what they have with all receipts; return the generation."""
+        """Make all servers compare their rows with the receipts; return the generation."""
 
         def commit(known: Known) -> int:
             return self._native.shuffle_commit(known.number, known.maps, run_ids)
@@ -94,7 +94,7 @@ class Shuffles:
             return self._do(id, read)
 
     def _do(self, name: str, step: Callable[[Known], T]) -> T:
-        """Do something with a shuffle; again, if what is remembered of it was out of date."""
+        """Run a step of a shuffle. Run it again if what was remembered was out of date."""
         with self._lock:
             known = self._known.get(name)
         if known is None:
@@ -102,7 +102,7 @@ class Shuffles:
         try:
             return step(known)
         except Reschedule:
-            # The shuffle may have ended, and another one have the name.
+            # The shuffle may have ended, and another one may have its name.
             now = self._ask(name)
             if now.number == known.number:
                 raise
@@ -119,14 +119,16 @@ class Shuffles:
 
         self._native.call("", "shuffle", {"name": name}, done)
         if not answered.wait(_PATIENCE):
-            raise TimeoutError(f"the scheduler did not answer within {_PATIENCE:.0f} s")
+            raise TimeoutError(
+                f"the scheduler did not say within {_PATIENCE:.0f} s what this shuffle is"
+            )
         result, error = answer
         if error is not None:
             raise error_of(error)
         if result is None:
             raise RuntimeError(
                 "the scheduler does not know this shuffle. It has ended, or its tasks were not "
-                "submitted as one graph with its barrier: compute the whole again"
+                "submitted in one graph with its barrier. Compute the whole graph again"
             )
         number, maps, spec = result
         with self._lock:
@@ -144,8 +146,8 @@ class Shuffles:
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Have errors say what failed, and where."""
-        # Not before somebody shuffles: it imports much.
+        """Put the shuffle, the input or output, and the worker before the text of an error."""
+        # Imported late, since it imports many modules.
         from treadle.shuffle._errors import DamagedRows, OutOfDisk
 
         where = f"{what}, at worker {self._native.address}"

@@ -1,4 +1,4 @@
-"""One column of several, whose types may differ: by the rules of Dask's own shuffle."""
+"""Concatenates columns whose types may differ, by the rules of Dask's own shuffle."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-# Private to pandas, and what Dask's shuffle uses.
+# Private to pandas; Dask's shuffle uses it, too.
 from pandas.core.dtypes.cast import find_common_type  # type: ignore[attr-defined]
 
 from treadle.shuffle._schema import plain
 
 
 def _united(parts: Sequence[pd.Categorical]) -> pd.Categorical:
-    """All categories, in the order in which they come; ordered if the first is."""
+    """The concatenation, with all categories in the order of the parts; ordered if the first is."""
     categories = parts[0].categories
     for part in parts[1:]:
         if not part.categories.equals(categories):
@@ -34,14 +34,14 @@ def _united(parts: Sequence[pd.Categorical]) -> pd.Categorical:
 
 
 def _inferred(array: Any, dtype: Any) -> Any:
-    """Objects as what Arrow would take them for; as they are if it does not know."""
+    """Objects as the type that Arrow infers, or unchanged if it infers none."""
     try:
         values = pa.array(array, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         return array
     if values.type != pa.null():
         return plain(pd.Series(values.to_pandas()).array)
-    # Nothing but nulls has any type that has nulls.
+    # An array of nulls only takes the type of the meta, or float for numbers.
     is_number = isinstance(dtype, np.dtype) and dtype.kind not in "mM"
     nulls = pd.Series([None] * len(array), dtype=np.dtype(float) if is_number else dtype)
     return plain(nulls.array)
@@ -55,7 +55,7 @@ def _cast(array: Any, dtype: Any) -> Any:
 
 
 def reconcile(parts: Sequence[Any], dtype: Any | None) -> Any:
-    """One array. ``dtype``: what the meta has, if that counts."""
+    """Return one array of all parts. ``dtype`` is that of the meta; ``None``: it is not considered."""
     if all(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
         united = _united([pd.Categorical(part) for part in parts])
         if dtype is None or isinstance(dtype, pd.CategoricalDtype):

@@ -1,4 +1,4 @@
-"""What a frame's columns and index become: the fields of its rows, in their order."""
+"""The schema of a frame: the fields that its columns and index become, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def levels(index: pd.Index[Any]) -> list[Any]:
 
 
 def plain(array: Any) -> Any:
-    """NumPy's array, where pandas only wraps one."""
+    """The NumPy array, if pandas only wraps one."""
     is_wrapped = isinstance(array, pd.arrays.NumpyExtensionArray)
     zoneless = isinstance(array, pd.arrays.DatetimeArray | pd.arrays.TimedeltaArray)
     if is_wrapped or (zoneless and not isinstance(array.dtype, pd.DatetimeTZDtype)):
@@ -40,7 +40,7 @@ class Schema:
 
     @classmethod
     def of(cls, columns: Iterable[Any], index: Iterable[Any]) -> Schema:
-        """Of the arrays of a frame."""
+        """The schema of these arrays: of the columns, and of the levels of the index."""
         as_columns = (tuple(Column(array.dtype) for array in arrays) for arrays in (columns, index))
         return cls(*as_columns)
 
@@ -50,12 +50,12 @@ class Schema:
 
     @property
     def widths(self) -> list[int]:
-        """The widths of all fields; 0: bytes."""
+        """The widths of all fields; 0: a field of bytes."""
         return [width for column in self.all for width in column.widths]
 
     @property
     def width(self) -> int:
-        """Bytes of a row; 0: rows differ."""
+        """Bytes of a row; 0: rows have different lengths."""
         widths = self.widths
         return sum(widths) if all(widths) else 0
 
@@ -66,7 +66,7 @@ class Schema:
         return both and all(one.is_same(another) for one, another in pairs)
 
     def note(self) -> bytes:
-        """What a map says whose schema is not the agreed one."""
+        """This schema as bytes, for a map whose schema is not the agreed one."""
         dtypes = [[column.dtype for column in columns] for columns in (self.columns, self.levels)]
         return dumps(dtypes)
 

@@ -1,7 +1,7 @@
-"""What a graph says of a shuffle: for the scheduler, and, as bytes, for the workers.
+"""The spec of a shuffle, from the graph to the workers.
 
-Dask's ``P2PBarrierTask`` has a ``spec``. The client describes it (:func:`describe`), the scheduler
-carries the bytes, and each worker reads them once (:func:`read_spec`).
+Dask's ``P2PBarrierTask`` has a ``spec``. The client encodes it (:func:`describe`), the scheduler passes the
+bytes on, and each worker decodes them once (:func:`read_spec`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Chunks = tuple[tuple[float, ...], ...]
 
-# A partition's number is one of 32 bits, and the highest is no number.
+# Partition numbers have 32 bits, and the highest one is reserved.
 _MOST = 2**32 - 1
 
 
@@ -43,7 +43,7 @@ class ArraySpec:
 
 
 def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]:
-    """Return the number of partitions, ranges of those that are read, and what workers must know.
+    """Return the number of partitions, ranges of those that are read, and the spec for workers.
 
     Ranges are ascending, each from its first partition to before its end. Raises ``TypeError`` for
     a spec of another kind of shuffle, and ``ValueError`` if a partition that is read does not exist.
@@ -61,9 +61,14 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
         outputs = [(0, partitions)] if partitions else []
         told = ArraySpec(spec.old, spec.new)
     else:
-        raise TypeError(f"Shuffle {spec.id} is of an unknown kind: {type(spec).__name__}.")
+        raise TypeError(
+            f"Shuffle {spec.id} is of an unknown kind: {type(spec).__name__}. "
+            "Treadle shuffles data frames, and rechunks arrays."
+        )
     if partitions > _MOST:
-        raise ValueError(f"Shuffle {spec.id} has {partitions} partitions; at most {_MOST} exist.")
+        raise ValueError(
+            f"Shuffle {spec.id} has {partitions} partitions: at most {_MOST} are possible."
+        )
     if outputs and (outputs[0][0] < 0 or outputs[-1][1] > partitions):
         raise ValueError(
             f"Shuffle {spec.id} has {partitions} partitions, and its graph reads others: "
@@ -73,7 +78,7 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
 
 
 def read_spec(data: bytes) -> FrameSpec | ArraySpec:
-    """Return what :func:`describe` told the workers."""
+    """Return the spec that :func:`describe` encoded."""
     told = pickle.loads(data)
     assert isinstance(told, FrameSpec | ArraySpec)
     return told

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use treadle_memory::{Buffer, MemoryError, Pool, Segments};
 use treadle_rows::Batch;
 
-/// Arenas of at least so many bytes are shared memory where the server is on this host: a descriptor
-/// costs more than to copy less.
+/// The least size of an arena in shared memory, in bytes. To copy a smaller one costs less than to pass a
+/// descriptor.
 const SHARED: usize = 256 << 10;
 
-/// Fresh memory for an arena. It holds anything, until it is written.
+/// Memory for an arena. Its content is arbitrary until it is written.
 pub struct ArenaMemory(Memory);
 
 enum Memory {
@@ -31,7 +31,7 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl ArenaMemory {
-    /// Memory for batches. `is_near`: another process of this host will have them.
+    /// Memory for batches. `is_near`: for another process of this host.
     ///
     /// # Errors
     /// When there is not enough memory.
@@ -70,7 +70,7 @@ impl ArenaMemory {
         }
     }
 
-    /// The bytes, to read. Nobody writes to them any more.
+    /// The bytes, read-only from now on.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self.0 {
             Memory::Private(buffer) => buffer.into_bytes(),

@@ -1,8 +1,8 @@
-//! Runs: files with batches that were in memory before.
+//! Runs: files with batches that were in memory.
 //!
 //! A run is written partition by partition, each in the order of map, attempt and batch. Each piece has
-//! an entry of [`ENTRY`] bytes before its rows. So a partition is one range of the file. Where it begins
-//! is kept in memory.
+//! an entry of [`ENTRY`] bytes before its rows. So a partition is one range of the file. The
+//! beginnings of the ranges are kept in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,11 +19,11 @@ use treadle_volume::{File, Options, Volume, VolumeError};
 use crate::machines::Step;
 use crate::{Activity, Inner, Stopwatch};
 
-/// How the names of files end.
+/// The ending of the names of files.
 const LABEL: &str = "shuffle";
 /// Bytes before the rows of a piece: map 4, number 4, attempt 8, rows 8, bytes 8, digest 4, and 4 of 0.
 const ENTRY: usize = 40;
-/// Bytes that are written at once: pieces may be small.
+/// Bytes that are written at once, since pieces may be small.
 const WRITE: usize = 4 << 20;
 
 /// Pieces of a partition that were read from a run.
@@ -32,14 +32,14 @@ pub(crate) type Loaded = Vec<(ReadPiece, Bytes)>;
 /// A batch with its table.
 pub(crate) type Batch = (BatchId, Bytes, Table);
 
-/// Something for the thread that reads and writes files.
+/// A job of the thread that reads and writes files.
 enum Job {
     Spill { run: u64, batches: Vec<Batch> },
     Load { load: u64, run: u64, partition: u32 },
     Drop(u64),
 }
 
-/// The thread that reads and writes files. It begins with the first run.
+/// The thread that reads and writes files. It starts with the first run.
 #[derive(Debug)]
 pub(crate) struct Disk {
     options: Options,
@@ -56,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// Writes a run. `false`: there is no thread for it.
+    /// Starts to write a run. `false`: the thread could not start, or has ended.
     pub(crate) fn spill(&mut self, inner: &Weak<Inner>, run: u64, batches: Vec<Batch>) -> bool {
         if self.jobs.is_none() {
             let (jobs, queue) = channel();
@@ -75,7 +75,7 @@ impl Disk {
         self.put(Job::Spill { run, batches })
     }
 
-    /// Reads what a run has for a partition. `false`: there is no thread for it.
+    /// Starts to read a partition from a run. `false`: the thread has ended.
     pub(crate) fn load(&self, load: u64, run: u64, partition: u32) -> bool {
         let job = Job::Load {
             load,
@@ -138,7 +138,7 @@ impl DiskThread {
                 let written = self.timed(Activity::Spill, |disk| {
                     disk.write(&batches).map(|run| (run, bytes))
                 });
-                // Memory of others: they are told that it is free.
+                // Mapped memory: this lets its owner use it again.
                 drop(batches);
                 let is_written = written.is_ok();
                 match written {
@@ -172,7 +172,7 @@ impl DiskThread {
         }
     }
 
-    /// Does something with so many bytes, which those who trace are told.
+    /// Runs `act`, which also returns a number of bytes, and records it for the trace.
     fn timed<T, E>(
         &self,
         what: Activity,
@@ -247,7 +247,7 @@ impl DiskThread {
 }
 
 impl Run {
-    /// Where the pieces of a partition are, if there are some.
+    /// The range of a partition; `None`: the run has no rows of it.
     fn range(&self, partition: u32) -> Option<Range<u64>> {
         let find = |(other, _): &(u32, u64)| other.cmp(&partition);
         let at = self.partitions.binary_search_by(find).ok()?;
@@ -259,12 +259,12 @@ impl Run {
     }
 }
 
-/// All pieces with their partitions and rows, as they are written.
+/// All pieces with their partitions and rows, in the order in which they are written.
 fn in_order(batches: &[Batch]) -> Vec<(u32, ReadPiece, &[u8])> {
     let mut all = Vec::new();
     for (batch, bytes, table) in batches {
         let Ok(header) = Header::decode(bytes) else {
-            // It was decoded when it came.
+            // Not reached: it was decoded when it came.
             continue;
         };
         let rows = &bytes[header.rows_offset() as usize..];
@@ -278,7 +278,7 @@ fn in_order(batches: &[Batch]) -> Vec<(u32, ReadPiece, &[u8])> {
     all
 }
 
-/// A piece of a batch, as readers are told of it.
+/// The description of a piece that is sent to readers.
 pub(crate) fn read_piece(batch: BatchId, piece: &treadle_shuffle::block::Piece) -> ReadPiece {
     ReadPiece {
         batch,
@@ -304,7 +304,7 @@ fn encode(piece: &ReadPiece) -> [u8; ENTRY] {
     entry
 }
 
-/// The pieces of a range of a file; nothing if it is not made of pieces.
+/// The pieces in a range of a file; `None` if the bytes are not whole pieces.
 fn decode(mut bytes: Bytes) -> Option<Loaded> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {

@@ -1,18 +1,18 @@
-//! Why a transfer, a barrier or a read does not succeed.
+//! Why a transfer, a barrier or a read fails.
 
 use std::error::Error;
 
-/// Why a task of a shuffle does not succeed.
+/// Why a task of a shuffle fails. The texts name shuffles and servers by their numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Something was lost, or cannot be reached from here. Give the task back: it runs again, here or
+    /// Rows were lost, or a server cannot be reached from here. Give the task back: it runs again, here or
     /// elsewhere.
     #[error("{0}")]
     Again(String),
-    /// A server has no room, in memory and on its disks.
+    /// A server has no room, neither in memory nor on its disks.
     #[error("{0}")]
     NoRoom(String),
-    /// Rows are not what they were when they were made.
+    /// Rows are not those that were sent.
     #[error("{0}")]
     Damaged(String),
     /// Anything else.
@@ -21,7 +21,7 @@ pub enum Failure {
     /// The rows could not be gathered.
     #[error("{0}")]
     Source(Box<dyn Error + Send + Sync>),
-    /// The task is not to go on.
+    /// The task was cancelled, or the worker ends.
     #[error("the task was interrupted")]
     Interrupted,
 }

@@ -16,10 +16,10 @@ use treadle_shuffle::{
 use crate::machines::{Machines, Step};
 use crate::{Inner, Plane};
 
-/// Messages that are taken in before the machines are asked.
+/// How many messages are received before the machines handle them.
 const TAKEN: usize = 64;
 
-/// A push of a connection.
+/// The key of a push on a connection.
 type Name = (ConnectionId, ShuffleId, GroupId, BatchId);
 
 /// A batch that has come, and its table.
@@ -29,16 +29,16 @@ pub(crate) type Arrived = (Bytes, Table);
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     connections: HashMap<ConnectionId, Connection>,
-    /// Pushes that were announced, and not let in yet.
+    /// Pushes that were announced and are not admitted yet.
     offered: HashMap<Name, Object>,
-    /// The number of the last one. 0 is this process itself.
+    /// The number of the last connection. 0 is this process itself.
     last: u64,
 }
 
 #[derive(Debug)]
 struct Connection {
     peer: Peer,
-    /// Pushes that were let in, and whose bytes are on their way.
+    /// Pushes that were admitted and whose bytes have not arrived.
     coming: Vec<(Push, Object)>,
 }
 
@@ -55,7 +55,7 @@ impl Incoming {
         id
     }
 
-    /// A push is announced.
+    /// Keeps an announced push.
     fn offer(&mut self, from: ConnectionId, push: &Push, object: Object) {
         let before = self.offered.insert(name(from, push), object);
         if let Some(before) = before {
@@ -63,12 +63,12 @@ impl Incoming {
         }
     }
 
-    /// Lets the bytes of a push in. Returns them if they are here already.
+    /// Accepts the bytes of a push. Returns them if they are here already.
     pub(crate) fn admit(&mut self, from: ConnectionId, push: Push) -> Option<Option<Arrived>> {
         let object = self.offered.remove(&name(from, &push))?;
         let connection = self.connections.get_mut(&from)?;
         if object.accept(Vec::new()).is_err() {
-            // There is no memory. Who pushes connects again later.
+            // There is no memory. The writer connects again later.
             connection.peer.start_close();
             return None;
         }
@@ -79,7 +79,7 @@ impl Incoming {
         None
     }
 
-    /// Pushes that have come.
+    /// Takes the pushes whose bytes have arrived.
     fn collect(&mut self, from: ConnectionId) -> Vec<(Push, Option<Arrived>)> {
         let Some(connection) = self.connections.get_mut(&from) else {
             return Vec::new();
@@ -91,7 +91,7 @@ impl Incoming {
             .collect()
     }
 
-    /// Sends an answer. Bytes of a push that was not let in are not wanted any more.
+    /// Sends an answer. If it answers a push that was not admitted, the bytes are refused.
     pub(crate) fn reply(&mut self, to: ConnectionId, message: &FromServer) {
         if let FromServer::Acked {
             shuffle,
@@ -110,12 +110,12 @@ impl Incoming {
         }
         if let Some(connection) = self.connections.get(&to) {
             let frames = [encode_shuffled(message).into()];
-            // A connection that is over says so by itself.
+            // The other side notices by itself when the connection is closed.
             let _ = connection.peer.send(Data::FROM_SERVER, &frames);
         }
     }
 
-    /// Who is connected.
+    /// The peer of a connection.
     pub(crate) fn peer(&self, to: ConnectionId) -> Option<&Peer> {
         self.connections.get(&to).map(|connection| &connection.peer)
     }
@@ -133,14 +133,14 @@ impl Incoming {
     }
 }
 
-/// The batch that was announced; nothing where other bytes came.
+/// The batch that was announced; `None` if other bytes came.
 fn arrived(push: &Push, object: Object) -> Option<Arrived> {
     let mut frames = object.take().ok()?.frames.into_iter();
     let batch = frames.nth(1)?.into_bytes();
     open(push, &batch).map(|table| (batch, table))
 }
 
-/// The table of a batch, if the batch is the one that was announced.
+/// The table of a batch; `None` if it is not the batch that was announced.
 pub(crate) fn open(push: &Push, batch: &Bytes) -> Option<Table> {
     let header = Header::decode(batch).ok()?;
     let is_it = header.shuffle == push.shuffle
@@ -165,7 +165,7 @@ impl Service for Plane {
     }
 }
 
-/// Who is connected.
+/// The session of one connection.
 struct Visitor {
     plane: Weak<Inner>,
     id: ConnectionId,
@@ -212,18 +212,18 @@ impl Drop for Visitor {
     }
 }
 
-/// What somebody says: with a push, what its bytes come in.
+/// The message in an object; with a push, also the object, which will bring its bytes.
 fn message(object: Object) -> Option<(ToServer, Option<Object>)> {
     let (kind, sizes) = object.header();
     let head = object.inline_frame(0)?;
     if kind != Data::TO_SERVER || sizes[0] > SMALL {
-        object.refuse("this is no message of the shuffle plane");
+        object.refuse("this is not a message of the shuffle plane");
         return None;
     }
     let message = match decode_shuffled(&head) {
         Ok(message) => message,
         Err(_) => {
-            object.refuse("this is no message of the shuffle plane");
+            object.refuse("this is not a message of the shuffle plane");
             return None;
         }
     };
@@ -232,7 +232,7 @@ fn message(object: Object) -> Option<(ToServer, Option<Object>)> {
             Some((message, Some(object)))
         }
         ToServer::Push(_) => {
-            object.refuse("a push has one batch of the length that it says");
+            object.refuse("a push must have one batch, of the announced length");
             None
         }
         _ if sizes.len() == 1 => {
@@ -247,7 +247,7 @@ fn message(object: Object) -> Option<(ToServer, Option<Object>)> {
 }
 
 impl Machines {
-    /// Somebody has said something, or bytes of theirs have come.
+    /// Handles messages of a connection, and bytes that have arrived on it.
     fn requested(&mut self, from: ConnectionId, requests: Vec<(ToServer, Option<Object>)>) {
         for (push, batch) in self.incoming.collect(from) {
             self.steps.push_back(Step::Arrived { from, push, batch });

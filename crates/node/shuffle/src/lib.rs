@@ -4,7 +4,7 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `tasks` | transfers, barriers and reads: what their threads wait for, and what they do |
-//! | `machines` | the server, the writer and the reader under one lock, and bytes by their names |
+//! | `machines` | the server, the writer and the reader under one lock, and maps from ids to bytes |
 //! | `arena` | memory that rows are gathered into |
 //! | `incoming` | connections from other workers: pushes and reads of theirs |
 //! | `outgoing` | connections to other workers |
@@ -14,8 +14,8 @@
 //! | thread | what it does |
 //! | --- | --- |
 //! | those of tasks | gather rows, compute digests, wait |
-//! | those of the service host | take in pushes, send rows |
-//! | `treadle-shuffle` | takes in answers of other workers, and does what is due |
+//! | those of the service host | receive pushes of other workers, send rows |
+//! | `treadle-shuffle` | receives answers of other workers, and runs timers |
 //! | `treadle-shuffle-disk` | writes and reads files |
 
 mod arena;
@@ -49,21 +49,21 @@ pub use failure::Failure;
 use machines::{After, Machines, RowsToSend, server_of};
 use outgoing::Outgoing;
 
-/// What connections for shuffled rows are for, in their handshake.
+/// The service of connections for shuffled rows, in their handshake.
 pub const SERVICE: u32 = 2;
 /// The key of the signal in the poller; a connection's is the number of the worker.
 const SIGNAL: usize = usize::MAX;
-/// The thread that serves connections looks this often at least.
+/// The longest wait of the thread that serves connections.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often tasks that wait ask whether they are interrupted.
 const POLL: Duration = Duration::from_millis(25);
 
-/// Gives memory for the arena of a group, by its position among the groups, and of so many bytes.
+/// Allocates the arena of a group. Takes the position of the group among all, and the size in bytes.
 pub type Allocate<'a> = dyn Fn(usize, usize) -> Result<ArenaMemory, MemoryError> + 'a;
 
 /// The rows of a map.
 pub trait Source: Sync {
-    /// Puts the rows for each group into batches, in an arena for each group, in their order.
+    /// Puts the rows for each group into batches. Returns one arena for each group, in their order.
     ///
     /// # Errors
     /// [`Failure`]: the transfer ends with it.
@@ -75,60 +75,60 @@ pub trait Source: Sync {
     ) -> Result<Vec<Arena>, Failure>;
 }
 
-/// What the plane wants of its worker.
+/// What the plane calls in its worker.
 pub trait Callbacks: Send + Sync {
-    /// Something for the master, in order. It is sent with the next [`Callbacks::flush`]. Called with
-    /// the plane's lock held: the plane must not be called from here.
+    /// Queues a message for the master, in order. The next [`Callbacks::flush`] sends it. Called with the
+    /// plane's lock held: an implementation must not call the plane.
     fn tell(&self, message: ToMaster);
-    /// Sends what was told.
+    /// Sends the queued messages.
     fn flush(&self);
-    /// Makes each thread in [`Callbacks::wait`] look again.
+    /// Makes each thread in [`Callbacks::wait`] check its condition again.
     fn wake(&self);
-    /// Waits until something has changed, or the master may have said something, at most so long.
+    /// Waits until `is_changed` returns true, or the master may have sent a message, or `most` has passed.
     /// Called by threads of tasks, without a lock.
     fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration);
-    /// A line for the log.
+    /// Writes a line to the log.
     fn log(&self, line: fmt::Arguments<'_>);
-    /// A thread has panicked: the worker cannot go on.
+    /// Ends the worker, since a thread has panicked.
     fn panicked(&self, reason: String);
-    /// Whether somebody wants to know what the plane does.
+    /// Whether the cluster is traced.
     fn is_traced(&self) -> bool;
-    /// Something was done, while somebody wants to know.
+    /// Records an activity for the trace. Called only while the cluster is traced.
     fn traced(&self, done: Done);
 }
 
-/// What the plane did, for those who trace the cluster. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// An activity of the plane, for traces. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// What was done.
+    /// The kind of activity.
     pub what: Activity,
-    /// When it began.
+    /// Its beginning.
     pub began: u64,
-    /// When it ended.
+    /// Its end.
     pub ended: u64,
-    /// How many bytes of rows were moved.
+    /// Bytes of rows that it moved.
     pub bytes: u64,
 }
 
 /// Something that the plane does with rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
-    /// Put those of a map into batches.
+    /// Put the rows of a map into batches.
     Gather,
-    /// Push those of a map to servers, until these have them.
+    /// Push the rows of a map, until the servers have them.
     Push,
-    /// Get those of a partition from its server.
+    /// Get the rows of a partition from its server.
     Read,
-    /// Write some to a file.
+    /// Write rows to a file.
     Spill,
-    /// Read those of a partition from a file.
+    /// Read the rows of a partition from a file.
     Load,
 }
 
-/// Says to those who trace what was done since `began`.
+/// Measures an activity for the trace.
 struct Stopwatch<'a> {
     callbacks: &'a dyn Callbacks,
-    /// Nothing, if nobody traces.
+    /// `None`: the cluster is not traced.
     began: Option<u64>,
 }
 
@@ -150,10 +150,10 @@ impl<'a> Stopwatch<'a> {
     }
 }
 
-/// What the plane does, and has done.
+/// Counts of the plane: totals since its start, and current sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Transfers that ended well.
+    /// Transfers that succeeded.
     pub transfers: u64,
     /// Partitions that were read here.
     pub reads: u64,
@@ -169,9 +169,9 @@ pub struct Stats {
     pub gathered: u64,
     /// Bytes that are stored in memory now.
     pub resident: u64,
-    /// Bytes of these that are memory of other processes, which is mapped.
+    /// Of these, the bytes in mapped memory of other processes.
     pub borrowed: u64,
-    /// Bytes that were pushed, and are not acknowledged.
+    /// Bytes that were pushed and are not acknowledged yet.
     pub in_flight: u64,
 }
 
@@ -181,22 +181,22 @@ pub struct Plane(Arc<Inner>);
 
 pub(crate) struct Inner {
     machines: Mutex<Machines>,
-    /// How often something of a task has changed.
+    /// Rises with each change that a waiting task may wait for.
     changes: AtomicU64,
     callbacks: Box<dyn Callbacks>,
     options: Options,
     wires: OnceLock<Option<Signal>>,
-    /// Until when the thread that serves connections waits.
+    /// When the thread that serves connections wakes, if it waits.
     wakes: Mutex<Option<Duration>>,
     stats: Mutex<Stats>,
     target: Mutex<u64>,
-    /// Whether the master is to hear something when a task has ended.
+    /// Whether a message for the master waits for the end of its task.
     has_transferred: AtomicBool,
 }
 
 impl Plane {
-    /// The plane of a worker that others reach at `address`. Connections are made with `options`;
-    /// `files` says where rows go that do not fit into memory.
+    /// The plane of a worker that others reach at `address`. It connects with `options`. Rows that do not
+    /// fit into memory go to `files`.
     pub fn new(
         worker: WorkerId,
         address: &str,
@@ -223,22 +223,22 @@ impl Plane {
         }))
     }
 
-    /// The master says something.
+    /// Handles a message of the master.
     pub fn hear(&self, message: ToNode) {
         self.0.with(|machines| machines.hear(message));
         if lock(&self.0.machines).due().is_some() {
-            // Without the thread, what is due would wait for the next event.
+            // Without the thread, no timer would run before the next event.
             let _ = self.0.serve_connections();
         }
     }
 
-    /// Where another worker is.
+    /// Learns the address of another worker.
     pub fn met(&self, worker: WorkerId, address: String) {
         self.0
             .with(|machines| machines.outgoing.met(worker, address));
     }
 
-    /// Another worker is gone.
+    /// Another worker is lost.
     pub fn lost(&self, worker: WorkerId) {
         self.0.with(|machines| {
             machines.outgoing.lost(worker);
@@ -246,24 +246,24 @@ impl Plane {
         });
     }
 
-    /// Whether [`Plane::finished`] has anything to do: this costs nothing.
+    /// Whether [`Plane::finished`] has anything to do. This takes no lock.
     pub fn has_transferred(&self) -> bool {
         self.0.has_transferred.load(Ordering::Acquire)
     }
 
-    /// A task has ended, with a result or without. Called after the scheduler was told.
+    /// A task has ended, with a result or without. Called after its result was sent to the scheduler.
     pub fn finished(&self, attempt: AttemptId, is_ok: bool) {
         let callbacks = &*self.0.callbacks;
         self.0
             .with(|machines| machines.finished(attempt, is_ok, callbacks));
     }
 
-    /// What it does, and has done.
+    /// The counts.
     pub fn stats(&self) -> Stats {
         *lock(&self.0.stats)
     }
 
-    /// How many things it keeps: nothing, where no shuffle runs.
+    /// How many things it keeps: 0 if no shuffle runs.
     pub fn leftovers(&self) -> usize {
         lock(&self.0.machines).leftovers()
     }
@@ -278,8 +278,8 @@ impl Plane {
 }
 
 impl Inner {
-    /// Does something under the lock, and what follows from it, and after that what is not done under
-    /// it.
+    /// Runs `act` under the lock, and handles all steps that follow. Then does what must not be done under
+    /// the lock.
     fn with<T>(&self, act: impl FnOnce(&mut Machines) -> T) -> T {
         let mut machines = lock(&self.machines);
         let result = act(&mut machines);
@@ -325,7 +325,8 @@ impl Inner {
         match started {
             Some(_) => Ok(()),
             None => Err(Failure::Failed(
-                "the system has no thread or descriptor for the shuffle plane".into(),
+                "cannot start the thread treadle-shuffle: the system has no thread or descriptor left"
+                    .into(),
             )),
         }
     }
@@ -359,7 +360,7 @@ impl Inner {
     }
 }
 
-/// Waits for something to come or to be due, and does it. `false`: the plane is over.
+/// Waits for a message or a timer, and handles it. `false`: the plane has ended.
 fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
     let wakes = {
         let Some(inner) = inner.upgrade() else {
@@ -399,7 +400,7 @@ fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
 }
 
 impl Machines {
-    /// Takes what a server has said.
+    /// Handles the messages that a server has sent.
     fn take(&mut self, worker: WorkerId) {
         loop {
             match self.outgoing.take(worker) {
@@ -407,7 +408,7 @@ impl Machines {
                 Ok(None) => return,
                 Err(reason) => {
                     if !self.is_idle() {
-                        let line = format!("the connection to {worker:?} for rows ended: {reason}");
+                        let line = format!("the connection to {worker:?} for rows broke: {reason}");
                         self.after.log.push(line);
                     }
                     return self.unreached(worker);
@@ -416,7 +417,7 @@ impl Machines {
         }
     }
 
-    /// Connections were made, or could not be.
+    /// Handles connections that were made, or that failed.
     fn opened(&mut self) {
         for (worker, error) in self.outgoing.opened() {
             let line = format!("cannot connect to {worker:?} for rows of a shuffle: {error}");
@@ -426,7 +427,7 @@ impl Machines {
     }
 }
 
-/// Sends rows in one piece.
+/// Sends rows in one frame.
 fn send(rows: RowsToSend) {
     let RowsToSend {
         peer,
@@ -448,11 +449,11 @@ fn send(rows: RowsToSend) {
                 }
                 frames.push(memory.into_bytes());
             }
-            // Who reads asks again.
+            // The reader connects again, and asks again.
             Err(_) => return peer.start_close(),
         }
     }
-    // A connection that is over says so by itself.
+    // The reader notices by itself when a connection is closed.
     let _ = peer.send(Data::FROM_SERVER, &frames);
 }
 

@@ -1,5 +1,5 @@
-//! The three state machines of a worker process, and what the host around them keeps: bytes by their
-//! names.
+//! The three state machines of a worker process, and the state of the host around them: maps from ids to
+//! bytes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -24,16 +24,16 @@ use crate::outgoing::{Outgoing, Reply};
 use crate::tasks::Tasks;
 use crate::{Callbacks, Inner, Stats};
 
-/// The connection of this process to itself.
+/// The number of the connection of this process to itself.
 const SELF: ConnectionId = ConnectionId(0);
 
-/// Something that a machine is told. Steps are taken in their order.
+/// An event of a machine. Steps are handled in their order.
 #[derive(Debug)]
 pub(crate) enum Step {
     Server(ServerEvent),
     Writer(WriterEvent),
     Reader(ReaderEvent),
-    /// The bytes of a push that was let in.
+    /// The bytes of a push that was admitted.
     Arrived {
         from: ConnectionId,
         push: Push,
@@ -41,7 +41,7 @@ pub(crate) enum Step {
     },
     /// From the writer or the reader here to the server here.
     Request(ToServer),
-    /// The other way, with the bytes of pieces.
+    /// From the server here to the writer or the reader here, with the bytes of pieces.
     Reply(Reply),
 }
 
@@ -52,25 +52,25 @@ pub(crate) struct Gathered {
     pub(crate) batches: Vec<Batch>,
 }
 
-/// Rows for somebody's read.
+/// Rows that answer a read of another worker.
 pub(crate) struct RowsToSend {
     pub(crate) peer: Peer,
     pub(crate) message: FromServer,
     pub(crate) pieces: Vec<Bytes>,
 }
 
-/// What is done when the machines are not locked any more.
+/// What is done after the lock is released.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) rows: Vec<RowsToSend>,
-    /// Memory of others, perhaps: dropping it may take other locks, and time.
+    /// Bytes to drop. They may be mapped memory: dropping it takes time, and other locks.
     garbage: Vec<Bytes>,
     pub(crate) has_told: bool,
     pub(crate) is_changed: bool,
     pub(crate) log: Vec<String>,
 }
 
-/// The machines, and what is around them.
+/// The machines, and the state of their host.
 pub(crate) struct Machines {
     pub(crate) me: ServerId,
     inner: Weak<Inner>,
@@ -79,19 +79,19 @@ pub(crate) struct Machines {
     reader: Reader,
     pub(crate) steps: VecDeque<Step>,
     pub(crate) tasks: Tasks,
-    /// Batches of transfers that run.
+    /// Batches of running transfers.
     arenas: HashMap<(Transfer, GroupId), Gathered>,
-    /// What was stored.
+    /// Stored batches.
     batches: HashMap<(ShuffleId, GroupId, BatchId), Arrived>,
-    /// What has just arrived.
+    /// The batch that has just arrived.
     arrived: Option<Arrived>,
     pub(crate) incoming: Incoming,
     pub(crate) outgoing: Outgoing,
     disk: Disk,
-    /// Loads that are under way or kept.
+    /// Loads that were begun and are not forgotten.
     loading: HashSet<u64>,
     loaded: HashMap<(u64, u64), Loaded>,
-    /// What the master hears when the task of a transfer has ended.
+    /// Messages for the master that are sent when the task of a transfer has ended.
     transferred: HashMap<AttemptId, Vec<ToMaster>>,
     pub(crate) after: After,
     pub(crate) is_over: bool,
@@ -129,7 +129,7 @@ impl Machines {
         }
     }
 
-    /// When something is due.
+    /// When the next timer is due.
     pub(crate) fn due(&self) -> Option<Duration> {
         let due = [
             self.server.next_deadline(),
@@ -139,7 +139,7 @@ impl Machines {
         due.into_iter().flatten().min()
     }
 
-    /// Has the machines do what is due.
+    /// Runs the timers that are due.
     pub(crate) fn tick(&mut self) {
         let now = awake::now();
         let is_due = |deadline: Option<Duration>| deadline.is_some_and(|at| at <= now);
@@ -154,12 +154,12 @@ impl Machines {
         }
     }
 
-    /// Whether somebody may need the thread that serves connections.
+    /// Whether no machine keeps anything, so that connections are not needed.
     pub(crate) fn is_idle(&self) -> bool {
         self.writer.is_empty() && self.reader.is_empty() && self.server.is_empty()
     }
 
-    /// Takes all steps, and those that follow from them.
+    /// Handles all steps, and those that follow from them.
     pub(crate) fn settle(&mut self, callbacks: &dyn Callbacks) {
         while let Some(step) = self.steps.pop_front() {
             match step {
@@ -185,7 +185,7 @@ impl Machines {
         self.stats.in_flight = self.writer.in_flight();
     }
 
-    /// The master says something.
+    /// Handles a message of the master.
     pub(crate) fn hear(&mut self, message: ToNode) {
         if let ToNode::Committed { ask, result, .. } = message {
             self.tasks.committed(ask, result);
@@ -200,7 +200,7 @@ impl Machines {
             .push_back(Step::Reader(ReaderEvent::Master(message)));
     }
 
-    /// The task of a transfer has ended: whether well.
+    /// The task of a transfer has ended. `is_ok`: it has a result.
     pub(crate) fn finished(&mut self, attempt: AttemptId, is_ok: bool, callbacks: &dyn Callbacks) {
         let messages = self.transferred.remove(&attempt).unwrap_or_default();
         for message in messages.into_iter().filter(|_| is_ok) {
@@ -221,7 +221,7 @@ impl Machines {
         self.steps.push_back(Step::Reader(reader));
     }
 
-    /// A server says something.
+    /// Handles a message of a server.
     pub(crate) fn replied(&mut self, from: ServerId, (message, pieces): Reply) {
         match message {
             FromServer::Rows { read, .. } => {
@@ -259,7 +259,7 @@ impl Machines {
         self.steps.push_back(Step::Writer(event));
     }
 
-    /// The bytes of a push of this process, if the transfer has not let go of them.
+    /// The bytes of a push of this process; `None`: the transfer has freed them.
     fn batch(&self, push: &Push) -> Option<Bytes> {
         let transfer = Transfer {
             shuffle: push.shuffle,
@@ -423,7 +423,7 @@ impl Machines {
         rows: Option<Vec<Bytes>>,
     ) {
         let Some(rows) = rows else {
-            let line = "a piece that is to be sent is not there: a bug of the shuffle plane";
+            let line = "the rows of a piece that a reader asked for are not here: a bug of the shuffle plane";
             self.after.log.push(line.into());
             return;
         };
@@ -479,7 +479,7 @@ impl Machines {
                     self.tasks.transferred(transfer, Err(error));
                     self.after.is_changed = true;
                 }
-                // After the task's result.
+                // It is sent after the task's result.
                 WriterEffect::Report(message @ ToMaster::Transferred { transfer, .. }) => {
                     let messages = self.transferred.entry(transfer.attempt).or_default();
                     messages.push(message);
@@ -516,7 +516,7 @@ impl Machines {
         }
     }
 
-    /// The writer or the reader says something to a server.
+    /// Sends a message of the writer or the reader to a server.
     fn request(&mut self, to: ServerId, message: ToServer) {
         if to == self.me {
             self.steps.push_back(Step::Request(message));
@@ -529,7 +529,7 @@ impl Machines {
                     self.stats.pushed += batch.len() as u64;
                     Some(batch)
                 }
-                // The transfer has just ended.
+                // The transfer has just ended, and freed the bytes.
                 None => return,
             },
             _ => None,
@@ -544,7 +544,7 @@ impl Machines {
         self.after.has_told = true;
     }
 
-    /// How many shuffles, transfers and reads are under way, for tests and people.
+    /// How many things are kept, for tests and diagnosis.
     pub(crate) fn leftovers(&self) -> usize {
         self.arenas.len()
             + self.batches.len()
@@ -554,7 +554,7 @@ impl Machines {
             + usize::from(!self.is_idle())
     }
 
-    /// The process ends: nothing is kept.
+    /// The process ends: closes all connections and files.
     pub(crate) fn close(&mut self) {
         self.is_over = true;
         self.after.is_changed = true;

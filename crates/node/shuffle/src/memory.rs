@@ -7,11 +7,11 @@ use treadle_shuffle::ServerEvent;
 use crate::Plane;
 use crate::machines::Step;
 
-/// What the server may take beyond its target while rows are being written to a file, in bytes.
+/// Bytes that the server may take beyond its target while it writes rows to a file.
 const WRITING: u64 = 64 << 20;
 
 impl Consumer for Plane {
-    /// Stored rows can go to files. Those of transfers that run cannot.
+    /// Stored rows can go to files. Rows of running transfers cannot.
     fn usage(&self) -> Usage {
         let stats = self.stats();
         Usage {
@@ -21,7 +21,7 @@ impl Consumer for Plane {
     }
 
     fn set_target(&self, bytes: u64) {
-        // What transfers keep is part of it.
+        // The target includes the arenas of transfers.
         let target = bytes.saturating_sub(self.stats().gathered);
         let before = std::mem::replace(&mut *lock(&self.0.target), target);
         if before != target {

@@ -11,20 +11,20 @@ use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{FromServer, ReadPiece, ToServer};
 use treadle_types::WorkerId;
 
-/// What a server says, with the bytes of the pieces if there are some.
+/// A message of a server, with the bytes of its pieces.
 pub(crate) type Reply = (FromServer, Vec<Bytes>);
 
-/// Connections to servers, and where servers are.
+/// Connections to servers, and the addresses of servers.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// The host part of this worker's own address.
     host: String,
     addresses: HashMap<WorkerId, String>,
-    /// Nothing, before there is a thread that serves connections.
+    /// `None` before the thread that serves connections has started.
     pool: Option<Pool<WorkerId, ()>>,
-    /// What waits for connections that are being made.
+    /// Messages that wait for a connection.
     waiting: HashMap<WorkerId, Vec<Vec<Bytes>>>,
-    /// With messages that are to be written.
+    /// Workers with messages that are not written yet.
     corked: Vec<WorkerId>,
 }
 
@@ -44,7 +44,7 @@ impl Outgoing {
         }
     }
 
-    /// There is a thread that serves connections.
+    /// The thread that serves connections has started.
     pub(crate) fn attach(&mut self, mut pool: Pool<WorkerId, ()>) {
         for (&worker, address) in &self.addresses {
             pool.introduce(worker, address.clone(), true);
@@ -52,7 +52,7 @@ impl Outgoing {
         self.pool = Some(pool);
     }
 
-    /// Where a worker is.
+    /// Learns the address of a worker.
     pub(crate) fn met(&mut self, worker: WorkerId, address: String) {
         if let Some(pool) = &mut self.pool {
             pool.introduce(worker, address.clone(), true);
@@ -60,7 +60,7 @@ impl Outgoing {
         self.addresses.insert(worker, address);
     }
 
-    /// A worker is gone.
+    /// A worker is lost.
     pub(crate) fn lost(&mut self, worker: WorkerId) {
         self.addresses.remove(&worker);
         self.waiting.remove(&worker);
@@ -79,8 +79,8 @@ impl Outgoing {
         address.is_some_and(|address| host_of(address) == self.host)
     }
 
-    /// Sends something with the next [`Self::flush`], or when there is a connection. `false`: nobody
-    /// knows where the worker is, or the connection is over.
+    /// Sends a message with the next [`Self::flush`], or when the connection is made. `false`: the address of
+    /// the worker is unknown, or the connection is closed.
     pub(crate) fn send(&mut self, to: WorkerId, message: &ToServer, batch: Option<Bytes>) -> bool {
         let Some(pool) = &mut self.pool else {
             return false;
@@ -105,7 +105,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes what was sent.
+    /// Writes all messages.
     pub(crate) fn flush(&mut self) {
         let Some(pool) = &mut self.pool else {
             return;
@@ -117,8 +117,8 @@ impl Outgoing {
         }
     }
 
-    /// Sends what waited for connections that are there now. Returns those that could not be made,
-    /// with the reasons.
+    /// Sends the messages that waited for connections which are made now. Returns the connections that
+    /// failed, with the reasons.
     pub(crate) fn opened(&mut self) -> Vec<(WorkerId, NetError)> {
         let Some(pool) = &mut self.pool else {
             return Vec::new();
@@ -144,10 +144,10 @@ impl Outgoing {
         failed
     }
 
-    /// The next thing that a server says, if it is here.
+    /// The next message of a server, if there is one.
     ///
     /// # Errors
-    /// The connection is of no use any more, and is closed: the reason.
+    /// The reason why the connection was closed.
     pub(crate) fn take(&mut self, worker: WorkerId) -> Result<Option<Reply>, String> {
         let Some(pool) = &mut self.pool else {
             return Ok(None);
@@ -160,7 +160,8 @@ impl Outgoing {
             Ok(Some(arrived)) => {
                 connection.touch();
                 let received = arrived.received;
-                reply(received.kind, received.frames).ok_or_else(|| "it makes no sense".into())
+                reply(received.kind, received.frames)
+                    .ok_or_else(|| "its message is malformed".into())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -186,7 +187,7 @@ impl Outgoing {
     }
 }
 
-/// What a server says; nothing where it is not that.
+/// The message of a server; `None` if the frames are not one.
 fn reply(kind: u32, frames: Vec<Frame>) -> Option<Reply> {
     let mut frames = frames.into_iter();
     let head = frames.next()?;
@@ -203,7 +204,7 @@ fn reply(kind: u32, frames: Vec<Frame>) -> Option<Reply> {
     Some((message, pieces))
 }
 
-/// The bytes of each piece; nothing if they do not add up.
+/// The bytes of each piece; `None` if the lengths do not add up.
 fn cut(pieces: &[ReadPiece], mut rows: Bytes) -> Option<Vec<Bytes>> {
     let mut all = Vec::with_capacity(pieces.len());
     for piece in pieces {

@@ -15,7 +15,7 @@ use treadle_types::{Runs, WorkerId};
 use crate::machines::{Gathered, Machines, Step};
 use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
 
-/// What the process is to say when its worker ends.
+/// The reason of tasks that are given back because the worker ends.
 const OVER: &str = "the worker ends";
 
 /// Tasks that wait.
@@ -31,7 +31,7 @@ pub(crate) struct Tasks {
 /// A transfer.
 #[derive(Debug, Default)]
 struct Running {
-    /// Groups that are to be gathered.
+    /// Groups whose rows must be gathered.
     wanted: Vec<(GroupId, Runs)>,
     outcome: Option<Result<Receipt, TransferError>>,
 }
@@ -40,12 +40,12 @@ struct Running {
 #[derive(Debug, Default)]
 struct Reading {
     came: VecDeque<Came>,
-    /// What came last.
+    /// The rows that came last.
     rows: Vec<(ReadPiece, Bytes)>,
     outcome: Option<Result<(), ReadError>>,
 }
 
-/// Rows that a server has sent, and whose digests are to be computed.
+/// Rows that a server has sent. Their digests are not computed yet.
 #[derive(Debug)]
 struct Came {
     from: ServerId,
@@ -107,18 +107,18 @@ impl Tasks {
 
 /// What a task that waits is to do next.
 enum Next<W, T> {
-    /// Something, outside of the lock.
+    /// Work to do without the lock.
     Work(W),
-    /// Nothing any more.
+    /// The task has ended.
     Over(Result<T, Failure>),
 }
 
 impl Plane {
-    /// Pushes the rows of a map to the servers of their partitions. Waits until they have them. `again`:
-    /// the map may have run before. `interrupted` is asked every now and then.
+    /// Pushes the rows of a map to the servers of their partitions, and waits until they have them. `again`:
+    /// the map may have run before. `interrupted` is called about every 25 ms.
     ///
     /// # Errors
-    /// [`Failure`]. Servers drop what came of the transfer.
+    /// [`Failure`]. The servers drop the rows of the transfer.
     pub fn transfer(
         &self,
         transfer: Transfer,
@@ -156,7 +156,7 @@ impl Plane {
         outcome
     }
 
-    /// Has the servers compare what they have with the receipts. Waits for that.
+    /// Makes the servers compare their rows with the receipts, and waits for the result.
     ///
     /// # Errors
     /// [`Failure`].
@@ -187,8 +187,8 @@ impl Plane {
         })
     }
 
-    /// Gets the rows of a partition: pieces in the order of their maps. `width` is that of the rows
-    /// that were agreed, in bytes; 0: rows are variable.
+    /// Gets the rows of a partition: pieces in the order of their maps. `width` is that of the agreed rows in
+    /// bytes; 0: rows are variable.
     ///
     /// # Errors
     /// [`Failure`].
@@ -232,7 +232,7 @@ impl Plane {
 }
 
 impl Inner {
-    /// Waits until there is something of a task.
+    /// Waits until `find` returns something.
     fn wait<T>(
         &self,
         interrupted: &mut dyn FnMut() -> bool,
@@ -256,7 +256,7 @@ impl Inner {
         }
     }
 
-    /// Gathers what is asked for until the transfer is over.
+    /// Gathers the rows that the writer asks for, until the transfer ends.
     fn push(
         &self,
         transfer: Transfer,
@@ -299,7 +299,7 @@ impl Inner {
             watch.done(Activity::Gather, bytes.sum());
             if arenas.len() != wanted.len() {
                 return Err(Failure::Failed(
-                    "there is not an arena for each group".into(),
+                    "the source did not return one arena for each group".into(),
                 ));
             }
             self.with(|machines| {
@@ -314,7 +314,7 @@ impl Inner {
         }
     }
 
-    /// Computes the digests of what comes until the read is over.
+    /// Computes the digests of rows that come, until the read ends.
     fn fetch(
         &self,
         read: u64,
@@ -360,14 +360,14 @@ impl Inner {
     }
 }
 
-/// The low half of the digest of a piece. A piece of rows without a width has another length than its
-/// rows would have with the width that was agreed.
+/// The low half of the digest of a piece. A piece of variable rows never has the length that as many agreed
+/// rows would have.
 fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
     let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
     let width = if is_fixed { width } else { 0 };
     match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
         Ok(digest) => digest as u32,
-        // No rows at all.
+        // The bytes are not rows: no digest matches.
         Err(_) => !piece.digest,
     }
 }

@@ -5,6 +5,7 @@ import pytest
 from distributed.shuffle._rechunk import ArrayRechunkSpec
 from distributed.shuffle._shuffle import DataFrameShuffleSpec
 
+from treadle.shuffle import _spec
 from treadle.shuffle._spec import ArraySpec, FrameSpec, describe, position, read_spec
 
 META = pd.DataFrame({"a": [1.5], "where": [0]}, index=pd.Index([4], name="i"))
@@ -47,6 +48,15 @@ def test_meta_that_only_cloudpickle_knows():
     spec = frames(8)
     spec.meta.attrs["name"] = Name("x")
     assert read_spec(describe(spec)[2]).meta.attrs["name"] == "x"
+
+
+def test_meta_that_fits_into_no_message(monkeypatch):
+    _, _, data = describe(frames(8))
+    monkeypatch.setattr(_spec, "_MOST_BYTES", len(data))
+    assert describe(frames(8))[2] == data
+    monkeypatch.setattr(_spec, "_MOST_BYTES", len(data) - 1)
+    with pytest.raises(ValueError, match=f"Shuffle s: .* takes {len(data)} bytes"):
+        describe(frames(8))
 
 
 def test_outputs_of_arrays():

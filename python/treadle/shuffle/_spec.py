@@ -23,6 +23,10 @@ Chunks = tuple[tuple[float, ...], ...]
 # Partition numbers have 32 bits, and the highest one is reserved.
 _MOST = 2**32 - 1
 
+# What workers must know of a shuffle is in one message to each, and in one to the scheduler, which
+# have 256 MiB at most.
+_MOST_BYTES = 255 << 20
+
 
 @dataclass(frozen=True)
 class FrameSpec:
@@ -46,7 +50,8 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
     """Return the number of partitions, ranges of those that are read, and the spec for workers.
 
     Ranges are ascending, each from its first partition to before its end. Raises ``TypeError`` for
-    a spec of another kind of shuffle, and ``ValueError`` if a partition that is read does not exist.
+    a spec of another kind of shuffle, and ``ValueError`` if a partition that is read does not exist, or
+    if the meta (or the chunks) are too large for a message.
     """
     from distributed.shuffle._rechunk import ArrayRechunkSpec
     from distributed.shuffle._shuffle import DataFrameShuffleSpec
@@ -74,7 +79,14 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
             f"Shuffle {spec.id} has {partitions} partitions, and its graph reads others: "
             f"{outputs[0][0]} to {outputs[-1][1] - 1}."
         )
-    return partitions, outputs, dumps(told)
+    data = dumps(told)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(
+            f"Shuffle {spec.id}: what its meta or chunks say takes {len(data)} bytes, and each worker is "
+            f"sent {_MOST_BYTES} at most. If columns have very many categories, shuffle their values as "
+            f"text or numbers."
+        )
+    return partitions, outputs, data
 
 
 def read_spec(data: bytes) -> FrameSpec | ArraySpec:

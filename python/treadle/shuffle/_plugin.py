@@ -53,6 +53,7 @@ class Shuffles:
         self._native = native
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
 
     def add_partition(self, data: Any, partition_id: Any, id: str, **_: Any) -> bytes:  # noqa: A002
         """Push the rows of an input to the servers of their partitions; return the receipt."""
@@ -98,17 +99,32 @@ class Shuffles:
         with self._lock:
             known = self._known.get(name)
         if known is None:
-            return step(self._ask(name))
+            return step(self._renew(name, None))
         try:
             return step(known)
         except Reschedule:
             # The shuffle may have ended, and another one may have its name.
-            now = self._ask(name)
+            now = self._renew(name, known)
             if now.number == known.number:
                 raise
         return step(now)
 
-    def _ask(self, name: str) -> Known:
+    def _renew(self, name: str, known: Known | None) -> Known:
+        """Return what is known of a shuffle beyond ``known``; ask, unless another thread has asked.
+
+        One thread asks at a time: the answer may be long, and all tasks of a shuffle need the same.
+        """
+        late = f"the scheduler did not say within {_PATIENCE:.0f} s what this shuffle is"
+        if not self._asking.acquire(timeout=_PATIENCE):
+            raise TimeoutError(late)
+        try:
+            with self._lock:
+                now = self._known.get(name)
+            return self._ask(name, late) if now is None or now is known else now
+        finally:
+            self._asking.release()
+
+    def _ask(self, name: str, late: str) -> Known:
         """Ask the scheduler for a shuffle, and remember it."""
         answered = threading.Event()
         answer: list[Any] = []
@@ -119,9 +135,7 @@ class Shuffles:
 
         self._native.call("", "shuffle", {"name": name}, done)
         if not answered.wait(_PATIENCE):
-            raise TimeoutError(
-                f"the scheduler did not say within {_PATIENCE:.0f} s what this shuffle is"
-            )
+            raise TimeoutError(late)
         result, error = answer
         if error is not None:
             raise error_of(error)

@@ -17,6 +17,7 @@ use treadle_types::{
 
 use crate::definitions::Used;
 use crate::effect::Effect;
+use crate::guard::Guard;
 use crate::keys::NO_DEFINITIONS;
 use crate::state::Core;
 
@@ -137,7 +138,7 @@ impl Core {
             Used::Many(places) => places,
         };
         for &place in places {
-            if !node.defined.insert(place) {
+            if !node.defined.insert(place) || !Guard::Definition.holds() {
                 continue;
             }
             let Some(defined) = self.definitions.get(place) else {

@@ -12,6 +12,7 @@ use treadle_scheduler::{Event, Submission};
 use treadle_types::value::Reader;
 use treadle_types::{ClientId, Constraint, Options, Symbol, TaskId, Value};
 
+use crate::guard::Guard;
 use crate::keys::{Keys, NO_DEFINITIONS};
 use crate::locals::{Local, Locals};
 use crate::state::{Broken, Core};
@@ -28,7 +29,9 @@ pub(crate) enum Meaning {
 #[inline]
 fn meaning(locals: &Locals, keys: &Keys, id: u32) -> Result<Meaning, Broken> {
     match locals.get(id) {
-        Some(local) if keys.generation(local.task) == local.generation => {
+        Some(local)
+            if keys.generation(local.task) == local.generation || !Guard::Generation.holds() =>
+        {
             Ok(Meaning::Task(local.task))
         }
         Some(_) => Ok(Meaning::Gone),

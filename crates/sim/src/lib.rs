@@ -1,6 +1,6 @@
 //! Whole clusters on a virtual clock and network.
 //!
-//! The cores of the scheduler, the workers and the clients are those of production; sockets, clocks, disks and
+//! The cores of the server, the workers and the clients are those of production; sockets, clocks, disks and
 //! functions are replaced. A seed decides everything: machines, graphs, what clients do, faults. What
 //! comes of each task is compared with a sequential run, and after each step the invariants of every
 //! core are verified, and those between them.
@@ -24,3 +24,12 @@ mod world;
 
 pub use process::Guard;
 pub use world::{Summary, simulate};
+
+/// The guards of the cores of a cluster, and of the simulated process around a worker's.
+pub fn guards() -> Vec<&'static str> {
+    let scheduler = treadle_scheduler::Guard::ALL.iter();
+    let scheduler = scheduler.map(|guard| guard.path());
+    let server = treadle_server::Guard::ALL.iter().map(|guard| guard.path());
+    let process = Guard::ALL.iter().map(|guard| guard.path());
+    scheduler.chain(server).chain(process).collect()
+}

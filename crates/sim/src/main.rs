@@ -66,12 +66,9 @@ impl Plane {
                 report: None,
             };
         }
-        let guards = treadle_scheduler::Guard::ALL.iter();
-        let guards = guards.map(|guard| guard.path());
-        let process = treadle_sim::Guard::ALL.iter().map(|guard| guard.path());
         Self {
             option: "",
-            guards: guards.chain(process).collect(),
+            guards: treadle_sim::guards(),
             simulate: |seed, trace| {
                 let summary = treadle_sim::simulate(seed, trace)?;
                 Ok((summary.steps, format!("{summary:?}")))

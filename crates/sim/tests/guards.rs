@@ -2,6 +2,7 @@
 //! seeds, and for the right reason.
 
 use treadle_scheduler::Guard;
+use treadle_server::Guard as Server;
 use treadle_sim::kernel::assert_noticed;
 use treadle_sim::{Guard as Process, simulate};
 
@@ -31,6 +32,12 @@ fn without_a_guard_an_invariant_breaks() {
         (Guard::Effects.path(), 200, &["effects are gone"]),
         (Guard::Invalidation.path(), 200, &["effects are gone"]),
         (Guard::Recall.path(), 200, &["effects are gone, and ends"]),
+        (
+            Server::Generation.path(),
+            50,
+            &["was not allocated", "hears of", "wants t"],
+        ),
+        (Server::Definition.path(), 50, &["nobody has defined"]),
         (Process::PeerAttempt.path(), 500, &["and gets Copied"]),
         (Process::Pin.path(), 20, &["ends without its input"]),
         (
@@ -39,7 +46,7 @@ fn without_a_guard_an_invariant_breaks() {
             &["runs tasks that need", "has had a free slot"],
         ),
     ];
-    let all = Guard::ALL.len() + Process::ALL.len();
+    let all = treadle_sim::guards().len();
     assert_eq!(guards.len(), all, "each of them is proved");
     for (guard, seeds, symptoms) in guards {
         assert_noticed(guard, seeds, symptoms, simulate);

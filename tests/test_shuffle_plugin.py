@@ -37,41 +37,60 @@ class Scheduler:
         self.asked += 1
         threading.Timer(0.1, done, [(self.number, 3, SPEC), None]).start()
 
-    def shuffle_commit(self, number, maps, _receipts):
+    def shuffle_transfer(self, number, map_index, _rows):
         if number != self.number:
             raise Reschedule
-        return 10 * number + maps
+        return b"%d" % map_index
+
+    def shuffle_commit(self, number, maps, receipts):
+        assert number == self.number
+        return len(receipts) * 10 + maps
+
+
+def inputs(shuffles, receipts):
+    """Eight threads transfer an input each."""
+    frame = pd.DataFrame({"a": [1.5], "where": [3]})
+
+    def transfer(number):
+        receipts.append(shuffles.add_partition(frame, number, "s"))
+
+    threads = [threading.Thread(target=transfer, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_threads_that_need_the_same_shuffle_ask_once():
     scheduler = Scheduler()
     shuffles = Shuffles(scheduler)
-    results = []
-
-    def barriers():
-        threads = [
-            threading.Thread(target=lambda: results.append(shuffles.barrier("s", [])))
-            for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    barriers()
-    assert (results, scheduler.asked) == ([13] * 8, 1)
+    receipts = []
+    inputs(shuffles, receipts)
+    assert (sorted(receipts), scheduler.asked) == ([(1, b"%d" % n) for n in range(8)], 1)
     # Another shuffle has the name, as when a graph is computed again.
     scheduler.number = 2
-    results.clear()
-    barriers()
-    assert (results, scheduler.asked) == ([23] * 8, 2)
+    receipts.clear()
+    inputs(shuffles, receipts)
+    assert (sorted(receipts), scheduler.asked) == ([(2, b"%d" % n) for n in range(8)], 2)
+
+
+def test_a_barrier_is_that_of_its_receipts():
+    scheduler = Scheduler()
+    shuffles = Shuffles(scheduler)
+    assert shuffles.barrier("s", [(1, b"0")]) == (1, 13)
+    # Transfers of another shuffle of the name ran elsewhere: this worker has not heard of it.
+    scheduler.number = 2
+    assert shuffles.barrier("s", [(2, b"0"), (2, b"1")]) == (2, 23)
+    with pytest.raises(RuntimeError, match=r"Shuffle s, barrier, .* another run .*\(1, now 2\)"):
+        shuffles.barrier("s", [(1, b"0")])
 
 
 def test_a_task_is_given_back_if_the_shuffle_is_the_same():
     scheduler = Scheduler()
     shuffles = Shuffles(scheduler)
-    assert shuffles.barrier("s", []) == 13
-    scheduler.shuffle_commit = lambda *_: (_ for _ in ()).throw(Reschedule())
+    frame = pd.DataFrame({"a": [1.5], "where": [3]})
+    assert shuffles.add_partition(frame, 0, "s") == (1, b"0")
+    scheduler.shuffle_transfer = lambda *_: (_ for _ in ()).throw(Reschedule())
     with pytest.raises(Reschedule):
-        shuffles.barrier("s", [])
+        shuffles.add_partition(frame, 0, "s")
     assert scheduler.asked == 2

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.exceptions import Reschedule
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Shuffles"]
 
-T = TypeVar("T")
+# What Dask's graph carries: the number of the shuffle with the receipt of an input, or with the
+# generation of all.
+Receipt = tuple[int, bytes]
+Committed = tuple[int, int]
 
 # How many shuffles a worker remembers. It asks the scheduler again for one that it has forgotten.
 _REMEMBERED = 64
@@ -55,59 +58,63 @@ class Shuffles:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
 
-    def add_partition(self, data: Any, partition_id: Any, id: str, **_: Any) -> bytes:  # noqa: A002
+    def add_partition(self, data: Any, partition_id: Any, id: str, **_: Any) -> Receipt:  # noqa: A002
         """Push the rows of an input to the servers of their partitions; return the receipt."""
 
-        def transfer(known: Known) -> bytes:
+        def transfer(known: Known) -> Receipt:
             rows = known.kind.split(data, partition_id)
             number = known.kind.map_of(partition_id)
-            return self._native.shuffle_transfer(known.number, number, rows)
+            return known.number, self._native.shuffle_transfer(known.number, number, rows)
 
         with self._named(f"Shuffle {id}, input {partition_id}"):
-            return self._do(id, transfer)
+            with self._lock:
+                known = self._known.get(id)
+            if known is None:
+                return transfer(self._renew(id, None))
+            try:
+                return transfer(known)
+            except Reschedule:
+                # The shuffle may have ended, and another one may have its name.
+                now = self._renew(id, known)
+                if now.number == known.number:
+                    raise
+            return transfer(now)
 
-    def barrier(self, id: str, run_ids: Sequence[bytes]) -> int:  # noqa: A002
+    def barrier(self, id: str, run_ids: Sequence[Receipt]) -> Committed:  # noqa: A002
         """Make all servers compare their rows with the receipts; return the generation."""
-
-        def commit(known: Known) -> int:
-            return self._native.shuffle_commit(known.number, known.maps, run_ids)
-
         with self._named(f"Shuffle {id}, barrier"):
-            return self._do(id, commit)
+            number = run_ids[0][0]
+            known = self._of(id, number)
+            receipts = [receipt for _, receipt in run_ids]
+            return number, self._native.shuffle_commit(number, known.maps, receipts)
 
     def get_output_partition(
         self,
         id: str,  # noqa: A002
-        barrier_run_id: int,
+        barrier_run_id: Committed,
         partition_id: Any,
         meta: Any = None,  # noqa: ARG002
     ) -> Any:
         """Return an output: the rows of all inputs for it, in the order of the inputs."""
-
-        def read(known: Known) -> Any:
-            number = known.kind.partition_of(partition_id)
-            pieces = self._native.shuffle_read(
-                known.number, barrier_run_id, number, known.kind.width
-            )
-            return known.kind.assemble([Piece(*piece) for piece in pieces])
-
         with self._named(f"Shuffle {id}, output {partition_id}"):
-            return self._do(id, read)
+            number, generation = barrier_run_id
+            kind = self._of(id, number).kind
+            partition = kind.partition_of(partition_id)
+            pieces = self._native.shuffle_read(number, generation, partition, kind.width)
+            return kind.assemble([Piece(*piece) for piece in pieces])
 
-    def _do(self, name: str, step: Callable[[Known], T]) -> T:
-        """Run a step of a shuffle. Run it again if what was remembered was out of date."""
+    def _of(self, name: str, number: int) -> Known:
+        """Return the shuffle of a receipt or a barrier."""
         with self._lock:
             known = self._known.get(name)
-        if known is None:
-            return step(self._renew(name, None))
-        try:
-            return step(known)
-        except Reschedule:
-            # The shuffle may have ended, and another one may have its name.
-            now = self._renew(name, known)
-            if now.number == known.number:
-                raise
-        return step(now)
+        if known is None or known.number != number:
+            known = self._renew(name, known)
+        if known.number != number:
+            raise RuntimeError(
+                f"the task has the result of another run of this shuffle ({number}, now "
+                f"{known.number}): compute the whole again"
+            )
+        return known
 
     def _renew(self, name: str, known: Known | None) -> Known:
         """Return what is known of a shuffle beyond ``known``; ask, unless another thread has asked.

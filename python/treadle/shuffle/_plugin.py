@@ -66,19 +66,26 @@ class Shuffles:
             number = known.kind.map_of(partition_id)
             return known.number, self._native.shuffle_transfer(known.number, number, rows)
 
-        with self._named(f"Shuffle {id}, input {partition_id}"):
-            with self._lock:
-                known = self._known.get(id)
-            if known is None:
-                return transfer(self._renew(id, None))
-            try:
-                return transfer(known)
-            except Reschedule:
-                # The shuffle may have ended, and another one may have its name.
-                now = self._renew(id, known)
-                if now.number == known.number:
-                    raise
-            return transfer(now)
+        # Imported late, since it imports many modules.
+        from distributed.shuffle._exceptions import ShuffleClosedError
+
+        try:
+            with self._named(f"Shuffle {id}, input {partition_id}"):
+                with self._lock:
+                    known = self._known.get(id)
+                if known is None:
+                    return transfer(self._renew(id, None))
+                try:
+                    return transfer(known)
+                except Reschedule:
+                    # The shuffle may have ended, and another one may have its name.
+                    now = self._renew(id, known)
+                    if now.number == known.number:
+                        raise
+                return transfer(now)
+        except Reschedule as error:
+            # Dask's functions for transfers give a task back for this error alone.
+            raise ShuffleClosedError(str(error)) from error
 
     def barrier(self, id: str, run_ids: Sequence[Receipt]) -> Committed:  # noqa: A002
         """Make all servers compare their rows with the receipts; return the generation."""

@@ -295,6 +295,43 @@ def test_a_part_of_an_array(client):
     assert_array_equal(lazy[:, 5:14].compute(), whole[:, 5:14])
 
 
+# which method
+
+
+def kinds_of(lazy):
+    return {type(expr).__name__ for expr in lazy.optimize().expr.walk()}
+
+
+@only_here
+def test_the_default_is_by_the_number_of_partitions(client):
+    frame = rows(100)
+    unset = {"dataframe.shuffle.method": None, "array.rechunk.method": None}
+    with dask.config.set(unset), client.as_current():
+        few, many = dd.from_pandas(frame, 4), dd.from_pandas(frame, 40)
+        assert "TaskShuffle" in kinds_of(few.shuffle("key"))
+        assert "P2PShuffle" in kinds_of(many.shuffle("key"))
+        assert "P2PShuffle" in kinds_of(few.shuffle("key", npartitions=32))
+        assert "TaskShuffle" in kinds_of(many.shuffle("key", shuffle_method="tasks"))
+        assert "HashJoinP2P" in kinds_of(many.merge(many, on="key"))
+        assert "HashJoinP2P" not in kinds_of(few.merge(few, on="key"))
+        with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+            assert "TaskShuffle" in kinds_of(many.shuffle("key"))
+        with dask.config.set({"treadle.shuffle.tasks-below": 2}):
+            assert "P2PShuffle" in kinds_of(few.shuffle("key"))
+        # Dask's own check would refuse the names of these columns.
+        numbered = dd.from_pandas(frame.rename(columns={"key": 0}), 40).shuffle(0)
+        assert "P2PShuffle" in kinds_of(numbered)
+        assert_frame_equal(
+            unordered(numbered.compute()), unordered(frame.rename(columns={"key": 0}))
+        )
+        wide = da.ones((160, 1600), chunks=(2, 1600))
+        assert any("rechunk-p2p" in str(key) for key in wide.rechunk((160, 20)).dask)
+        assert not any("p2p" in str(key) for key in wide.rechunk((4, 1600)).dask)
+        with dask.config.set(scheduler="sync"):
+            # There is a client, and it does not compute.
+            assert len(many.shuffle("key").compute()) == 100
+
+
 # ends
 
 
@@ -308,12 +345,22 @@ def test_a_cancelled_shuffle_leaves_nothing(client, gate: Gate):
     last = lazy.partitions[5].map_partitions(held, gate, meta=lazy._meta)
     shuffled = dd.concat([lazy.partitions[:5], last], interleave_partitions=True).shuffle("key")
     futures = client.compute(shuffled.to_delayed())
-    until(gate.arrived, "all other transfers may run")
-    until(lambda: stored(client) > 0, "rows are at servers")
+    until(lambda: gate.arrived() and stored(client), "rows are at servers")
+    until(lambda: transferred(client) == 5, "all other inputs are transferred")
+    [(name, shuffle)] = client.shuffles().items()
+    assert (shuffle["inputs"], shuffle["outputs"], shuffle["complete"]) == (6, 6, False)
+    assert shuffle["waits_for"] == "inputs"
+    assert name in client.shuffles()._repr_html_()
+    assert shuffle["bytes"] > shuffle["rows"] > 10_000
     client.cancel(futures)
     gate.open()
     del futures
     until(lambda: stored(client) == 0, "nothing is left")
+    assert client.shuffles() == {}
+
+
+def transferred(client):
+    return sum(shuffle["transferred"] for shuffle in client.shuffles().values())
 
 
 def stored(client):

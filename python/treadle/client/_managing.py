@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from dask.typing import no_default
@@ -16,6 +18,23 @@ from treadle.client._local import LocalCluster, cluster_at, dashboard_at
 from treadle.client._scheduler import ask
 
 __all__ = ["Managing"]
+
+
+class Shuffles(dict[str, dict[str, Any]]):
+    """What :meth:`Managing.shuffles` returns; a notebook shows it as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = list(next(iter(self.values()), ()))
+        head = "".join(f"<th>{escape(name)}</th>" for name in ["shuffle", *columns])
+        rows = [[name, *row.values()] for name, row in self.items()]
+        cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _next_of(shuffle: Mapping[str, Any]) -> str:
+    if shuffle["complete"]:
+        return "readers"
+    return "inputs" if shuffle["transferred"] < shuffle["inputs"] else "barrier"
 
 
 class Managing(Connected):
@@ -46,6 +65,21 @@ class Managing(Connected):
             link: str | None = self.cluster.dashboard_link
             return link
         return dashboard_at(self._scheduler_identity.get("http"))
+
+    def shuffles(self) -> Shuffles:
+        """Return the shuffles that run, by Dask's name, the first one first.
+
+        Each has the numbers of its ``inputs`` and of those ``transferred``, of its ``partitions`` and of
+        its ``outputs`` (those that somebody reads), ``complete``: whether outputs can be read, and the
+        ``rows`` and ``bytes`` that were moved. ``waits_for`` says what comes next: its inputs, the
+        comparison of its rows (the barrier), or readers. ``generation`` rises when a worker is lost.
+        """
+        running: Shuffles = self.sync(self._shuffles)
+        return running
+
+    async def _shuffles(self) -> Shuffles:
+        rows = await ask(self._connection, "", "shuffles", {})
+        return Shuffles({row.pop("name"): {**row, "waits_for": _next_of(row)} for row in rows})
 
     def scheduler_info(self, n_workers: int = 5, **_kwargs: Any) -> SchedulerInfo:
         """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""

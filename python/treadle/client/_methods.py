@@ -67,6 +67,9 @@ def _is_free(method: Any, name: str) -> bool:
     chosen = dask.config.get(name, None) if method is None else method
     if not isinstance(chosen, Unchosen):
         return False
+    if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
+        # The client exists, and something else is to compute.
+        return False
     try:
         return isinstance(default_client(), Connected)
     except ValueError:

@@ -38,6 +38,7 @@ from distributed.utils_test import check_instances, check_process_leak
 import counted
 import treadle
 from treadle.client import LocalCluster
+from treadle.client._aside import aside
 
 # Seconds for a cluster's workers to join.
 PATIENCE = 60.0
@@ -341,6 +342,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Starts the thread that prints what workers print: it is the process's own, and no test's.
+    aside(int)
     order_locks_by_name()
     counters = {"calls": _calls, "graphs": _graphs, "scattered values": _values}
     config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

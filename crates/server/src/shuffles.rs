@@ -4,7 +4,7 @@
 //! A shuffle begins with its [`Registration`], which comes before the tasks of its submission: some of
 //! its transfers may run before its barrier has come. It ends when its barrier is forgotten.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -396,7 +396,7 @@ impl Core {
     }
 
     /// What these maps did is gone, as the scheduler is told: their transfers, the barrier, and, if
-    /// `outputs` is set, what was read.
+    /// `outputs` is set, what was read and all that was computed from it.
     fn invalidate_maps(&mut self, shuffle: ShuffleId, maps: &Runs, outputs: bool) {
         let Some(known) = self.shuffles.known.get_mut(&shuffle) else {
             return;
@@ -412,8 +412,21 @@ impl Core {
         let mut tasks: Vec<TaskId> = transfers.map(|(_, task)| task).collect();
         tasks.push(barrier);
         if outputs {
-            tasks.extend(view.dependents());
+            tasks.extend(self.downstream(barrier));
         }
         self.feed_own(Event::Invalidate(tasks));
+    }
+
+    /// All tasks that were computed from a task's value, or are to be.
+    fn downstream(&self, task: TaskId) -> BTreeSet<TaskId> {
+        let mut found = BTreeSet::new();
+        let mut next = vec![task];
+        while let Some(task) = next.pop() {
+            if let Some(view) = self.scheduler.task(task) {
+                let dependents = view.dependents();
+                next.extend(dependents.filter(|&dependent| found.insert(dependent)));
+            }
+        }
+        found
     }
 }

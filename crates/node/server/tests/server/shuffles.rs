@@ -385,16 +385,27 @@ fn what_a_lost_worker_held_is_made_again_also_by_those_who_live() {
 }
 
 #[test]
-fn a_map_that_is_not_deterministic_has_outputs_run_again_too() {
+fn a_map_that_is_not_deterministic_has_outputs_and_what_came_of_them_run_again_too() {
     let cluster = Cluster::new(0);
     let mut workers = [Worker::connect(&cluster, "a")];
     let mut client = cluster.client("c");
-    submit(&mut client);
+    let tasks = [
+        effects(task("t0", 0, &[])),
+        effects(task("t1", 0, &[])),
+        effects(task("barrier", 0, &["t0", "t1"])),
+        task("out", 0, &["barrier"]),
+        task("further", 0, &["out"]),
+    ];
+    let batch = client.batch(&tasks, &["out", "further"], true);
+    client.say(&FromClient::Register(registration(batch.number)));
+    client.say(&FromClient::Submit(batch));
     let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
     commit(&mut workers, &receipts, 1);
-    let (_, object) = assigned(&mut workers, "out");
-    workers[0].finish(object, true);
-    client.result("out");
+    for key in ["out", "further"] {
+        let (_, object) = assigned(&mut workers, key);
+        workers[0].finish(object, true);
+        client.result(key);
+    }
     let share = &receipts[0].shares[0];
     workers[0].tell_master(ToMaster::Differs {
         shuffle: receipts[0].transfer.shuffle,
@@ -404,9 +415,11 @@ fn a_map_that_is_not_deterministic_has_outputs_run_again_too() {
     let again = [0, 1].map(|map| transfer(&mut workers, map, 2));
     assert_ne!(again[0].transfer.attempt, receipts[0].transfer.attempt);
     commit(&mut workers, &again, 2);
-    let (_, object) = assigned(&mut workers, "out");
-    workers[0].finish(object, false);
-    assert_eq!(client.value("out"), 5);
+    for key in ["out", "further"] {
+        let (_, object) = assigned(&mut workers, key);
+        workers[0].finish(object, false);
+        assert_eq!(client.value(key), 5);
+    }
     cluster.wait_for_log("all of it runs again");
 }
 

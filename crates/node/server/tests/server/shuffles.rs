@@ -432,7 +432,7 @@ fn a_shuffle_that_cannot_be_ends_its_client_with_a_reason() {
         ..registration(0)
     }));
     client.wait_for_end();
-    cluster.wait_for_log("its outputs are not among its partitions");
+    cluster.wait_for_log("one of them is not among its partitions");
 }
 
 /// The transfers; the barrier and who reads it come later.

@@ -11,6 +11,7 @@
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
 
+mod callbacks;
 mod casting;
 mod error;
 mod health;
@@ -50,8 +51,9 @@ use treadle_store::{Live, PutError, Store, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Effects, Event, Outcome};
 
+use callbacks::{PlaneCallbacks, ShuffleCallbacks};
 use casting::CastCalls;
-use inner::{Inner, Link, Machine, PlaneCallbacks, Sender, ShuffleCallbacks, control};
+use inner::{Inner, Link, Machine, Sender, control};
 use peers::{Fetching, Requests};
 use runs::Input;
 use values::Values;

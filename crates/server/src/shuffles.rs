@@ -15,7 +15,7 @@ use bytes::Bytes;
 use treadle_messages::{Batch, Registration, ToWorker};
 use treadle_scheduler::Event;
 use treadle_shuffle::{
-    Config, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, ToMaster, ToNode,
+    Config, Master, MasterEffect, MasterEvent, ShuffleId, Spec, ToMaster, ToNode,
 };
 use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
 
@@ -153,14 +153,6 @@ impl Shuffles {
             Some((expected.shuffle, tasks[row]))
         });
         brought.collect()
-    }
-}
-
-/// The worker as a server: an id of a worker is never used again.
-fn server(worker: WorkerId) -> ServerId {
-    ServerId {
-        node: worker.0,
-        incarnation: 1,
     }
 }
 
@@ -320,17 +312,17 @@ impl Core {
 
     /// A worker has joined.
     pub(crate) fn server_joined(&mut self, worker: WorkerId) {
-        self.tell_master(MasterEvent::Joined(server(worker)));
+        self.tell_master(MasterEvent::Joined(worker.into()));
     }
 
     /// A worker is to leave.
     pub(crate) fn server_leaves(&mut self, worker: WorkerId) {
-        self.tell_master(MasterEvent::Draining(server(worker)));
+        self.tell_master(MasterEvent::Draining(worker.into()));
     }
 
     /// A worker is gone, as the scheduler knows.
     pub(crate) fn server_lost(&mut self, worker: WorkerId) {
-        self.tell_master(MasterEvent::Lost(server(worker)));
+        self.tell_master(MasterEvent::Lost(worker.into()));
     }
 
     /// A worker says something.
@@ -341,7 +333,7 @@ impl Core {
             moved.rows = moved.rows.saturating_add(tally.rows);
             moved.bytes = moved.bytes.saturating_add(tally.bytes);
         }
-        let from = server(worker);
+        let from = worker.into();
         self.tell_master(MasterEvent::Message { from, message });
     }
 

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use treadle_types::WorkerId;
+
 /// A shuffle. Whoever registers it chooses a number that was never used before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ShuffleId(pub u64);
@@ -65,6 +67,16 @@ impl Transfer {
             map: self.map,
             attempt: self.attempt,
             number,
+        }
+    }
+}
+
+impl From<WorkerId> for ServerId {
+    /// The server in a Treadle worker: an id of a worker is never used again.
+    fn from(worker: WorkerId) -> Self {
+        Self {
+            node: worker.0,
+            incarnation: 1,
         }
     }
 }

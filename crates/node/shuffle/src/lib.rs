@@ -46,7 +46,7 @@ use treadle_types::WorkerId;
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
 
-use machines::{After, Machines, RowsToSend, server_of};
+use machines::{After, Machines, RowsToSend};
 use outgoing::Outgoing;
 
 /// The service of connections for shuffled rows, in their handshake.
@@ -206,12 +206,7 @@ impl Plane {
     ) -> Self {
         let outgoing = Outgoing::new(address);
         Self(Arc::new_cyclic(|this| Inner {
-            machines: Mutex::new(Machines::new(
-                server_of(worker),
-                this.clone(),
-                outgoing,
-                files,
-            )),
+            machines: Mutex::new(Machines::new(worker.into(), this.clone(), outgoing, files)),
             changes: AtomicU64::new(0),
             callbacks,
             options,
@@ -404,7 +399,7 @@ impl Machines {
     fn take(&mut self, worker: WorkerId) {
         loop {
             match self.outgoing.take(worker) {
-                Ok(Some(reply)) => self.replied(server_of(worker), reply),
+                Ok(Some(reply)) => self.replied(worker.into(), reply),
                 Ok(None) => return,
                 Err(reason) => {
                     if !self.is_idle() {

@@ -214,7 +214,7 @@ impl Machines {
 
     /// A server cannot be reached.
     pub(crate) fn unreached(&mut self, worker: WorkerId) {
-        let server = server_of(worker);
+        let server = worker.into();
         let writer = WriterEvent::Disconnected(server);
         self.steps.push_back(Step::Writer(writer));
         let reader = ReaderEvent::Disconnected(server);
@@ -278,10 +278,7 @@ impl Machines {
         if let Err(error) = handled {
             self.after.log.push(error.to_string());
         }
-        debug_assert_eq!(
-            self.server.check().map_err(|error| error.to_string()),
-            Ok(())
-        );
+        debug_assert_eq!(self.server.check(), Ok(()));
         for effect in effects {
             self.serve(effect, callbacks);
         }
@@ -449,10 +446,7 @@ impl Machines {
         if let Err(error) = handled {
             self.after.log.push(error.to_string());
         }
-        debug_assert_eq!(
-            self.writer.check().map_err(|error| error.to_string()),
-            Ok(())
-        );
+        debug_assert_eq!(self.writer.check(), Ok(()));
         for effect in effects {
             match effect {
                 WriterEffect::Gather {
@@ -495,10 +489,7 @@ impl Machines {
         if let Err(error) = handled {
             self.after.log.push(error.to_string());
         }
-        debug_assert_eq!(
-            self.reader.check().map_err(|error| error.to_string()),
-            Ok(())
-        );
+        debug_assert_eq!(self.reader.check(), Ok(()));
         for effect in effects {
             match effect {
                 ReaderEffect::Send { to, message } => self.request(to, message),
@@ -569,14 +560,6 @@ impl fmt::Debug for Machines {
         f.debug_struct("Machines")
             .field("me", &self.me)
             .finish_non_exhaustive()
-    }
-}
-
-/// A worker as a server: an id of a worker is never used again.
-pub(crate) fn server_of(worker: WorkerId) -> ServerId {
-    ServerId {
-        node: worker.0,
-        incarnation: 1,
     }
 }
 

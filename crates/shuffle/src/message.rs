@@ -284,7 +284,7 @@ impl ReadPiece {
 }
 
 /// Whether rows are there already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// This attempt has pushed exactly these rows, and they are kept.
     Have(AttemptId),
@@ -297,7 +297,7 @@ pub enum Answer {
 }
 
 /// Why a server does not do what it was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The process is another one than the one that was meant.
     #[error("another server, {0:?}, is at this address")]
@@ -314,9 +314,9 @@ pub enum Refusal {
     /// The group is not complete: nothing can be read.
     #[error("the group is not complete")]
     Unsealed,
-    /// There is no room in memory, and none on disk.
-    #[error("the server has no memory left, and cannot write to its disks")]
-    NoRoom,
+    /// There is no room in memory, and writing to disk fails for this reason.
+    #[error("the server has no memory left, and cannot write to its disks: {0}")]
+    NoRoom(Arc<str>),
     /// Too much waits already: come again.
     #[error("the server is busy")]
     Busy,

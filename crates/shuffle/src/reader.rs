@@ -75,7 +75,7 @@ pub enum ReaderEffect {
 }
 
 /// Why a partition cannot be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReadError {
     /// Rows were lost after the barrier. It runs again: give the task back.
     #[error("rows of shuffle {0:?} were lost: transfers and the barrier run again")]
@@ -144,7 +144,7 @@ struct Read {
     tries: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Step {
     /// For a plan.
     Planning,
@@ -417,7 +417,7 @@ impl Reader {
             };
             let (shuffle, partition) = (read.shuffle, read.partition);
             let is_late = read.since + patience <= now;
-            match read.step {
+            match read.step.clone() {
                 Step::Retrying(group, _) if is_late => {
                     let error = ReadError::Unreachable {
                         shuffle,

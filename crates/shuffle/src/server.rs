@@ -80,8 +80,8 @@ pub enum ServerEvent {
     Spilled {
         /// Which.
         run: u64,
-        /// Whether all of it is there.
-        is_written: bool,
+        /// Whether all of it is there, or why not.
+        written: Result<(), Arc<str>>,
     },
     /// What a run has for a partition was read.
     Loaded {
@@ -256,7 +256,7 @@ impl Server {
                 (self.memory.target, self.memory.limit) = (target, limit.max(target));
                 self.unpark(effects);
             }
-            ServerEvent::Spilled { run, is_written } => self.spilled(run, is_written, effects)?,
+            ServerEvent::Spilled { run, written } => self.spilled(run, written, effects)?,
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
             }
@@ -304,7 +304,7 @@ impl Server {
         held.plan = plan.clone();
         for group in gone {
             let reason = Refusal::Stale(plan.generation);
-            self.drop_group(id, group, reason, effects);
+            self.drop_group(id, group, &reason, effects);
         }
         for group in &plan.groups {
             if self.is_mine(group.id)
@@ -322,7 +322,7 @@ impl Server {
         self.asked.remove(&id);
         if let Some(held) = self.shuffles.get(&id) {
             for group in held.groups.keys().copied().collect::<Vec<_>>() {
-                self.drop_group(id, group, Refusal::Unknown, effects);
+                self.drop_group(id, group, &Refusal::Unknown, effects);
             }
             self.shuffles.remove(&id);
         }
@@ -341,7 +341,7 @@ impl Server {
         &mut self,
         shuffle: ShuffleId,
         group: GroupId,
-        reason: Refusal,
+        reason: &Refusal,
         effects: &mut Effects,
     ) {
         let Some(held) = self.shuffles.get_mut(&shuffle) else {

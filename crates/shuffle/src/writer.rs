@@ -115,7 +115,7 @@ pub enum WriterEffect {
 }
 
 /// Why a transfer has failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TransferError {
     /// The shuffle is over, or was never registered.
     #[error("shuffle {0:?} has ended, or was never registered")]
@@ -134,8 +134,8 @@ pub enum TransferError {
     },
     /// A server has no room.
     #[error(
-        "server {server:?} has no room for rows of input {} of shuffle {:?}: its memory is full, and \
-         it cannot write to its disks. Make room on them, or add workers",
+        "server {server:?} has no room for rows of input {} of shuffle {:?}. Its memory is full, and \
+         it cannot write to its disks: {reason}. Make room on them, or add workers",
         .transfer.map,
         .transfer.shuffle
     )]
@@ -144,6 +144,8 @@ pub enum TransferError {
         transfer: Transfer,
         /// The server.
         server: ServerId,
+        /// Why it cannot write.
+        reason: Arc<str>,
     },
     /// A server found that the bytes are no batch.
     #[error(
@@ -550,9 +552,13 @@ impl Writer {
     }
 
     /// A refusal that ends the transfer.
-    fn fatal(transfer: Transfer, server: ServerId, reason: Refusal) -> Option<TransferError> {
+    fn fatal(transfer: Transfer, server: ServerId, reason: &Refusal) -> Option<TransferError> {
         match reason {
-            Refusal::NoRoom => Some(TransferError::NoRoom { transfer, server }),
+            Refusal::NoRoom(reason) => Some(TransferError::NoRoom {
+                transfer,
+                server,
+                reason: Arc::clone(reason),
+            }),
             Refusal::Malformed => Some(TransferError::Malformed { transfer, server }),
             _ => None,
         }

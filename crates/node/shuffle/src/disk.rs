@@ -140,15 +140,18 @@ impl DiskThread {
                 });
                 // Mapped memory: this lets its owner use it again.
                 drop(batches);
-                let is_written = written.is_ok();
-                match written {
+                let written = match written {
                     Ok(written) => {
                         self.runs.insert(run, written);
+                        Ok(())
                     }
-                    Err(error) => self.log(&format!("cannot write rows of a shuffle: {error}")),
-                }
+                    Err(error) => {
+                        self.log(&format!("cannot write rows of a shuffle: {error}"));
+                        Err(error.to_string().into())
+                    }
+                };
                 self.say(|inner| {
-                    let event = ServerEvent::Spilled { run, is_written };
+                    let event = ServerEvent::Spilled { run, written };
                     inner.with(|machines| machines.steps.push_back(Step::Server(event)));
                 });
             }

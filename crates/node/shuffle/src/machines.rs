@@ -336,8 +336,8 @@ impl Machines {
                 let bytes = batches.iter().map(|(_, bytes, _)| bytes.len() as u64);
                 self.stats.spilled += bytes.sum::<u64>();
                 if !self.disk.spill(&self.inner, run, batches) {
-                    let is_written = false;
-                    let event = ServerEvent::Spilled { run, is_written };
+                    let written = Err("the thread for files could not start".into());
+                    let event = ServerEvent::Spilled { run, written };
                     self.steps.push_back(Step::Server(event));
                 }
             }

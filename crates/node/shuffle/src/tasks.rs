@@ -325,7 +325,7 @@ impl Inner {
         loop {
             let next = self.wait(interrupted, |machines| {
                 let reading = machines.tasks.reads.get_mut(&read)?;
-                if let Some(outcome) = reading.outcome {
+                if let Some(outcome) = reading.outcome.clone() {
                     return Some(Next::Over(outcome.map_err(read_failed)));
                 }
                 reading.came.pop_front().map(Next::Work)

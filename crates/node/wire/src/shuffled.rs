@@ -161,8 +161,8 @@ wire_enum! {
 
 wire_enum! {
     Refusal => refusal::Reason {
-        units { Unknown, Sealed, Unsealed, NoRoom, Busy, Malformed, Damaged }
-        values { Stranger, Stale }
+        units { Unknown, Sealed, Unsealed, Busy, Malformed, Damaged }
+        values { Stranger, Stale, NoRoom }
     }
 }
 

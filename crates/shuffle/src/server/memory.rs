@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::config::pause;
@@ -23,8 +24,9 @@ pub(super) struct Memory {
     /// another.
     pub(super) spilling: Option<Spilling>,
     next_run: u64,
-    /// Writes that failed in a row, and when the next one is due.
+    /// Writes that failed in a row, why the last one did, and when the next one is due.
     failures: u32,
+    failure: Option<Arc<str>>,
     retry_at: Duration,
 }
 
@@ -48,6 +50,7 @@ impl Default for Memory {
             spilling: None,
             next_run: 0,
             failures: 0,
+            failure: None,
             retry_at: Duration::ZERO,
         }
     }
@@ -60,13 +63,13 @@ impl Memory {
         taken == 0 || taken.saturating_add(length) <= self.limit
     }
 
-    /// Whether files cannot be written.
-    pub(super) fn is_failing(&self) -> bool {
-        self.failures > 0
+    /// Why files cannot be written, if they cannot.
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
+        self.failure.clone()
     }
 
     pub(super) fn retry_at(&self) -> Option<Duration> {
-        let is_due = self.is_failing() && self.spilling.is_none() && self.is_short();
+        let is_due = self.failure.is_some() && self.spilling.is_none() && self.is_short();
         is_due.then_some(self.retry_at)
     }
 
@@ -85,7 +88,7 @@ impl Server {
     /// Begins to write what is oldest in the largest group, if there is more than the target.
     pub(super) fn relieve(&mut self, effects: &mut Effects) {
         let memory = &self.memory;
-        let waits = memory.is_failing() && self.now < memory.retry_at;
+        let waits = memory.failure.is_some() && self.now < memory.retry_at;
         if memory.spilling.is_some() || !memory.is_short() || waits {
             return;
         }
@@ -132,19 +135,20 @@ impl Server {
     pub(super) fn spilled(
         &mut self,
         run: u64,
-        is_written: bool,
+        written: Result<(), Arc<str>>,
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         let Some(spilling) = self.memory.spilling.take_if(|spilling| spilling.run == run) else {
             return Err(ShuffleError::NotAwaited);
         };
-        match is_written {
-            true => self.memory.failures = 0,
-            false => {
-                self.memory.retry_at = self.now + pause(&self.config, self.memory.failures);
-                self.memory.failures += 1;
-            }
+        let is_written = written.is_ok();
+        if is_written {
+            self.memory.failures = 0;
+        } else {
+            self.memory.retry_at = self.now + pause(&self.config, self.memory.failures);
+            self.memory.failures += 1;
         }
+        self.memory.failure = written.err();
         let (shuffle, group) = (spilling.shuffle, spilling.group);
         let held = self.shuffles.get_mut(&shuffle);
         if let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) {

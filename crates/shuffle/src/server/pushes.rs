@@ -135,13 +135,16 @@ impl Server {
                     self.refuse(parked.from, &parked.push, Refusal::Unknown, effects);
                 }
                 Decision::AwaitPlan => self.parked.push_back(parked),
-                Decision::AwaitRoom if is_late && self.memory.is_failing() => {
-                    self.refuse(parked.from, &parked.push, Refusal::NoRoom, effects);
-                }
-                Decision::AwaitRoom => {
-                    self.memory.is_wanted = true;
-                    self.parked.push_back(Parked { until, ..parked });
-                }
+                Decision::AwaitRoom => match self.memory.failure().filter(|_| is_late) {
+                    Some(reason) => {
+                        let reason = Refusal::NoRoom(reason);
+                        self.refuse(parked.from, &parked.push, reason, effects);
+                    }
+                    None => {
+                        self.memory.is_wanted = true;
+                        self.parked.push_back(Parked { until, ..parked });
+                    }
+                },
                 // Whoever came first is let in first.
                 Decision::Admit if self.memory.is_wanted => {
                     self.parked.push_back(Parked { until, ..parked });

@@ -166,14 +166,14 @@ impl Server {
         &mut self,
         shuffle: ShuffleId,
         group: GroupId,
-        reason: Refusal,
+        reason: &Refusal,
         effects: &mut Effects,
     ) {
         self.readings.retain(|&load, reading| {
             let is_of_it = reading.fetch.shuffle == shuffle && reading.group == group;
             if is_of_it {
                 effects.push(ServerEffect::Forget { load });
-                unread(reading.to, reading.fetch.read, reason, effects);
+                unread(reading.to, reading.fetch.read, reason.clone(), effects);
             }
             !is_of_it
         });

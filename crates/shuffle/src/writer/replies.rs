@@ -67,7 +67,7 @@ impl Writer {
         if !self.peers.answered(item) {
             return;
         }
-        if let Some(error) = Self::fatal(transfer, server, reason) {
+        if let Some(error) = Self::fatal(transfer, server, &reason) {
             return self.fail(transfer, error, effects);
         }
         let now = self.now;

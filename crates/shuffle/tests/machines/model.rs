@@ -116,7 +116,10 @@ impl Run {
                 if is_written {
                     self.runs.insert(run, batches);
                 }
-                self.holder.event(ServerEvent::Spilled { run, is_written })
+                self.holder.event(ServerEvent::Spilled {
+                    run,
+                    written: is_written.then_some(()).ok_or_else(|| "full".into()),
+                })
             }
             Step::Disconnect => self.holder.event(ServerEvent::Disconnected(C)),
             Step::Tick => {

@@ -82,7 +82,7 @@ impl Getter {
 
 fn error(effects: &[ReaderEffect]) -> Option<ReadError> {
     effects.iter().find_map(|effect| match effect {
-        ReaderEffect::Failed { error, .. } => Some(*error),
+        ReaderEffect::Failed { error, .. } => Some(error.clone()),
         _ => None,
     })
 }

@@ -312,7 +312,7 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
     assert_eq!(holder.push(late.clone()), None, "there is no room");
     let written = ServerEvent::Spilled {
         run: 0,
-        is_written: true,
+        written: Ok(()),
     };
     let effects = holder.event(written);
     assert!(
@@ -386,7 +386,7 @@ fn a_full_disk_is_tried_again_and_named_after_a_while() {
     for run in 0..200 {
         let failed = ServerEvent::Spilled {
             run,
-            is_written: false,
+            written: Err("full".into()),
         };
         let effects = holder.event(failed);
         answers.extend(refused(answer(&effects)));
@@ -399,7 +399,7 @@ fn a_full_disk_is_tried_again_and_named_after_a_while() {
         }
         assert_eq!(spilled(&effects), Some((run + 1, 3)));
     }
-    assert_eq!(answers, [Refusal::NoRoom]);
+    assert_eq!(answers, [Refusal::NoRoom("full".into())]);
     assert_eq!(holder.store.len(), 3, "nothing was lost");
 }
 

@@ -270,7 +270,14 @@ fn a_refusal_is_waited_out_asked_about_or_fatal() {
     }
     let (transfer, server) = (T(), server_id(0));
     let fatal = [
-        (Refusal::NoRoom, TransferError::NoRoom { transfer, server }),
+        (
+            Refusal::NoRoom("full".into()),
+            TransferError::NoRoom {
+                transfer,
+                server,
+                reason: "full".into(),
+            },
+        ),
         (
             Refusal::Malformed,
             TransferError::Malformed { transfer, server },

@@ -247,7 +247,8 @@ impl World {
             process.runs.insert(run, content);
         }
         self.summary.full_disks += u64::from(!is_written);
-        self.server(pid, ServerEvent::Spilled { run, is_written })
+        let written = is_written.then_some(()).ok_or_else(|| "full".into());
+        self.server(pid, ServerEvent::Spilled { run, written })
     }
 
     pub(super) fn run_loaded(

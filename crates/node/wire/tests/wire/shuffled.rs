@@ -256,11 +256,11 @@ fn refusal() -> BoxedStrategy<Refusal> {
     prop_oneof![
         server().prop_map(Refusal::Stranger),
         number().prop_map(|generation| Refusal::Stale(Generation(generation))),
+        any::<String>().prop_map(|reason| Refusal::NoRoom(reason.into())),
         prop::sample::select(vec![
             Refusal::Unknown,
             Refusal::Sealed,
             Refusal::Unsealed,
-            Refusal::NoRoom,
             Refusal::Busy,
             Refusal::Malformed,
             Refusal::Damaged,

@@ -12,6 +12,7 @@ import asyncio
 import io
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -42,6 +43,7 @@ SIDECAR = frozenset(
         *("event_wait", "event_set", "event_clear", "event_is_set"),
         *("multi_lock_acquire", "multi_lock_release"),
         *("publish_list", "publish_put", "publish_get", "publish_delete"),
+        *("memory_sampler_start", "memory_sampler_stop"),
         *("log_event", "events", "get_metadata", "set_metadata"),
         *("run_function", "versions", "logs", "get_logs", "broadcast"),
         *("register_scheduler_plugin", "unregister_scheduler_plugin"),
@@ -176,7 +178,13 @@ def actors_answer(operation: str, error: Exception) -> dict[str, Any]:
 
 
 def settle(answer: asyncio.Future[Any], result: Any, error: Any) -> None:
-    """Give a call's result or error to who waits for it, on the thread of its loop."""
+    """Give a call's result or error to who waits for it, in any thread."""
+    loop = answer.get_loop()
+    if asyncio._get_running_loop() is not loop:
+        # Another thread waited on the connection, and saw it come.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, answer, result, error)
+        return
     if answer.done():
         return
     if error is None:

@@ -34,14 +34,17 @@ DEVIATIONS = HERE / "deviations.txt"
 
 @dataclass(frozen=True)
 class Suite:
-    """Some of the tests of Dask, xarray or ipyparallel."""
+    """Some of the tests of Dask, distributed, xarray or ipyparallel."""
 
     name: str
-    targets: tuple[str, ...]  # files and folders, relative to site-packages
+    targets: tuple[str, ...]  # files and folders, relative to site-packages or the checkout
     calls: int  # calls that reach Treadle at least: about nine tenths of those counted
     plugin: str = "treadle_conformance"
     without: tuple[str, ...] = ()  # files among the targets that another suite has
     options: tuple[str, ...] = ()  # of the plugin
+    always: tuple[str, ...] = ()  # options of pytest with Treadle and without
+    from_source: bool = False  # the targets are in a checkout: --source
+    seconds: int = 300  # for one test
 
 
 ON_DISTRIBUTED = "dask/tests/test_distributed.py"
@@ -131,6 +134,34 @@ SUBSET = (
 )
 
 
+# distributed's own, of which its wheel ships none.
+OF_DISTRIBUTED = Suite(
+    "distributed-source",
+    tuple(
+        f"test_{name}.py"
+        for name in (
+            *("actor", "as_completed", "client", "client_executor", "client_loop"),
+            *("dask_collections", "events", "failed_workers", "locks", "memory_sampler"),
+            *("multi_locks", "priorities", "progress", "progress_widgets", "progressbar"),
+            *("publish", "queues", "resources", "scheduler_plugin", "semaphore", "spans", "stress"),
+            *("task_stream", "variable", "versions", "worker_client", "worker_plugin"),
+        )
+    ),
+    1_000,
+    "treadle_distributed",
+    always=("-p", "distributed_source"),
+    from_source=True,
+    seconds=60,
+)
+# Where a checkout of them is beside this one.
+SOURCE = HERE.parents[2] / "shared" / "peers" / "distributed"
+
+
+def root_of(suite: Suite, source: Path) -> Path:
+    """Where the targets of a suite are."""
+    return source if suite.from_source else site_packages(suite.targets[0])
+
+
 def site_packages(target: str) -> Path:
     """Where the package is installed that a target belongs to."""
     package = target.partition("/")[0]
@@ -143,26 +174,28 @@ def site_packages(target: str) -> Path:
 class Pytest:
     """Runs pytest on tests of installed packages, away from the project's own settings."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, source: Path) -> None:
         self.workers = workers
+        self.source = source
 
     def collect(self, suite: Suite, outcomes: Path) -> set[str]:
         """The ids of the tests that Dask alone would run."""
         log = outcomes.with_suffix(".log")
-        self._run(suite.targets, outcomes, "--collect-only", "-qq", *self._without(suite), log=log)
+        options = ("--collect-only", "-qq", *self._without(suite))
+        self._run(suite, suite.targets, outcomes, *options, log=log)
         return set(json.loads(outcomes.read_text()))
 
-    def with_dask(self, targets: list[str], outcomes: Path) -> dict[str, str]:
+    def with_dask(self, suite: Suite, targets: list[str], outcomes: Path) -> dict[str, str]:
         """Outcome by test id under Dask's own schedulers."""
         log = outcomes.with_suffix(".log")
-        self._run(targets, outcomes, f"--numprocesses={self.workers}", log=log)
+        self._run(suite, targets, outcomes, f"--numprocesses={self.workers}", log=log)
         return json.loads(outcomes.read_text())
 
     def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
         """Exit status, and outcome by test id, under Treadle."""
         options = ("-p", suite.plugin, f"--treadle-calls={suite.calls}", *suite.options)
         options = (f"--numprocesses={self.workers}", *options, *self._without(suite))
-        status = self._run(suite.targets, outcomes, *options)
+        status = self._run(suite, suite.targets, outcomes, *options)
         return status, json.loads(outcomes.read_text())
 
     def _without(self, suite: Suite) -> list[str]:
@@ -170,6 +203,7 @@ class Pytest:
 
     def _run(
         self,
+        suite: Suite,
         targets: list[str] | tuple[str, ...],
         outcomes: Path,
         *options: str,
@@ -182,13 +216,13 @@ class Pytest:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with tempfile.TemporaryDirectory() as cwd:  # where some tests leave files
             arguments = Path(cwd, "arguments")
-            root = site_packages(targets[0])
+            root = root_of(suite, self.source)
             arguments.write_text("\n".join(str(root / target) for target in targets))
             command = [
                 *(sys.executable, "-m", "pytest", "--quiet", "--tb=short"),
                 *("-c", str(HERE / "pytest.ini"), f"--rootdir={root}"),
                 *(f"--confcutdir={root}", "-p", "outcomes", f"--outcomes={outcomes}"),
-                *(*options, f"@{arguments}"),
+                *(f"--timeout={suite.seconds}", *suite.always, *options, f"@{arguments}"),
             ]
             with open(log or os.devnull, "w") as file:
                 return subprocess.run(
@@ -231,7 +265,7 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
         print(
             f"{len(undecided)} did not pass, or were skipped: the same with Dask alone", flush=True
         )
-        under_dask = pytest.with_dask(undecided, CACHE / f"{suite.name}-dask.json")
+        under_dask = pytest.with_dask(suite, undecided, CACHE / f"{suite.name}-dask.json")
 
     deviations = {test: r for test, r in read_deviations().items() if belongs(test, suite)}
     problems = []
@@ -261,18 +295,29 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--subset", action="store_true", help="only the part that `make test` runs")
-    names = [suite.name for suite in (*FULL, *SUBSET)]
+    names = [suite.name for suite in (*FULL, *SUBSET, OF_DISTRIBUTED)]
     parser.add_argument("--suite", action="append", choices=names, help="one of all suites")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument(
+        "--source", type=Path, default=SOURCE, help="the tests of a checkout of distributed"
+    )
     options = parser.parse_args()
+    source = options.source.resolve()
+    # A whole checkout, or its tests alone.
+    source = next(filter(Path.is_dir, [source / "distributed" / "tests"]), source)
+    known = [*FULL, *SUBSET]
     suites = list(SUBSET if options.subset else FULL)
+    if (source / OF_DISTRIBUTED.targets[0]).is_file():
+        known.append(OF_DISTRIBUTED)
+    elif OF_DISTRIBUTED.name in (options.suite or ()):
+        parser.error(f"{source} has no tests of distributed: give --source PATH")
     if options.suite:
-        suites = [suite for suite in (*FULL, *SUBSET) if suite.name in options.suite]
+        suites = [suite for suite in known if suite.name in options.suite]
 
     # What was started in the background ignores interrupts, and so would the tests about them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     CACHE.mkdir(parents=True, exist_ok=True)
-    pytest = Pytest(options.workers)
+    pytest = Pytest(options.workers, source)
     passed = wrong = skipped = 0
     for suite in suites:
         outcomes, problems = check(suite, pytest)

@@ -22,8 +22,9 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import dask
@@ -33,7 +34,11 @@ import distributed.deploy.spec
 import distributed.utils_test
 import pytest
 from distributed import Nanny, Scheduler, Status, Worker
-from distributed.utils_test import check_instances, check_process_leak
+from distributed.utils_test import (
+    NoSchedulerDelayWorker,
+    check_instances,
+    check_process_leak,
+)
 
 import counted
 import treadle
@@ -108,12 +113,19 @@ class StandIn:
         return f"<stand-in of {self._real!r}>"
 
 
-class Known(Mapping[Any, Any]):
-    """Keys, as the scheduler or a worker lists them now; the tasks behind them are not to be seen."""
+class Values(Mapping[Any, Any]):
+    """The keys of a worker's values; a small value itself lives at Treadle's scheduler."""
 
-    def __init__(self, keys: Callable[[], Collection[Any]], get: Callable[[Any], Any]) -> None:
-        self._keys = keys
-        self._get = get
+    def __init__(self, scheduler: Any, worker: Any) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+
+    def _keys(self) -> Collection[Any]:
+        # `gen_cluster` asks at the very end as well.
+        if self._scheduler.status is Status.closed:
+            return ()
+        address = self._worker.address
+        return self._scheduler.get_has_what([address]).get(address, ())
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._keys())
@@ -127,44 +139,23 @@ class Known(Mapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         if key not in self:
             raise KeyError(key)
-        return self._get(key)
+        try:
+            return self._worker.data[key]
+        except KeyError:
+            pytest.skip(f"a small value, which lives at Treadle's scheduler: {key!r}")
 
     def clear(self) -> None:
         """Do nothing: `gen_cluster` empties its workers at its end, and they go anyway."""
 
 
-def asked(scheduler: Any, operation: str) -> Any:
-    """What the native scheduler answers; nothing once it is closed."""
-    answers: list[Any] = []
-    connection = scheduler._connection
-    if scheduler.status is Status.closed:
-        return {}
-    connection.call("", operation, {}, lambda answer, _error: answers.append(answer))
-    assert connection.wait(lambda: bool(answers), PATIENCE)
-    return answers[0]
-
-
 def scheduler_of(cluster: LocalCluster) -> StandIn:
     real = cluster._sidecar.scheduler
-
-    def task(key: Any) -> NoReturn:
-        pytest.skip(f"the inside of distributed's Scheduler: its state of {key!r}")
-
-    tasks = Known(lambda: asked(real, "who_has"), task)
-    return StandIn(real, tasks=tasks, treadle_cluster=cluster)
+    # Treadle's scheduler checks its invariants in tests of its own.
+    return StandIn(real, treadle_cluster=cluster, validate_state=lambda: None)
 
 
 def worker_of(cluster: LocalCluster, real: Any) -> StandIn:
-    scheduler = cluster._sidecar.scheduler
-
-    def value(key: Any) -> Any:
-        try:
-            return real.data[key]
-        except KeyError:
-            pytest.skip(f"a small value, which lives at Treadle's scheduler: {key!r}")
-
-    data = Known(lambda: asked(scheduler, "has_what").get(real.address, ()), value)
-    return StandIn(real, data=data)
+    return StandIn(real, data=Values(cluster._sidecar.scheduler, real))
 
 
 async def start_cluster(
@@ -177,7 +168,7 @@ async def start_cluster(
     timeout: float = PATIENCE,
 ) -> tuple[StandIn, list[StandIn]]:
     """`distributed.utils_test.start_cluster`, which `gen_cluster` calls."""
-    if Worker not in (distributed.Worker, Nanny):
+    if Worker not in (distributed.Worker, Nanny, NoSchedulerDelayWorker):
         pytest.skip(f"it has workers of a class of its own: {Worker.__name__}")
     if security is not None or scheduler_addr != "127.0.0.1":
         pytest.skip("its cluster has addresses or certificates of distributed's own")
@@ -185,12 +176,14 @@ async def start_cluster(
     cluster = await asyncio.to_thread(LocalCluster, workers=0, processes=False, timeout=timeout)
     try:
         for name, (host, threads, *options) in enumerate(nthreads):
-            if host != "127.0.0.1":
+            if "://" in host:
                 pytest.skip("its workers have addresses of distributed's own")
             own = {**(worker_kwargs or {}), **(options[0] if options else {})}
             unserved(own, (*WORKER_OPTIONS, "name"))
             make = (
-                cluster._thread_worker if Worker is distributed.Worker else cluster._process_worker
+                cluster._process_worker
+                if Worker is Nanny
+                else partial(cluster._thread_worker, listen=f"{host or '127.0.0.1'}:0")
             )
             name = str(own.get("name", name))
             limit = treadle.client._local.memory_limit_of(own.get("memory_limit", "auto"), 1)

@@ -148,6 +148,7 @@ impl Core {
             "nbytes" => self.nbytes(arguments),
             "processing" => self.processing(arguments),
             "story" => self.story(arguments),
+            "tasks" => self.list_tasks(arguments),
             "progress" => self.progress(arguments),
             "recipe" => self.recipe(arguments),
             "observe" => self.observe(asker, arguments),

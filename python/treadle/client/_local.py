@@ -220,10 +220,16 @@ class LocalCluster:
         )
 
     def _thread_worker(
-        self, name: str, threads: int, limit: int, resources: Mapping[str, float]
+        self,
+        name: str,
+        threads: int,
+        limit: int,
+        resources: Mapping[str, float],
+        listen: str | None = None,
     ) -> ThreadWorker:
         return ThreadWorker(
             self.scheduler_address,
+            listen=listen,
             name=name,
             nthreads=threads,
             memory_limit=limit,

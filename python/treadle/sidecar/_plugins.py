@@ -8,6 +8,7 @@ import itertools
 import logging
 import pickle
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -49,23 +50,28 @@ class SchedulerPlugins:
         """
         if isinstance(plugin, bytes):
             plugin = pickle.loads(plugin)
-        if not isinstance(plugin, SchedulerPlugin):
-            raise TypeError(f"{plugin!r} is not a SchedulerPlugin")
-        for hook in _NOT_SERVED:
-            if _overrides(plugin, hook):
-                raise NotImplementedError(
-                    f"SchedulerPlugin.{hook} is not served: Treadle's scheduler is native. Served "
-                    "are start, before_close, close, restart, log_event, update_graph, and add and "
-                    "remove of workers and clients"
-                )
-        name = name or _get_plugin_name(plugin)
+        name = _checked(plugin, name)
+        assert isinstance(plugin, SchedulerPlugin)
         if idempotent and name in self._scheduler.plugins:
             return
         result: Any = plugin.start(self._scheduler)  # type: ignore[arg-type]
         if inspect.isawaitable(result):
             await result
         self._scheduler.plugins[name] = plugin
-        await self._observe()
+        await self.observe()
+
+    def put(self, plugin: SchedulerPlugin, name: str | None, *, idempotent: bool) -> None:
+        """Keep a plugin that was started; as ``Scheduler.add_plugin``."""
+        name = _checked(plugin, name)
+        if name in self._scheduler.plugins:
+            if idempotent:
+                return
+            warnings.warn(
+                f"Scheduler already contains a plugin with name {name}; overwriting.",
+                UserWarning,
+                stacklevel=3,
+            )
+        self._scheduler.plugins[name] = plugin
 
     async def remove(self, name: str) -> None:
         """Forget a plugin.
@@ -75,20 +81,24 @@ class SchedulerPlugins:
         ValueError
             There is none of that name.
         """
+        self.forget(name)
+        await self.observe()
+
+    def forget(self, name: str | None) -> None:
+        """Forget a plugin, as ``Scheduler.remove_plugin``."""
         try:
-            del self._scheduler.plugins[name]
+            del self._scheduler.plugins[name]  # type: ignore[arg-type]
         except KeyError:
             raise ValueError(
                 f"Could not find plugin {name!r} among the current scheduler plugins"
             ) from None
-        await self._observe()
 
     async def update_graph(self, **graph: Any) -> None:
         """Tell the plugins what a client is about to submit."""
         stimulus = f"update-graph-{time.time()}"
         await self.tell("update_graph", self._scheduler, stimulus_id=stimulus, **graph)
 
-    async def _observe(self) -> None:
+    async def observe(self) -> None:
         """Have clients tell what they submit if a plugin wants to know, and only then."""
         plugins = self._scheduler.plugins.values()
         wanted = any(_overrides(plugin, "update_graph") for plugin in plugins)
@@ -98,7 +108,7 @@ class SchedulerPlugins:
         argument = {"submissions": wanted}
         # Clients that come later are told by the scheduler.
         await self._scheduler.ask("", "observe", argument)
-        clients = set(self._scheduler.clients.values())
+        clients = set(self._scheduler.nodes.values())
         asked = [self._scheduler.ask(client, "observe", argument) for client in clients]
         # One that leaves meanwhile, or has no time to answer, submits nothing either.
         with suppress(asyncio.TimeoutError):
@@ -113,6 +123,26 @@ class SchedulerPlugins:
                     await result
             except Exception:
                 logger.exception("Plugin %s failed in %s", name, hook)
+
+
+def _checked(plugin: Any, name: str | None) -> str:
+    """Return a plugin's name.
+
+    Raises
+    ------
+    NotImplementedError
+        The plugin has a hook that is not served.
+    """
+    if not isinstance(plugin, SchedulerPlugin):
+        raise TypeError(f"{plugin!r} is not a SchedulerPlugin")
+    for hook in _NOT_SERVED:
+        if _overrides(plugin, hook):
+            raise NotImplementedError(
+                f"SchedulerPlugin.{hook} is not served: Treadle's scheduler is native. Served are "
+                "start, before_close, close, restart, log_event, update_graph, and add and remove "
+                "of workers and clients"
+            )
+    return name or str(_get_plugin_name(plugin))
 
 
 class WorkerPlugins:

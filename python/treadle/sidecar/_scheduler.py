@@ -7,21 +7,26 @@ import logging
 import pickle
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import dask
 from dask.typing import no_default
+from dask.utils import key_split
 from distributed._async_taskgroup import AsyncTaskGroup
 from distributed.broker import Broker
 from distributed.core import Status
+from distributed.diagnostics.memory_sampler import MemorySamplerExtension
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.event import EventExtension
 from distributed.multi_lock import MultiLockExtension
 from distributed.protocol.serialize import Serialized, serialize
 from distributed.publish import PublishExtension
 from distributed.queues import QueueExtension
+from distributed.scheduler import MemoryState, Scheduler, SchedulerState
+from distributed.utils import key_split_group
 from distributed.variable import VariableExtension
 from distributed.versions import get_versions
 from distributed.worker import run as run_function
@@ -30,13 +35,13 @@ from treadle import _core
 from treadle._calls import error_of, pack, settle, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
-from treadle._names import name_of
 from treadle._story import told
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
 from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
+from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
 
 __all__ = ["SchedulerStandIn"]
 
@@ -44,16 +49,23 @@ logger = logging.getLogger(__name__)
 
 _NO_NANNY = "Treadle's workers have no nanny; a WorkerPlugin can do most of what a NannyPlugin does"
 
-# Seconds that the scheduler has to describe itself.
-_PATIENCE = 30.0
+# Seconds that the scheduler has to describe itself: so long locks and queues wait at most.
+_PATIENCE = 5.0
+
+# The public names of distributed's scheduler: one that is not served is named in an error.
+_OF_DISTRIBUTED = frozenset(
+    name
+    for name in (*dir(Scheduler), *Scheduler.__annotations__, *SchedulerState.__annotations__)
+    if not name.startswith("_")
+)
 
 
 class SchedulerStandIn:
     """The scheduler, as its Python side knows it: with what ``distributed.Scheduler`` has for
     extensions, for plugins and for the functions of ``run_on_scheduler``.
 
-    ``tasks`` has only the keys that variables, queues and published data hold; ``workers`` is asked
-    for anew each time. It lives in the loop's thread.
+    ``tasks``, ``workers`` and what else is the native scheduler's are views, which ask it when they
+    are read. It lives in the loop's thread.
     """
 
     def __init__(self, connection: Connection, loop: LoopThread) -> None:
@@ -65,9 +77,11 @@ class SchedulerStandIn:
         self.address = connection.address
         self.loop = self.io_loop = loop.io_loop
         self.status = Status.running
-        self.tasks = Tasks(connection)
+        self.tasks = Scheduled(self._ask_now)
+        # The keys that variables, queues and published data hold.
+        self.held = Tasks(connection)
         # The clients, and the nodes that they are.
-        self.clients: dict[str, str] = {}
+        self.nodes: dict[str, str] = {}
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.periodic_callbacks: dict[str, Any] = {}
@@ -80,13 +94,15 @@ class SchedulerStandIn:
         self._worker_plugins = WorkerPlugins(self)
         self.semaphores = Semaphores(self)
         self.multi_locks = MultiLockExtension(self)
+        holding: Any = _Holding(self)
         self.extensions: dict[str, Any] = {
             "semaphores": self.semaphores,
             "multi_locks": self.multi_locks,
-            "publish": PublishExtension(self),
-            "queues": QueueExtension(self),
-            "variables": VariableExtension(self),
+            "publish": PublishExtension(holding),
+            "queues": QueueExtension(holding),
+            "variables": VariableExtension(holding),
             "events": EventExtension(self),
+            "memory_sampler": MemorySamplerExtension(self),  # type: ignore[arg-type]
         }
         self._add_handlers()
 
@@ -124,16 +140,16 @@ class SchedulerStandIn:
 
     def client_desires_keys(self, keys: Iterable[Hashable], client: str) -> None:
         """Want keys, on behalf of an extension. Clients want theirs by themselves."""
-        if client not in self.clients:
-            self.tasks.hold(keys, client)
+        if client not in self.nodes:
+            self.held.hold(keys, client)
 
     def client_releases_keys(self, keys: Iterable[Hashable], client: str) -> None:
         """Want keys no more, on behalf of an extension."""
-        self.tasks.drop(list(keys), client)
+        self.held.drop(list(keys), client)
 
     def remove_client(self, client: str) -> None:
         """Forget an extension's keys."""
-        self.tasks.drop_holder(client)
+        self.held.drop_holder(client)
 
     # clients and workers
 
@@ -148,7 +164,7 @@ class SchedulerStandIn:
 
     def client_send(self, client: str, msg: Mapping[str, Any]) -> None:
         """Send a message to a client, unless it is gone."""
-        node = self.clients.get(client)
+        node = self.nodes.get(client)
         if node is not None:
             rest = dict(msg)
             self._connection.call(node, rest.pop("op"), pack(rest), _ignore)
@@ -228,12 +244,101 @@ class SchedulerStandIn:
         return result
 
     @property
-    def workers(self) -> dict[str, SimpleNamespace]:
+    def workers(self) -> Workers:
         """What is known of each worker, by address."""
+        return Workers(self._ask_now)
+
+    @property
+    def clients(self) -> Clients:
+        """The clients, by id."""
+        return Clients(self._ask_now, list(self.nodes))
+
+    @property
+    def task_prefixes(self) -> Groups:
+        """The tasks by what their keys begin with."""
+        return Groups(self._ask_now, key_split)
+
+    @property
+    def task_groups(self) -> Groups:
+        """The tasks by their keys without the place in a collection."""
+        return Groups(self._ask_now, key_split_group)
+
+    @property
+    def transition_log(self) -> list[tuple[Any, ...]]:
+        """What the scheduler remembers of all tasks that it knows: see :meth:`story`."""
+        return self.story(*self.tasks)
+
+    @property
+    def total_nthreads(self) -> int:
+        """How many tasks all workers run at once."""
+        return int(self.identity(0)["total_threads"])
+
+    def get_task_status(self, keys: Iterable[Hashable]) -> dict[Hashable, str | None]:
+        """Return the state of each key; None: there is no such task."""
+        keys = list(keys)
+        found = self._ask_now("tasks", {"keys": keys})
+        known = {one["key"]: TaskView(self._ask_now, one, live=False).state for one in found}
+        return {key: known.get(key) for key in keys}
+
+    def get_task_prefix_states(self) -> dict[str, dict[str, int]]:
+        """Return how many tasks of each prefix are in each state."""
+        shown = ("memory", "erred", "released", "processing", "waiting")
         return {
-            address: SimpleNamespace(**{"address": address, **info, "name": name_of(info["name"])})
-            for address, info in self.identity()["workers"].items()
+            name: {state: prefix.states[state] for state in shown}
+            for name, prefix in self.task_prefixes.items()
         }
+
+    def get_who_has(self, keys: Iterable[Hashable] | None = None) -> dict[Hashable, list[str]]:
+        """Return the addresses of the workers that have values, by key."""
+        return self._ask_now("who_has", {"keys": None if keys is None else list(keys)})  # type: ignore[no-any-return]
+
+    def get_has_what(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
+        """Return the keys of the values that workers have, by address."""
+        return self._ask_now("has_what", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+
+    def get_ncores(self, workers: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the threads of workers, by address."""
+        return self._ask_now("ncores", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+
+    def get_processing(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
+        """Return the keys of the tasks that were sent to workers, by address."""
+        return self._ask_now("processing", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+
+    def get_nbytes(
+        self, keys: Iterable[Hashable] | None = None, summary: bool = True
+    ) -> dict[Any, int]:
+        """Return the bytes of values by key, or by prefix."""
+        asked = {"keys": None if keys is None else list(keys), "summary": summary}
+        return self._ask_now("nbytes", asked)  # type: ignore[no-any-return]
+
+    async def replicate(
+        self, keys: Iterable[Hashable], n: int | None = None, workers: Any = None, **_: Any
+    ) -> None:
+        """Copy values to workers until ``n`` of them, by default all, have each."""
+        asked = {"keys": list(keys), "n": n, "workers": None if workers is None else list(workers)}
+        await self.ask("", "replicate", asked)
+
+    async def retire_workers(
+        self, workers: Any = None, *, names: Any = None, **_: Any
+    ) -> dict[str, Any]:
+        """Have workers leave; returns what was known of them."""
+        asked = {"workers": workers, "names": names}
+        asked = {name: list(value) for name, value in asked.items() if value is not None}
+        gone: dict[str, Any] = await self.ask("", "retire_workers", asked)
+        return gone
+
+    async def remove_worker(self, address: str, **_: Any) -> None:
+        """End a worker; its tasks run again elsewhere."""
+        await self.ask("", "remove_worker", {"worker": address})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in _OF_DISTRIBUTED:
+            raise NotImplementedError(
+                f"Scheduler.{name} of distributed is not served: Treadle's scheduler is native"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def monitor(self) -> SimpleNamespace:
@@ -338,6 +443,37 @@ class SchedulerStandIn:
         """Refuse."""
         raise NotImplementedError(f"register_nanny_plugin is not served: {_NO_NANNY}")
 
+    def add_plugin(
+        self, plugin: SchedulerPlugin, *, idempotent: bool = False, name: str | None = None
+    ) -> None:
+        """Add a plugin without starting it; see ``distributed.Scheduler.add_plugin``."""
+        self._scheduler_plugins.put(plugin, name, idempotent=idempotent)
+        self._in_loop(self._scheduler_plugins.observe())
+
+    def remove_plugin(self, name: str | None = None) -> None:
+        """Forget a plugin."""
+        self._scheduler_plugins.forget(name)
+        self._in_loop(self._scheduler_plugins.observe())
+
+    async def register_scheduler_plugin(
+        self, plugin: bytes | SchedulerPlugin, name: str | None = None, idempotent: bool = False
+    ) -> None:
+        """Start a plugin and keep it."""
+        await self._scheduler_plugins.add(plugin, name, idempotent=idempotent)
+
+    async def unregister_scheduler_plugin(self, name: str) -> None:
+        """Forget a plugin."""
+        await self._scheduler_plugins.remove(name)
+
+    def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop.asyncio_loop)  # type: ignore[attr-defined]
+
+    @property
+    def memory(self) -> MemoryState:
+        """The memory of all workers, as they said last."""
+        states = [worker.memory for worker in self.workers.values()]
+        return MemoryState.sum(*states)
+
     async def tell_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:
         """Call a hook of all scheduler plugins."""
         await self._scheduler_plugins.tell(hook, *args, **kwargs)
@@ -353,6 +489,17 @@ class SchedulerStandIn:
         if self._directory is not None:
             self._directory.remove()
         self.status = Status.closed
+
+
+class _Holding:
+    """The scheduler for those of distributed's extensions that hold keys: ``tasks`` are these."""
+
+    def __init__(self, scheduler: SchedulerStandIn) -> None:
+        self._scheduler = scheduler
+        self.tasks = scheduler.held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
 
 
 def _serialized(responses: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -154,12 +154,12 @@ class Sidecar:
             kwargs["comm"] = None
         if "client" in parameters:
             kwargs.setdefault("client", node)
-            self.scheduler.clients[kwargs["client"]] = node
+            self.scheduler.nodes[kwargs["client"]] = node
         self._leases.before(node, operation, kwargs)
         async with AsyncExitStack() as stack:
             if operation in ("queue_put", "variable_set") and kwargs.get("key") is not None:
                 # Until the extension holds it: the caller may release it as soon as we answer.
-                held = self.scheduler.tasks.held(kwargs["key"], f"call-{node}-{id}")
+                held = self.scheduler.held.held(kwargs["key"], f"call-{node}-{id}")
                 await stack.enter_async_context(held)
             result = handler(**kwargs)
             if inspect.isawaitable(result):
@@ -188,16 +188,16 @@ class Sidecar:
     # what the scheduler says by itself
 
     async def _client_joined(self, about: dict[str, Any]) -> None:
-        self.scheduler.clients[about["client"]] = about["client"]
+        self.scheduler.nodes[about["client"]] = about["client"]
         await self.scheduler.tell_plugins("add_client", self.scheduler, about["client"])
 
     async def _client_left(self, about: dict[str, Any]) -> None:
         client = about["client"]
-        nodes = {client, self.scheduler.clients.get(client, client)}
+        nodes = {client, self.scheduler.nodes.get(client, client)}
         await self._gone(nodes)
-        for name, node in list(self.scheduler.clients.items()):
+        for name, node in list(self.scheduler.nodes.items()):
             if name in nodes or node in nodes:
-                del self.scheduler.clients[name]
+                del self.scheduler.nodes[name]
                 self.scheduler.unsubscribe_all(name)
         await self.scheduler.tell_plugins("remove_client", self.scheduler, client)
 

@@ -13,7 +13,7 @@ use crate::state::Core;
 
 impl Core {
     /// The tasks of keys, or all.
-    fn tasks_of(&self, arguments: &Arguments) -> Vec<(Value, Option<TaskId>)> {
+    pub(super) fn tasks_of(&self, arguments: &Arguments) -> Vec<(Value, Option<TaskId>)> {
         match arguments.keys() {
             Some(keys) => {
                 let keys = keys.iter();

@@ -2,9 +2,10 @@
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
 use alloc::vec::Vec;
 
-use treadle_scheduler::{Event, State};
+use treadle_scheduler::{Event, State, TaskView};
 use treadle_types::{Symbol, TaskId, Value};
 
 use super::{Answered, Arguments, OperationError, dict, int};
@@ -43,6 +44,71 @@ impl Core {
             ])
         };
         Ok(Some(Value::List(steps.into_iter().map(step).collect())))
+    }
+
+    /// What is known of tasks, those of keys or all: a list of dictionaries; with `names`, the keys
+    /// alone. Keys without a task are left out.
+    pub(crate) fn list_tasks(&self, arguments: &Arguments) -> Answered {
+        let tasks = self.tasks_of(arguments).into_iter();
+        let tasks = tasks.filter_map(|(key, task)| Some((key, self.scheduler.task(task?)?)));
+        if arguments.is_set("names") {
+            return Ok(Some(Value::List(tasks.map(|(key, _)| key).collect())));
+        }
+        let tasks = tasks.map(|(key, view)| self.describe(key, view));
+        Ok(Some(Value::List(tasks.collect())))
+    }
+
+    fn describe(&self, key: Value, view: TaskView<'_>) -> Value {
+        let text = |symbol: Symbol| Value::Str(self.symbols.text(symbol).to_owned());
+        let constraint = view.constraint().cloned().unwrap_or_default();
+        let resources = constraint.resources.into_iter();
+        let resources = resources.map(|(name, amount)| (text(name), Value::Float(amount)));
+        let holders = self.whereabouts(view.id()).into_iter();
+        let clients = view.wanted_by();
+        let clients = clients.filter_map(|client| Some(self.clients.get(client)?.name.clone()));
+        let place = view.priority();
+        dict([
+            ("key", key),
+            ("state", Value::str(view.state().name())),
+            (
+                "dependencies",
+                Value::List(view.inputs().map(|task| self.key(task)).collect()),
+            ),
+            (
+                "dependents",
+                Value::List(view.dependents().map(|task| self.key(task)).collect()),
+            ),
+            (
+                "who_has",
+                Value::List(holders.map(|worker| self.address(worker)).collect()),
+            ),
+            ("who_wants", Value::List(clients.map(Value::Str).collect())),
+            (
+                "processing_on",
+                view.worker().map_or(Value::None, |id| self.address(id)),
+            ),
+            ("nbytes", view.nbytes().map_or(Value::Int(-1), int)),
+            ("attempt", int(view.attempt().0)),
+            ("retries", int(view.retries())),
+            ("suspicious", int(view.losses())),
+            ("actor", Value::Bool(view.is_actor())),
+            ("scattered", Value::Bool(view.is_put())),
+            ("class", Value::Bytes(view.class().to_vec())),
+            (
+                "priority",
+                Value::Tuple(vec![
+                    int(place.user),
+                    int(place.submission),
+                    int(place.rank),
+                ]),
+            ),
+            (
+                "restrictions",
+                Value::List(constraint.workers.into_iter().map(text).collect()),
+            ),
+            ("loose", Value::Bool(constraint.allow_other)),
+            ("resources", Value::Dict(resources.collect())),
+        ])
     }
 
     /// How many tasks of each function are in each state: of all tasks, or of keys and what they

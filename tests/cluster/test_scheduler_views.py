@@ -1,0 +1,112 @@
+"""What functions of `run_on_scheduler` read of the scheduler's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import treadle
+from process_support import until
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with treadle.Client(n_workers=2, threads_per_worker=1, processes=False) as client:
+        yield client
+
+
+def test_tasks_are_all_that_the_scheduler_knows(client: Any) -> None:
+    x = client.submit(sum, [1, 2], key="view-x")
+    y = client.submit(abs, x, key="view-y", workers=["nobody"], allow_other_workers=False)
+    z = client.submit(abs, x, key="view-z")
+    assert z.result() == 3
+
+    def look(dask_scheduler: Any) -> Any:
+        tasks = dask_scheduler.tasks
+        y = tasks["view-y"]
+        return {
+            "states": dask_scheduler.get_task_status(["view-x", "view-y", "view-z", "no"]),
+            "keys": {key for key in tasks if str(key).startswith("view-")},
+            "snapshot": {t.key: t.state for t in tasks.values() if t.prefix_key == "view-x"},
+            "waits": (y.state, {t.key for t in y.dependencies}, y.host_restrictions),
+            "wanted": {c.client_key for c in tasks["view-x"].who_wants},
+            "at": {w.address for w in tasks["view-x"].who_has} <= set(dask_scheduler.workers),
+            "none": "no" in tasks,
+            "log": [step[2] for step in dask_scheduler.story("view-x")],
+        }
+
+    seen = client.run_on_scheduler(look)
+    assert seen["states"] == {
+        "view-x": "memory",
+        "view-y": "no-worker",
+        "view-z": "memory",
+        "no": None,
+    }
+    assert seen["keys"] == {"view-x", "view-y", "view-z"}
+    assert seen["waits"] == ("no-worker", {"view-x"}, {"nobody"})
+    assert seen["wanted"] == {client.id}
+    assert seen["at"]
+    assert not seen["none"]
+    assert seen["log"][-1] == "memory"
+    y.release()
+
+
+def test_prefixes_and_groups_count(client: Any) -> None:
+    futures = client.map(lambda i: i, range(5), key=[("grouped-1", i) for i in range(5)])
+    client.gather(futures)
+
+    def look(dask_scheduler: Any) -> Any:
+        prefix = dask_scheduler.task_prefixes["grouped"]
+        group = dask_scheduler.task_groups["grouped-1"]
+        return len(group), prefix.states["memory"], [g.name for g in prefix.groups]
+
+    assert client.run_on_scheduler(look) == (5, 5, ["grouped-1"])
+
+
+def test_a_view_of_one_key_follows_it(client: Any) -> None:
+    future = client.submit(sum, [5, 6], key="follow")
+    assert future.result() == 11
+
+    def keep(dask_scheduler: Any) -> str:
+        dask_scheduler.kept = dask_scheduler.tasks["follow"]
+        return str(dask_scheduler.kept.state)
+
+    assert client.run_on_scheduler(keep) == "memory"
+    future.release()
+
+    def state(dask_scheduler: Any) -> str:
+        return str(dask_scheduler.kept.state)
+
+    until(lambda: client.run_on_scheduler(state) == "forgotten", "the task is forgotten")
+
+
+def test_workers_are_described(client: Any) -> None:
+    def look(dask_scheduler: Any) -> Any:
+        return {
+            address: (worker.name, worker.nthreads, worker.status.name)
+            for address, worker in dask_scheduler.workers.items()
+        }
+
+    seen = client.run_on_scheduler(look)
+    assert seen.keys() == client.scheduler_info(n_workers=-1)["workers"].keys()
+    assert sorted(seen.values()) == [(0, 1, "running"), (1, 1, "running")]
+
+
+@pytest.mark.parametrize("name", ["computations", "unrunnable", "total_occupancy", "idle"])
+def test_what_is_not_served_says_so(client: Any, name: str) -> None:
+    with pytest.raises(NotImplementedError, match=name):
+        client.run_on_scheduler(lambda dask_scheduler: getattr(dask_scheduler, name))
+
+
+def test_views_cannot_be_changed(client: Any) -> None:
+    future = client.submit(sum, [1], key="fixed")
+    future.result()
+
+    def change(dask_scheduler: Any) -> None:
+        dask_scheduler.tasks["fixed"].state = "released"
+
+    with pytest.raises(AttributeError, match="view"):
+        client.run_on_scheduler(change)
+    with pytest.raises(NotImplementedError, match="annotations"):
+        client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.tasks["fixed"].annotations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 EVERY = 0.02  # seconds
@@ -27,15 +27,17 @@ def highest_resident(pid: int) -> int:
     return _bytes(pid, "status", "VmHWM")
 
 
-def peak(pids: list[int], run: Callable[[], None]) -> float:
-    """The most bytes of these processes together during `run()`."""
+def peak(
+    pids: list[int], run: Callable[[], None], of: Callable[[Iterable[int]], float] = sum
+) -> float:
+    """The most bytes of these processes during `run()`, together or (`of=max`) of one of them."""
     done = threading.Event()
-    most = 0
+    most = 0.0
 
     def sample() -> None:
         nonlocal most
         while not done.wait(EVERY):
-            most = max(most, sum(map(proportional, pids)))
+            most = max(most, of(map(proportional, pids)))
 
     sampler = threading.Thread(target=sample)
     sampler.start()

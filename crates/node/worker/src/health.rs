@@ -110,7 +110,7 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
             others: health.others,
         }
     };
-    let Taken { process, others } = reclaim.reclaim(measure);
+    let Taken { process, others } = reclaim.reclaim(inner.options.memory, measure);
     let limit = inner.options.memory as f64;
     if limit == 0.0 {
         return LOOK_CALM;

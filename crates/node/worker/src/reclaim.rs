@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use treadle_memory::{Pool, Segments, trim_heap};
 
-/// How long freed memory is kept for what comes next.
+/// How long freed memory is kept for what comes next, while the process takes less than half of its
+/// limit. jemalloc keeps pages for as long.
+const KEPT_ROOMY: Duration = Duration::from_secs(10);
+/// The same while it takes more.
 const KEPT: Duration = Duration::from_secs(1);
 /// How long freed buffers are kept while the process grows.
 const KEPT_GROWING: Duration = Duration::from_millis(20);
@@ -37,11 +40,15 @@ pub(super) struct Reclaim {
 
 impl Reclaim {
     /// Gives back what is not used; `measure` says what the process takes, and the answer is what it
-    /// takes then.
-    pub(super) fn reclaim(&mut self, measure: impl Fn() -> Taken) -> Taken {
+    /// takes then. `limit` in bytes; 0: there is none.
+    pub(super) fn reclaim(&mut self, limit: u64, measure: impl Fn() -> Taken) -> Taken {
         let taken = measure();
         let grows = self.grows(taken);
-        let kept = if grows { KEPT_GROWING } else { KEPT };
+        let kept = match grows {
+            true => KEPT_GROWING,
+            false if limit == 0 || taken.process < limit / 2 => KEPT_ROOMY,
+            false => KEPT,
+        };
         Pool::global().expire(kept);
         Segments::global().expire(kept);
         if !self.is_due(taken, grows, Instant::now()) {

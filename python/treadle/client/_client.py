@@ -16,7 +16,7 @@ from dask._expr import HLGExpr
 from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
-from dask.utils import funcname, shorten_traceback
+from dask.utils import funcname
 from distributed.actor import Actor
 from distributed.utils_comm import pack_data
 from tlz import partition_all  # type: ignore[import-untyped]
@@ -33,6 +33,7 @@ from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
 from treadle.client._observed import tell_plugins
 from treadle.client._scatter import Scattering
+from treadle.client._short import shortened
 from treadle.client._state import Cancellation, Expected, State
 from treadle.client._viewing import Viewing
 
@@ -489,7 +490,7 @@ class Client(Viewing):
         try:
             return self._gather_now(futures, errors)
         except BaseException:
-            with shorten_traceback():
+            with shortened():
                 raise
 
     def _gather_now(self, futures: Any, errors: str) -> Any:
@@ -519,6 +520,13 @@ class Client(Viewing):
         direct: bool | None = None,  # noqa: ARG002 (distributed's signature)
         local_worker: Any = None,  # noqa: ARG002
     ) -> Any:
+        try:
+            return await self._gathered(futures, errors)
+        except BaseException:
+            with shortened():
+                raise
+
+    async def _gathered(self, futures: Any, errors: str) -> Any:
         start = perf_counter_ns() if self._recorders else 0
         gathering = Gathering(self, futures, errors)
         values: dict[Hashable, Any] = {}

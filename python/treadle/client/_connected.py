@@ -92,11 +92,24 @@ class Connected(Counting):
         asynchronous: bool = False,
         name: str | None = None,
         *,
+        workers: int | None = None,
+        n_workers: int | None = None,
+        threads_per_worker: int | None = None,
+        memory_limit: Any = None,
+        processes: bool | None = None,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | str | os.PathLike[str] | None = None,
         insecure: bool = False,
         **kwargs: Any,
     ) -> None:
+        of_cluster = {
+            "workers": workers,
+            "n_workers": n_workers,
+            "threads_per_worker": threads_per_worker,
+            "memory_limit": memory_limit,
+            "processes": processes,
+        }
+        kwargs |= {name: value for name, value in of_cluster.items() if value is not None}
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
         check_options(kwargs, scheduler_file)

@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dask.utils import shorten_traceback
 from distributed.client import logger
 
 from treadle import _core
 from treadle.client import _callbacks
 from treadle.client._distributed import FutureOfDistributed, clean_exception, parse_timedelta
+from treadle.client._short import shortened
 from treadle.client._state import State
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Future(FutureOfDistributed):
                 return client._value(self, timeout)
             state.throw()
         except BaseException:
-            with shorten_traceback():
+            with shortened():
                 raise
 
     async def _result(self, raiseit: bool = True) -> Any:
@@ -143,7 +143,9 @@ class Future(FutureOfDistributed):
         await state.wait()
         if state.status == "error":
             if raiseit:
-                state.throw()
+                # Here: the frame of a helper would be seen.
+                exception, traceback = state.raised()
+                raise exception.with_traceback(traceback)
             return clean_exception(*state.raised())
         if state.status == "cancelled":
             if raiseit:

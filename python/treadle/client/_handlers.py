@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Handlers"]
 
 logger = logging.getLogger("treadle.client")
+# What its handlers raise is logged where it logs that.
+of_distributed = logging.getLogger("distributed.client")
 
 
 class Handlers:
@@ -53,7 +55,7 @@ class Handlers:
         try:
             handler(event["event"])
         except Exception:
-            logger.exception("%s of a task", topic)
+            of_distributed.exception("%s of a task", topic)
 
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Nothing moves, and that will not change by itself."""

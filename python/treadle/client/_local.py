@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import tempfile
@@ -30,6 +31,7 @@ from treadle._numbers import amounts
 from treadle._secret import stripped
 from treadle._security import Certificates, certificates_of, named, write_certificates
 from treadle._settings import scheduler_settings
+from treadle._unserved import UnservedError
 from treadle.client import _addresses
 from treadle.client._aside import wait_for_asides
 from treadle.client._demands import security_of_cluster
@@ -169,6 +171,7 @@ class LocalCluster:
             self._sidecar = SupervisedSidecar(self._connect_sidecar)
             make = self._thread_worker if in_process else self._process_worker
             self._in_process = in_process
+            self._share = threads, limit
             self._make_worker: Callable[..., Any] = partial(
                 make, threads=threads, limit=limit, resources=checked
             )
@@ -323,8 +326,18 @@ class LocalCluster:
         """Return how many workers there are to be: those that the cluster asked to leave are not."""
         return sum(not worker.left for worker in self.workers.values())
 
-    def scale(self, n: int) -> None:
-        """Start or retire workers until there are ``n``; those that go hand their values over."""
+    def scale(self, n: int = 0, memory: Any = None, cores: int | None = None) -> None:
+        """Start or retire workers until there are ``n``; those that go hand their values over.
+
+        With ``cores`` or ``memory``, until the workers have so much of both together.
+        """
+        threads, limit = self._share
+        if cores is not None:
+            n = max(n, -(-cores // threads))
+        if memory is not None:
+            if not limit:
+                raise ValueError("scale(memory=...): the workers have no memory_limit")
+            n = max(n, -(-parse_bytes(memory) // limit))
         for name in [name for name, worker in self.workers.items() if worker.left]:
             del self.workers[name]
         names = [str(number) for number in range(n)]
@@ -355,7 +368,49 @@ class LocalCluster:
         """What the scheduler says about itself and its workers."""
         return SchedulerInfo(self._tell("identity", {"n_workers": -1}))
 
-    def adapt(self, **_kwargs: Any) -> None:
+    def wait_for_workers(self, n_workers: int, timeout: float | None = None) -> None:
+        """Wait until so many workers are there.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds.
+        """
+        with self._own_client() as client:
+            # Its public method asks this one.
+            client.sync(client._wait_for_workers, n_workers, timeout)
+
+    def get_logs(
+        self, cluster: bool = True, scheduler: bool = True, workers: Any = True
+    ) -> dict[str, Any]:
+        """Return the logs of the scheduler and of workers, by "Scheduler" and by address."""
+        logs: dict[str, Any] = {"Cluster": ""} if cluster else {}
+        with self._own_client() as client:
+            if scheduler:
+                logs["Scheduler"] = client.get_scheduler_logs()
+            if workers:
+                logs |= client.get_worker_logs(workers=None if workers is True else workers)
+        return logs
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            from distributed import LocalCluster as Theirs
+
+            if hasattr(Theirs, name):
+                raise UnservedError(f"treadle.LocalCluster does not serve {name!r}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def adapt(
+        self,
+        Adaptive: Any = None,
+        minimum: float = 0,
+        maximum: float = math.inf,
+        minimum_cores: int | None = None,
+        maximum_cores: int | None = None,
+        minimum_memory: str | None = None,
+        maximum_memory: str | None = None,
+        **_kwargs: Any,
+    ) -> None:
         """Refuse."""
         raise NotImplementedError("treadle.LocalCluster does not serve adapt(): use scale(n)")
 
@@ -364,6 +419,11 @@ class LocalCluster:
         from treadle.client._client import Client
 
         return Client(self)
+
+    def _own_client(self) -> Any:
+        from treadle.client._client import Client
+
+        return Client(self, set_as_default=False)
 
     def is_thread(self, name: str) -> bool:
         """Whether a worker is threads of this process, which cannot be started anew."""

@@ -81,7 +81,7 @@ class Managing(Connected):
         rows = await ask(self._connection, "", "shuffles", {})
         return Shuffles({row.pop("name"): {**row, "waits_for": _next_of(row)} for row in rows})
 
-    def scheduler_info(self, n_workers: int = 5, **_kwargs: Any) -> SchedulerInfo:
+    def scheduler_info(self, n_workers: int = -1, **_kwargs: Any) -> SchedulerInfo:
         """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""
         if self.asynchronous:
             return self._scheduler_identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
@@ -107,6 +108,12 @@ def _priority(value: Any) -> int:
     number = whole("priority", value, -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY)
     if number == value:
         return number
+    warnings.warn(
+        f"treadle: priority={value} is taken as a whole number, away from zero: those of one whole "
+        "part run in the order in which they were submitted",
+        UserWarning,
+        stacklevel=2,
+    )
     return number + (1 if value > 0 else -1)
 
 

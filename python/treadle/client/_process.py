@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from treadle._exit_status import LEFT, OVERFLOWED, RESTART
 from treadle.client._aside import aside, print_aside
+from treadle.client._inherited import inherited
 from treadle.client._template import Forked, Template
 
 __all__ = ["Death", "WorkerProcess", "template_of"]
@@ -245,10 +246,11 @@ def template_of(workers: int) -> Iterator[Template | None]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a worker: it imports what this process can import."""
+    """Return the environment of a worker: it imports what this process can import, and has its
+    configuration of Dask."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
     # What tasks print is to be seen when it is printed.
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **inherited(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:

@@ -36,6 +36,7 @@ from treadle._calls import error_of, pack, settle, unpack_answer
 from treadle._log import Log
 from treadle._loop import LoopThread
 from treadle._story import told
+from treadle._unserved import UnservedError
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
@@ -335,7 +336,7 @@ class SchedulerStandIn:
         if name.startswith("_"):
             raise AttributeError(name)
         if name in _OF_DISTRIBUTED:
-            raise NotImplementedError(
+            raise UnservedError(
                 f"Scheduler.{name} of distributed is not served: Treadle's scheduler is native"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

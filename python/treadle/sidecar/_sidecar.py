@@ -148,6 +148,9 @@ class Sidecar:
     async def _result(self, id: int, node: str, operation: str, argument: Any) -> bytes:  # noqa: A002
         handler = self._handler(operation)
         kwargs = unpack(argument, opening=False)
+        if isinstance(kwargs.get("name"), list):
+            # On distributed's wire, lists become tuples.
+            kwargs["name"] = tuple(kwargs["name"])
         # Of the function: a method would keep the sidecar in the cache.
         parameters = _parameters(getattr(handler, "__func__", handler))
         if "comm" in parameters:

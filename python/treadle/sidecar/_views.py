@@ -19,6 +19,7 @@ from distributed.utils import key_split_group
 
 from treadle._names import name_of
 from treadle._story import state_of
+from treadle._unserved import UnservedError
 
 __all__ = ["ClientView", "Clients", "Groups", "Scheduled", "TaskView", "WorkerView", "Workers"]
 
@@ -38,7 +39,7 @@ class _View:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotImplementedError(
+        raise UnservedError(
             f"Treadle's scheduler does not know {name!r} of {self!r}: a view has "
             f"{', '.join(sorted(n for n in dir(self) if not n.startswith('_')))}"
         )
@@ -325,7 +326,7 @@ class WorkerView(_View):
     @property
     def long_running(self) -> Any:
         """Refuse."""
-        raise NotImplementedError("which tasks have seceded is known to the worker alone")
+        raise UnservedError("which tasks have seceded is known to the worker alone")
 
     def _of(self, keys: Any) -> list[TaskView]:
         found = self._ask("tasks", {"keys": list(keys)}) if keys else ()

@@ -23,6 +23,7 @@ from distributed.versions import get_versions
 
 from treadle._calls import pack
 from treadle._names import name_of
+from treadle._unserved import UnservedError
 from treadle._upload import upload_file
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC
 
@@ -149,6 +150,16 @@ class WorkerStandIn:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            from distributed import Worker
+
+            if hasattr(Worker, name):
+                raise UnservedError(
+                    f"Worker.{name} of distributed is not served: Treadle's workers are native"
+                )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # what it is
 

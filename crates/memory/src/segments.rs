@@ -1,14 +1,17 @@
 //! Shared memory, handed out like `malloc` does.
 
-use crate::file::{File, FileId};
-use crate::idle::Idle;
-use crate::region::Region;
+mod export;
+mod forks;
+mod state;
+
+pub use self::export::Export;
+pub(crate) use self::forks::{after_fork_in_child, after_fork_in_parent, before_fork};
+use self::state::{Doomed, Holds, Live, Parked, Spare, State};
+
+use crate::file::File;
 use crate::size_class::size_class;
 use crate::{MemoryError, fork, limit, memfd, pagemap};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::process::{Resource, getrlimit};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use rustix::fd::AsFd;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -66,75 +69,6 @@ pub struct Stats {
 pub struct Segments {
     limit: usize,
     state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// By first address.
-    live: BTreeMap<usize, Live>,
-    live_bytes: usize,
-    /// Where the live segments are that were exported.
-    exported: HashMap<SegmentId, usize>,
-    /// Freed here, and not yet by their receivers. The first is the oldest.
-    parked: BTreeMap<SegmentId, Parked>,
-    parked_bytes: usize,
-    idle: Idle<Spare>,
-    last_id: u64,
-}
-
-/// In use here.
-struct Live {
-    id: SegmentId,
-    file: Arc<File>,
-    region: Region,
-    len: usize,
-    /// Bytes from the start on whose pages are in place.
-    placed: usize,
-    frozen: bool,
-    /// Nobody writes to it any more.
-    constant: bool,
-    /// If frozen: to write into the file again, once nobody else has it.
-    shared: Option<Region>,
-    /// Another process may have the file mapped for as long as it likes: never used again.
-    retired: bool,
-    holds: Holds,
-}
-
-struct Parked {
-    spare: Spare,
-    class: usize,
-    holds: Holds,
-}
-
-/// Reasons not to write into the file.
-#[derive(Clone, Copy, Default)]
-struct Holds {
-    exports: u32,
-    lends: u32,
-}
-
-impl Holds {
-    fn any(self) -> bool {
-        self.exports + self.lends > 0
-    }
-}
-
-/// Ready for reuse.
-struct Spare {
-    file: Arc<File>,
-    /// Mapped to write into the file, if it still is.
-    shared: Option<Region>,
-    /// Bytes from the start on whose pages are in place.
-    placed: usize,
-}
-
-/// Memory to give back, outside of the lock: unmapping takes long.
-#[derive(Default)]
-struct Doomed {
-    live: Option<Live>,
-    region: Option<Region>,
-    spares: Vec<Spare>,
-    parked: Vec<Parked>,
 }
 
 /// Every instance, for forks.
@@ -446,125 +380,6 @@ impl fmt::Debug for Segments {
     }
 }
 
-impl Live {
-    fn freeze(&mut self) -> Result<(), MemoryError> {
-        self.shared = memfd::freeze(&self.region, self.file.as_fd())?;
-        self.frozen = true;
-        Ok(())
-    }
-}
-
-impl State {
-    fn segments(&self) -> usize {
-        self.live.len() + self.idle.len() + self.parked.len()
-    }
-
-    fn find(&mut self, start: *const u8, len: usize) -> Option<&mut Live> {
-        let (&first, live) = self.live.range_mut(..=start.addr()).next_back()?;
-        let offset = start.addr() - first;
-        let end = offset.checked_add(len)?;
-        (offset < live.len && end <= live.len).then_some(live)
-    }
-
-    fn live_of(&mut self, segment: SegmentId) -> Option<&mut Live> {
-        let address = self.exported.get(&segment)?;
-        self.live.get_mut(address)
-    }
-
-    fn holds(&mut self, segment: SegmentId) -> Option<&mut Holds> {
-        if self.exported.contains_key(&segment) {
-            return self.live_of(segment).map(|live| &mut live.holds);
-        }
-        self.parked
-            .get_mut(&segment)
-            .map(|parked| &mut parked.holds)
-    }
-
-    fn unpark(&mut self, segment: SegmentId) -> Option<Parked> {
-        let parked = self.parked.remove(&segment)?;
-        self.parked_bytes -= parked.spare.placed;
-        Some(parked)
-    }
-
-    fn unpark_oldest(&mut self) -> Option<Parked> {
-        let (&oldest, _) = self.parked.first_key_value()?;
-        self.unpark(oldest)
-    }
-
-    /// Keeps at most `limit` bytes. Parked segments go first: their memory is in use anyway, and
-    /// only a descriptor is given up.
-    fn shrink(&mut self, limit: usize, doomed: &mut Doomed) {
-        while self.parked_bytes + self.idle.bytes() > limit
-            && let Some(parked) = self.unpark_oldest()
-        {
-            doomed.parked.push(parked);
-        }
-        doomed.spares.extend(self.idle.shrink(limit));
-    }
-
-    /// Sees to it that one more descriptor may be opened.
-    fn make_room(&mut self, doomed: &mut Doomed) -> Result<(), MemoryError> {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from(limit / 4).unwrap_or(usize::MAX);
-        while self.segments() >= most {
-            if let Some(parked) = self.unpark_oldest() {
-                doomed.parked.push(parked);
-            } else if let Some(spare) = self.idle.evict() {
-                doomed.spares.push(spare);
-            } else {
-                return Err(MemoryError::TooManySegments { most });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A snapshot that is about to be sent: its content does not change, and the segment is not used
-/// again, as long as this value is there or a receiver has it.
-pub struct Export {
-    /// Where the bytes start in the descriptor's file.
-    pub offset: u64,
-    /// How many they are.
-    pub length: u64,
-    /// What to tell [`Segments::lend`] and [`Segments::release`].
-    pub segment: SegmentId,
-    file: Arc<File>,
-    segments: &'static Segments,
-}
-
-impl Export {
-    /// Names the descriptor's file.
-    pub fn file(&self) -> FileId {
-        self.file.id
-    }
-}
-
-impl AsFd for Export {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        self.segments.release_hold(self.segment, |holds| {
-            holds.exports = holds.exports.saturating_sub(1);
-        });
-    }
-}
-
-impl fmt::Debug for Export {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Export {
-            segment,
-            offset,
-            length,
-            ..
-        } = self;
-        write!(f, "Export({segment:?}, bytes {offset}..+{length})")
-    }
-}
-
 /// The length of the pages that `len` bytes begin.
 fn whole_pages(len: usize) -> usize {
     len.next_multiple_of(rustix::param::page_size())
@@ -572,52 +387,4 @@ fn whole_pages(len: usize) -> usize {
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Every lock, held across a fork so that the child finds them open and everything consistent.
-struct Held {
-    states: Vec<MutexGuard<'static, State>>,
-    _instances: MutexGuard<'static, Vec<&'static Segments>>,
-}
-
-thread_local! {
-    /// The handlers of a fork run on one thread, in the child too.
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
-
-/// Freezes what is in use: parent and child would see each other's writes.
-pub(crate) fn before_fork() {
-    let instances = lock(&INSTANCES);
-    let mut states: Vec<_> = instances.iter().map(|segments| segments.state()).collect();
-    for live in states.iter_mut().flat_map(|state| state.live.values_mut()) {
-        if !live.frozen && live.freeze().is_err() {
-            memfd::keep_from_children(&live.region);
-        }
-        live.retired = true;
-    }
-    let held = Held {
-        states,
-        _instances: instances,
-    };
-    let _ = HELD.try_with(|slot| slot.replace(Some(held)));
-}
-
-pub(crate) fn after_fork_in_parent() {
-    let _ = HELD.try_with(|slot| drop(slot.take()));
-}
-
-/// Idle and parked segments are the parent's, and so are the loans.
-pub(crate) fn after_fork_in_child() {
-    let _ = HELD.try_with(|slot| {
-        let Some(mut held) = slot.take() else { return };
-        for state in &mut held.states {
-            state.idle = Idle::default();
-            state.parked.clear();
-            state.parked_bytes = 0;
-            for live in state.live.values_mut() {
-                live.shared = None;
-                live.holds = Holds::default();
-            }
-        }
-    });
 }

@@ -259,7 +259,7 @@ impl Pair {
         Stats {
             stripes: self.sender.open(),
             sending: self.sender.pending(),
-            replaced: self.sender.replaced,
+            replaced: self.sender.replaced(),
             corrupt: self.receiver.corrupt,
             round_trip: self.round_trip,
         }

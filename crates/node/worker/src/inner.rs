@@ -26,19 +26,14 @@ use treadle_worker::{Effect, Effects, Event, Outcome};
 use super::casting::CastCalls;
 use super::parker::Parker;
 use super::peers::{Request, Requests};
-use super::reclaim::Reclaim;
 use super::runs::{Input, Runs, Task};
 use super::tracing::{self, Tracing};
 use super::values::Values;
-use super::{Host, Options, health};
+use super::{Host, Options};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
 /// task is about to run.
 const REPORT_EVERY: Duration = Duration::from_micros(50);
-/// How often the control thread looks after the connection while executors are busy.
-const LOOK_BUSY: Duration = Duration::from_millis(1);
-/// The same while they wait there themselves.
-const LOOK_IDLE: Duration = health::LOOK;
 /// A thread that is one too many ends when it has waited so long.
 const SURPLUS: Duration = Duration::from_secs(5);
 /// A worker that gets no thread at all ends after so long: elsewhere its tasks may find one.
@@ -447,7 +442,7 @@ impl Inner {
     }
 
     /// Asks for so many threads.
-    fn spawn(&self, missing: usize) {
+    pub(super) fn spawn(&self, missing: usize) {
         if let Some(host) = self.host.get() {
             let failed = (0..missing).filter(|_| !host.spawn()).count();
             if failed == 0 {
@@ -538,70 +533,4 @@ impl Drop for Inner {
         // They hold weak references.
         self.leave();
     }
-}
-
-/// Looks after a worker until it is over.
-pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
-    let mut told = Instant::now();
-    let mut looked = Instant::now();
-    let mut calm = health::LOOK;
-    let mut watch = health::Watch::default();
-    let mut reclaim = Reclaim::default();
-    loop {
-        let Some(inner) = worker.upgrade() else {
-            return;
-        };
-        if inner.is_over() {
-            return;
-        }
-        let (busy, alone) = {
-            let runs = lock(&inner.runs);
-            let alone = runs.threads == 0 && inner.host.get().is_some();
-            (runs.idle == 0 && runs.threads > 0, alone)
-        };
-        if inner.has_news() {
-            inner.drain(0);
-        }
-        if told.elapsed() > health::EVERY {
-            told = Instant::now();
-            health::tell(&inner, &mut watch);
-        }
-        let look = if busy { health::LOOK_BUSY } else { calm };
-        if looked.elapsed() > look {
-            looked = Instant::now();
-            let missing = lock(&inner.runs).recruit_late();
-            inner.spawn(missing);
-            calm = health::look(&inner, &mut reclaim);
-        }
-        inner.flush();
-        let lane = inner.control_lane.clone();
-        drop(inner);
-        if busy {
-            std::thread::sleep(LOOK_BUSY);
-        } else if alone {
-            hear(worker, &lane, calm);
-        } else if parker.was_notified() {
-            parker.rest(LOOK_IDLE);
-        } else {
-            // Until its memory is to be looked at; who begins something notifies it.
-            parker.park(calm);
-        }
-    }
-}
-
-/// Waits until the scheduler says something, at most so long, and while there is no executor that does.
-fn hear(worker: &Weak<Inner>, lane: &Lane, most: Duration) {
-    let mut done = || {
-        worker.upgrade().is_none_or(|inner| {
-            inner.is_over() || inner.has_news() || lock(&inner.runs).threads > 0
-        })
-    };
-    // At its end things are looked at, whyever it ended.
-    let _ = lane.wait(
-        &mut done,
-        &mut Wait {
-            deadline: Some(Instant::now() + most),
-            interrupted: None,
-        },
-    );
 }

@@ -13,6 +13,7 @@
 
 mod callbacks;
 mod casting;
+mod control;
 mod error;
 mod health;
 mod inner;
@@ -53,7 +54,8 @@ use treadle_worker::{Effects, Event, Outcome};
 
 use callbacks::{PlaneCallbacks, ShuffleCallbacks};
 use casting::CastCalls;
-use inner::{Inner, Link, Machine, Sender, control};
+use control::control;
+use inner::{Inner, Link, Machine, Sender};
 use peers::{Fetching, Requests};
 use runs::Input;
 use values::Values;

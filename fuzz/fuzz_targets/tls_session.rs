@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_net::fuzzing::tls_session(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_security::tls::fuzzing::tls_session(bytes));

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use treadle_memory::Ledger;
-use treadle_net::thread::{self, caught, lock};
 use treadle_net::{Address, ClusterId, Listener, NetError, Options, Peer, Poller, Signal, Wait};
+use treadle_reactor::thread::{self, caught, lock};
 
 /// How often the threads look whether the host is over; most are woken then.
 const LOOK: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_host::{Service, ServiceHost, Session};
-use treadle_net::secret::Secret;
 use treadle_net::{NetError, Offer, Options, Peer, Wait};
+use treadle_security::secret::Secret;
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use treadle_net::thread;
+use treadle_reactor::thread;
 
 /// Earlier files that are kept: `PATH.1` is the latest.
 const KEPT: usize = 4;

@@ -16,7 +16,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, fmt, registry};
-use treadle_net::thread::{self, lock};
+use treadle_reactor::thread::{self, lock};
 
 pub use file::to_file;
 

@@ -6,13 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token, awake};
 use treadle_transfer::{Event, Message, PairEnd};
 
-use crate::awake;
-use crate::driver::Driver;
 use crate::inner::Inner;
 use crate::peer::Shared;
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
 use crate::wire::{self, Frame, WireError};
 

@@ -7,24 +7,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
+use treadle_reactor::thread::{self, lock};
+use treadle_reactor::{Driver, Wait, Waiters, awake, drivers};
+use treadle_security::secret::random;
+use treadle_security::tls::Tls;
 
 use crate::address::Address;
-use crate::awake;
 use crate::dialled::{self, ClusterId};
-use crate::driver::{Driver, drivers};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError};
 use crate::handshaking::{Handshaking, Opened, hello};
 use crate::local;
-use crate::lock;
 use crate::options::{Options, Security};
 use crate::peer::{Established, Peer};
-use crate::secret::random;
 use crate::stream::{Stream, tune};
 use crate::stripes;
-use crate::thread;
-use crate::tls::Tls;
-use crate::wait::{Wait, Waiters};
 use crate::wire::proto::{self, Role};
 
 /// The other side of a pair, as the side that dials knows it.

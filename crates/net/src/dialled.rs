@@ -11,10 +11,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::str::FromStr;
 
+use treadle_security::secret::random;
+
 use crate::address::Address;
 use crate::handshake::HandshakeError;
 use crate::local;
-use crate::secret::random;
 use crate::wire::{WireError, proto};
 
 /// A cluster among all that there ever were: a scheduler makes it at its start.

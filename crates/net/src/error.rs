@@ -2,13 +2,13 @@
 
 use std::io;
 
+use treadle_security::secret::SecretError;
+use treadle_security::tls::TlsError;
 use treadle_transfer::layout::LayoutError;
 use treadle_transfer::{Failure, PairEnd};
 
 use crate::address::AddressError;
 use crate::handshake::HandshakeError;
-use crate::secret::SecretError;
-use crate::tls::TlsError;
 
 /// An error of the transfer plane.
 #[derive(Debug, thiserror::Error)]
@@ -81,11 +81,11 @@ impl NetError {
     }
 }
 
-impl From<crate::wait::Early> for NetError {
-    fn from(early: crate::wait::Early) -> Self {
+impl From<treadle_reactor::Early> for NetError {
+    fn from(early: treadle_reactor::Early) -> Self {
         match early {
-            crate::wait::Early::Deadline => Self::Timeout,
-            crate::wait::Early::Interrupted => Self::Interrupted,
+            treadle_reactor::Early::Deadline => Self::Timeout,
+            treadle_reactor::Early::Interrupted => Self::Interrupted,
         }
     }
 }

@@ -5,15 +5,14 @@ mod pair;
 #[cfg(test)]
 mod tests;
 
+use treadle_security::secret::Secret;
 use treadle_transfer::Message;
 use treadle_transfer::layout::MAX_FRAMES;
 
 use crate::handshake::{Handshake, Step};
-use crate::secret::Secret;
 use crate::wire::{self, EXTENT_HEADER, Frame, PREAMBLE, proto};
 
 pub use self::pair::pair;
-pub use crate::tls::fuzzing::tls_session;
 
 /// Takes the bytes apart, and panics when that goes wrong.
 pub type Target = fn(&[u8]);
@@ -26,7 +25,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("extents", extents),
     ("handshake", handshake),
     ("pair", pair),
-    ("tls_session", tls_session),
 ];
 
 /// The first bytes of a connection.

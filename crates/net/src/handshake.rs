@@ -4,9 +4,9 @@
 //! so nothing is left over when the connection becomes what it is for.
 
 use prost::Message as _;
+use treadle_security::secret::{Role, Secret};
 
 use crate::dialled::ClusterId;
-use crate::secret::{Role, Secret};
 use crate::wire::{self, PREAMBLE, WireError, proto};
 
 /// Why there is no connection.
@@ -324,7 +324,7 @@ impl Handshake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::random;
+    use treadle_security::secret::random;
 
     fn hello() -> proto::Hello {
         proto::Hello {

@@ -5,12 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::awake;
-use crate::driver::Driver;
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token, awake};
+use treadle_security::secret::{Secret, random};
+
 use crate::handshake::{Handshake, HandshakeError, Step};
-use crate::lock;
-use crate::secret::{Secret, random};
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
 use crate::wire::proto::{self, Role};
 

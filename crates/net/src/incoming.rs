@@ -5,14 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token};
 use treadle_transfer::layout::EXTENT;
 use treadle_transfer::{Event, StripeId};
 
 use crate::checksum::Checksum;
-use crate::driver::Driver;
 use crate::memory::Region;
 use crate::peer::Shared;
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
 use crate::wire::{EXTENT_HEADER, decode_extent};
 

@@ -9,22 +9,20 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use treadle_memory::{Foreign, Handover};
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Token, Waker};
 use treadle_transfer::{
     Config, Effect, Event, Message, Pair, PairEnd, StripeId, TransferId, Violation,
 };
 
 use crate::control::Control;
-use crate::driver::Driver;
 use crate::incoming::InStripe;
-use crate::lock;
 use crate::memory::Region;
 use crate::outgoing::OutStripe;
 use crate::peer::{MAX_QUEUED, Shared};
 use crate::poller::Watch;
 use crate::segments::{Channel, Kept, Mappings};
-use crate::sources::Token;
 use crate::stream::Stream;
-use crate::wake::Waker;
 use crate::wire;
 
 pub(crate) use inbound::{Inbound, State};

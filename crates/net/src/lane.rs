@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::driver::Driver;
+use treadle_reactor::{Driver, Wait, Waiters};
+
 use crate::error::NetError;
-use crate::wait::{Wait, Waiters};
 
 /// A driver for some connections, apart from those that the process shares: what happens on these
 /// connections is moved by the threads that wait for them, and never waits behind the bulk of

@@ -6,30 +6,25 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`wire`], `checksum` | bytes: preambles, frames, extent headers |
-//! | `handshake`, `handshaking`, [`secret`], [`tls`], [`certs`] | who may talk |
+//! | `handshake`, `handshaking` | who may talk: the proofs of `treadle-security`, carried |
 //! | `dialled` | whether who was dialled is who was reached |
-//! | [`leader`] | which of the threads that wait leads, and which follow |
-//! | `wait`, [`wake`] | how long threads wait, and what wakes them |
-//! | `driver`, `sources` | the thread that leads moves the bytes; sockets and timers |
 //! | `dial`, [`listener`](Listener), `local` | connecting, accepting; connections within a host |
 //! | `control`, `stripes`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer), `objects` | the pair, and what is on its way |
 //! | [`poller`](Poller) | waiting for any of many pairs |
 //! | [`pool`] | connections to many others, made when they are needed |
 //! | [`lane`](Lane) | connections apart from those that the process shares |
-//! | [`awake`] | a clock that stands still while the process is stopped |
 //! | [`load`] | requests and answers to measure all of it with |
 //!
-//! Linux only: it stands on epoll, eventfd and memfd.
+//! The threads that wait, and the sockets that they watch, are `treadle-reactor`'s.
+//!
+//! Linux only: it stands on epoll and memfd.
 
 pub mod address;
-pub mod awake;
-pub mod certs;
 mod checksum;
 mod control;
 mod dial;
 mod dialled;
-mod driver;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -39,7 +34,6 @@ mod handshaking;
 mod incoming;
 mod inner;
 mod lane;
-pub mod leader;
 mod listener;
 pub mod load;
 mod local;
@@ -50,16 +44,11 @@ mod outgoing;
 mod peer;
 mod poller;
 pub mod pool;
-pub mod secret;
 mod segments;
-mod sources;
-mod spin;
 mod stream;
 mod stripes;
-pub mod thread;
-pub mod tls;
-mod wait;
-pub mod wake;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
 pub use address::Address;
@@ -73,10 +62,6 @@ pub use objects::{Incoming, Received, Sending, Timings};
 pub use options::{Offer, Options};
 pub use peer::{Peer, Stats};
 pub use poller::{Poller, ReadyGuard, Signal};
-pub use spin::SPIN;
+pub use treadle_reactor::{Early, Wait, Waker};
 pub use treadle_transfer::layout::{INLINE, SMALL};
 pub use treadle_transfer::{Config, Failure, PairEnd};
-pub use wait::{Early, Wait};
-pub use wake::Waker;
-
-pub(crate) use thread::lock;

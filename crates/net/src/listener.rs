@@ -10,28 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, Waker, drivers};
+use treadle_security::secret::random;
+use treadle_security::tls::Tls;
 use treadle_transfer::{Config, StripeId};
 
 use crate::address::Address;
 use crate::dialled::{self, ClusterId};
-use crate::driver::{Driver, drivers};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError};
 use crate::handshaking::{Admission, Handshaking, Opened, hello};
 use crate::lane::Lane;
 use crate::local;
-use crate::lock;
 use crate::options::{Offer, Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::poller::{Poller, Watch};
-use crate::secret::random;
 use crate::segments::Channel;
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, tune};
 use crate::stripes::start_stripe;
-use crate::tls::Tls;
-use crate::wait::{Wait, Waiters};
-use crate::wake::Waker;
 use crate::wire::proto::{self, Role};
 
 /// Connections in the middle of their handshake; more of them wait in the kernel's queue.

@@ -11,8 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::OnceLock;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-
-use crate::secret::random;
+use treadle_security::secret::random;
 
 /// Identifies this kernel and user: who has the same may share memory with us.
 pub(crate) fn host() -> Vec<u8> {

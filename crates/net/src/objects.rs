@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
+use treadle_reactor::Wait;
 use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
 use treadle_transfer::{Event, Failure, TransferId};
 
@@ -12,7 +13,6 @@ use crate::error::NetError;
 use crate::inner::State;
 use crate::memory::{Frame, Memory, Region, Target};
 use crate::peer::Shared;
-use crate::wait::Wait;
 
 /// When the stages of a transfer were reached.
 #[derive(Clone, Copy, Debug)]

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use treadle_security::secret::Secret;
+use treadle_security::tls::TlsOptions;
 use treadle_transfer::Config;
 
 use crate::address::Address;
 use crate::dialled::ClusterId;
 use crate::error::NetError;
 use crate::lane::Lane;
-use crate::secret::Secret;
-use crate::tls::TlsOptions;
 
 /// A service that a listener has connections for.
 #[derive(Clone, Debug)]

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token};
 use treadle_transfer::{Event, Extent, StripeId};
 
 use crate::checksum::crc32c_of_cold;
-use crate::driver::Driver;
 use crate::peer::Shared;
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::stream::{Stream, would_block};
 use crate::wire::{EXTENT_HEADER, encode_extent};
 

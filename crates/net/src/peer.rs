@@ -5,25 +5,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Token, Wait, Waiters, Waker, awake};
+use treadle_security::secret::Secret;
 use treadle_transfer::layout::Layout;
 use treadle_transfer::{Config, Event, PairEnd};
 
-use crate::awake;
 use crate::dial::Remote;
 use crate::dialled::ClusterId;
-use crate::driver::Driver;
 use crate::error::NetError;
 use crate::inner::{Action, Inner, Outbound};
 use crate::lane::Lane;
 use crate::objects::{Completion, Incoming, Received, Sending, gather, inline_frames};
 use crate::poller::{Poller, Watch};
-use crate::secret::Secret;
 use crate::segments::Unmapped;
-use crate::sources::Token;
 use crate::stream::Stream;
-use crate::wait::{Wait, Waiters};
-use crate::wake::Waker;
-use crate::{lock, segments, wire};
+use crate::{segments, wire};
 
 /// Bytes of headers that wait to be written, above which `send_many` waits.
 pub(crate) const MAX_QUEUED: usize = 4 << 20;
@@ -207,7 +204,7 @@ impl Peer {
             bytes_shared: AtomicU64::new(0),
             released: Mutex::new(Vec::new()),
         });
-        let source: Arc<dyn crate::sources::Source> = Arc::clone(&shared) as _;
+        let source: Arc<dyn treadle_reactor::Source> = Arc::clone(&shared) as _;
         shared.driver.sources.replace(token, source);
         shared.with(|inner| inner.listen(&shared));
         Self {

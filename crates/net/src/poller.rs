@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crate::driver::{Driver, drivers};
+use treadle_reactor::leader::{Handover, Leadership};
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Wait, Waiters, drivers};
+
 use crate::error::NetError;
 use crate::lane::Lane;
-use crate::leader::{Handover, Leadership};
-use crate::lock;
-use crate::wait::{Wait, Waiters};
 
 /// A queue of pairs that want attention; [`Peer::watch`](crate::Peer::watch) adds one.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use treadle_reactor::thread::lock;
 use treadle_transfer::Failure;
 
 use crate::error::NetError;
-use crate::lock;
 use crate::memory::Target;
 use crate::objects::{Incoming, Received};
 use crate::options::Options;

@@ -19,13 +19,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use treadle_memory::{Export, Foreign, Handover, SegmentId, Segments};
+use treadle_reactor::thread::lock;
+use treadle_reactor::{Driver, Interest, Readiness, Source, Token};
 use treadle_transfer::TransferId;
 
-use crate::driver::Driver;
-use crate::lock;
 use crate::memory::Region;
 use crate::peer::Shared;
-use crate::sources::{Interest, Readiness, Source, Token};
 use crate::wire::{self, Frame, Segment};
 
 /// The most descriptors that travel with one message, and regions of an object that is shared.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-use crate::tls::Tls;
+use treadle_security::tls::Tls;
 
 /// The bytes of one connection. Calls never wait: they end with `WouldBlock`.
 #[derive(Debug)]

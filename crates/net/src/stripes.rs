@@ -4,11 +4,11 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use treadle_reactor::drivers;
 use treadle_transfer::{Event, StripeId};
 
 use crate::dial::{begin, take};
 use crate::dialled;
-use crate::driver::drivers;
 use crate::handshake::{Handshake, HandshakeError};
 use crate::handshaking::{Finish, Handshaking, Opened, hello};
 use crate::incoming::InStripe;

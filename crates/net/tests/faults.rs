@@ -15,7 +15,7 @@ use support::raw::{end_of, hello_to, preamble, proof};
 use support::{LONG, body, eventually, listener, soon, with_secret, with_tls};
 use treadle_net::wire::proto;
 use treadle_net::{Config, Listener, NetError, Options, PairEnd, Peer, Target};
-use treadle_sim::kernel::Random;
+use treadle_sim_kernel::Random;
 use treadle_transfer::layout::EXTENT;
 
 const MIB: usize = 1 << 20;

@@ -7,7 +7,6 @@
 
 pub mod broadcast;
 mod client;
-pub mod kernel;
 mod liveness;
 mod network;
 mod notices;
@@ -23,6 +22,7 @@ mod verify;
 mod world;
 
 pub use process::Guard;
+pub use treadle_sim_kernel as kernel;
 pub use world::{Summary, simulate};
 
 /// The guards of the cores of a cluster, and of the simulated process around a worker's.

@@ -89,7 +89,7 @@ pub(crate) enum Item {
     Leave(usize),
 }
 
-crate::counters! {
+crate::kernel::counters! {
 /// What a simulation amounted to.
 pub struct Summary {
     /// Things that happened.

@@ -118,9 +118,6 @@ fn seeds() -> Vec<Seed> {
     refusal.extend_from_slice(&(refused.len() as u32).to_le_bytes());
     refusal.extend_from_slice(&refused);
     add("handshake", "refused", refusal);
-    for (name, bytes) in crate::tls::fuzzing::seeds() {
-        add("tls_session", name, bytes);
-    }
     seeds
 }
 

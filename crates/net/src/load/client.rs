@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use treadle_reactor::Wait;
+use treadle_reactor::thread::lock;
 use treadle_transfer::PairEnd;
 
 use super::{Histogram, Messages, TURN, message};
 use crate::address::Address;
 use crate::error::NetError;
-use crate::lock;
 use crate::options::Options;
 use crate::peer::Peer;
 use crate::poller::Poller;
-use crate::wait::Wait;
 
 /// The calling thread looks so often whether it is interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use treadle_reactor::{Wait, Waker};
 
 use super::{Messages, TURN, message};
 use crate::error::NetError;
 use crate::listener::Listener;
 use crate::poller::Poller;
-use crate::wait::Wait;
-use crate::wake::Waker;
 
 /// The calling thread looks so often whether it is interrupted.
 const INTERRUPT: Timespec = Timespec {

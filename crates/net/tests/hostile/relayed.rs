@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use support::proxy::{Entry, Fate, Proxy};
 use support::raw::{Raw, dial, hello, hello_to};
 use support::{eventually, listener, never, secret, soon, with_secret, with_tls};
-use treadle_net::secret::Role as Side;
 use treadle_net::wire::proto;
 use treadle_net::{Address, ClusterId, NetError, Options, Peer};
+use treadle_security::secret::Role as Side;
 
 use super::{Scene, support, transfer};
 

@@ -12,10 +12,10 @@ pub mod raw;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_net::secret::Secret;
-use treadle_net::tls::TlsOptions;
 use treadle_net::{Listener, Options, Peer, Received, Wait};
-use treadle_sim::kernel::Random;
+use treadle_security::secret::Secret;
+use treadle_security::tls::TlsOptions;
+use treadle_sim_kernel::Random;
 
 pub struct Pair {
     pub listener: Listener,
@@ -55,7 +55,7 @@ pub fn secret() -> Secret {
 /// With certificates of a CA that is made for it.
 pub fn with_tls(options: &Options) -> Options {
     let directory = tempfile::tempdir().unwrap();
-    treadle_net::certs::create(directory.path(), &["node".into()], 10, false).unwrap();
+    treadle_security::certs::create(directory.path(), &["node".into()], 10, false).unwrap();
     let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
     let (ca, certificate, key) = (read("ca.pem"), read("node.pem"), read("node-key.pem"));
     Options {

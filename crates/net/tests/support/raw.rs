@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use treadle_net::secret::{Role, Secret, random};
 use treadle_net::wire::{self, FRAME_HEADER, PREAMBLE, Segment, proto};
 use treadle_net::{Address, Peer};
+use treadle_security::secret::{Role, Secret, random};
 use treadle_transfer::{Extent, Message, TransferId};
 
 use super::{LONG, secret};

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use treadle_broadcast::CastId;
 use treadle_net::Frame;
-use treadle_net::thread::lock;
+use treadle_reactor::thread::lock;
 use treadle_types::ClientId;
 
 use super::payload::Payload;

@@ -9,7 +9,8 @@ use treadle_broadcast::{
     CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
 };
 use treadle_net::pool::{Arrived, Pool};
-use treadle_net::{Frame, NetError, Peer, awake};
+use treadle_net::{Frame, NetError, Peer};
+use treadle_reactor::awake;
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::attached::{self, Attached, frames, taken};

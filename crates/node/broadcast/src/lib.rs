@@ -13,7 +13,7 @@
 //! | `serving` | what comes on connections, and what is due |
 //!
 //! Any thread may hand the machine an event: it takes one lock, for short, and what may take long is
-//! done after that. One thread at a time leads (see `treadle_net::leader`): it waits for what comes on
+//! done after that. One thread at a time leads (see `treadle_reactor::leader`): it waits for what comes on
 //! connections and for time to pass. The engine's thread leads while it waits for a cast, as most of
 //! what comes is for it. The node's own, `treadle-relay`, stands by; it is started with the first
 //! connection or cast.
@@ -42,9 +42,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
 use treadle_memory::{Consumer, Usage};
-use treadle_net::leader::{Grace, Handover, Leadership};
 use treadle_net::pool::Pool;
-use treadle_net::thread::{self, caught, lock};
 use treadle_net::{Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -53,6 +51,8 @@ use host::{Deferred, Host, Own};
 use links::Link;
 use payload::Kind;
 use serving::Upkeep;
+use treadle_reactor::leader::{Grace, Handover, Leadership};
+use treadle_reactor::thread::{self, caught, lock};
 
 /// What connections between neighbours are for, in their handshake.
 pub const SERVICE: u32 = 1;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use treadle_broadcast::{Event, Neighbour};
 use treadle_memory::Segments;
-use treadle_net::thread::lock;
 use treadle_net::{Poller, Wait};
+use treadle_reactor::thread::lock;
 
 use super::engine::Next;
 use super::{Inner, SIGNAL, Wires};

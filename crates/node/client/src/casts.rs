@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use treadle_broadcast::Runs;
 use treadle_messages::{FromClient, Member};
-use treadle_net::leader::Leadership;
-use treadle_net::thread::lock;
 use treadle_net::{Options, Signal, Wait, Waker};
 use treadle_node_broadcast::values::Packed;
 use treadle_node_broadcast::{
     Callbacks, CastError, Plane, Purpose, Traffic, host_name, host_number,
 };
+use treadle_reactor::leader::Leadership;
+use treadle_reactor::thread::lock;
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::error::ClientError;

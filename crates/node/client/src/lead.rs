@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use treadle_net::leader::Leader;
-use treadle_net::thread::lock;
 use treadle_net::{NetError, Wait};
+use treadle_reactor::leader::Leader;
+use treadle_reactor::thread::lock;
 
 use super::error::ClientError;
 use super::{Client, Event};

@@ -10,7 +10,7 @@
 //! | `casts`, `spread` | what goes to many engines at once, and values for many workers |
 //! | `notifier` | a descriptor for event loops |
 //!
-//! Any number of threads may use a client. One that waits leads (see `treadle_net::leader`): it moves
+//! Any number of threads may use a client. One that waits leads (see `treadle_reactor::leader`): it moves
 //! the bytes of the control connection and processes what comes itself, so that an answer meets the
 //! thread that wants it without a hand-over. While nobody waits, the lane's own thread moves them, and
 //! the descriptor becomes readable.
@@ -46,14 +46,14 @@ use std::time::Instant;
 use bytes::Bytes;
 use treadle_client::{Core, Effect, Effects};
 use treadle_messages::{FromClient, Hello};
-use treadle_net::leader::{Handover, Leadership};
-use treadle_net::thread::lock;
 use treadle_net::{
     Address, ClusterId, Lane, NetError, Options, Peer, Poller, Received, Signal, Wait,
 };
 use treadle_node_wire::NodeError;
 use treadle_node_wire::{LARGEST_MESSAGE, Link, introduce};
 use treadle_node_wire::{SCHEDULER_TIMEOUT, to_scheduler};
+use treadle_reactor::leader::{Handover, Leadership};
+use treadle_reactor::thread::lock;
 use treadle_types::ClientId;
 
 use self::casts::Casts;

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::epoll;
-use treadle_net::wake::{Timer, Waker};
+use treadle_reactor::Waker;
+use treadle_reactor::wake::Timer;
 
 /// A waker for what comes, and a timer for what is due, behind one descriptor.
 #[derive(Debug)]

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use treadle_messages::{FromClient, ToClient};
-use treadle_net::{Peer, SPIN};
+use treadle_net::Peer;
 use treadle_node_wire::Link;
 use treadle_node_wire::NodeError;
+use treadle_reactor::SPIN;
 
 /// The sending half of the control connection. Messages that cannot leave yet wait here.
 #[derive(Debug)]

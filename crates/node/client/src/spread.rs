@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use treadle_broadcast::Runs;
 use treadle_net::Wait;
-use treadle_net::thread::{self, caught, lock};
 use treadle_node_broadcast::values::{self, Packed};
 use treadle_node_broadcast::{Arrival, Callbacks as _, Plane, Purpose, What};
+use treadle_reactor::thread::{self, caught, lock};
 
 use super::casts::CastCallbacks;
 

@@ -18,10 +18,10 @@ use bytes::Bytes;
 use treadle_messages::{
     Batch, Definition, FromClient, FromWorker, Hello, Role, Standing, ToClient, ToWorker,
 };
-use treadle_net::secret::Secret;
 use treadle_net::{Address, Lane, Options, Peer, Poller, Wait};
 use treadle_node_server::Server;
 use treadle_node_wire::{Link, Packet, introduce};
+use treadle_security::secret::Secret;
 use treadle_types::value::put_varint;
 use treadle_types::{ClientId, Command as Instruction, Report, Returned, Value};
 

@@ -27,9 +27,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
-use treadle_net::secret;
-use treadle_net::thread::{self, caught};
 use treadle_node_wire::NodeError;
+use treadle_reactor::thread::{self, caught};
+use treadle_security::secret;
 
 use self::access::{Access, Wanted};
 use super::Pages;

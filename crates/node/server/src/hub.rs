@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tracing::{debug, error, warn};
 use treadle_messages::{Answer, Call, FromClient, FromWorker, ToClient, ToWorker, Welcome};
-use treadle_net::{NetError, Peer, awake};
+use treadle_net::{NetError, Peer};
 use treadle_node_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
 };
+use treadle_reactor::awake;
 use treadle_server::{Core, Effect, Effects, Event, Node, error_text};
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 

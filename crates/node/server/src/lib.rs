@@ -27,7 +27,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use treadle_net::thread::lock;
 use treadle_net::{Address, ClusterId};
 use treadle_node_wire as wire;
 use treadle_node_wire::NodeError;
@@ -35,6 +34,7 @@ use treadle_scheduler::Config;
 
 use http::Http;
 use mailbox::Mailbox;
+use treadle_reactor::thread::lock;
 
 /// Pages over HTTP, and who may see them.
 #[derive(Clone)]

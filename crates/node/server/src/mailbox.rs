@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::oneshot;
 use treadle_net::Signal;
-use treadle_net::thread::lock;
+use treadle_reactor::thread::lock;
 
 use super::http::{Content, Page};
 

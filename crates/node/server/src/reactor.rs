@@ -5,9 +5,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::SeedableRandomState;
 use tracing::{dispatcher, error, warn};
-use treadle_net::thread::{self, caught, lock};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
 use treadle_node_wire::NodeError;
+use treadle_reactor::thread::{self, caught, lock};
 use treadle_scheduler::TICK;
 use treadle_server::{Core, Settings};
 

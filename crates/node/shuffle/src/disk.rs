@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use treadle_memory::Pool;
-use treadle_net::thread::{self, caught};
+use treadle_reactor::thread::{self, caught};
 use treadle_shuffle::block::{Header, Table};
 use treadle_shuffle::{AttemptId, BatchId, ReadPiece, ServerEvent};
 use treadle_volume::{File, Options, Volume, VolumeError};

@@ -36,8 +36,7 @@ use bytes::Bytes;
 use treadle_memory::MemoryError;
 use treadle_messages::Data;
 use treadle_net::pool::Pool;
-use treadle_net::thread::{self, caught, lock};
-use treadle_net::{Lane, Options, Poller, Signal, Wait, awake};
+use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
 use treadle_shuffle::{AttemptId, ToMaster, ToNode, Transfer};
@@ -48,6 +47,8 @@ pub use failure::Failure;
 
 use machines::{After, Machines, RowsToSend};
 use outgoing::Outgoing;
+use treadle_reactor::awake;
+use treadle_reactor::thread::{self, caught, lock};
 
 /// The service of connections for shuffled rows, in their handshake.
 pub const SERVICE: u32 = 2;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_memory::Handover;
-use treadle_net::{Peer, awake};
+use treadle_net::Peer;
+use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::block::Table;
 use treadle_shuffle::{

@@ -1,7 +1,7 @@
 //! The plane's part of the worker's memory.
 
 use treadle_memory::{Consumer, Usage};
-use treadle_net::thread::lock;
+use treadle_reactor::thread::lock;
 use treadle_shuffle::ServerEvent;
 
 use crate::Plane;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use treadle_net::thread::lock;
+use treadle_reactor::thread::lock;
 use treadle_rows::{Wanted, digest};
 use treadle_shuffle::{
     Commit, CommitError, FromServer, Generation, GroupId, ReadError, ReadPiece, ReaderEvent,

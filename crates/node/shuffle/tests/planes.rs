@@ -12,10 +12,10 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_host::{Service, ServiceHost};
 use treadle_memory::Consumer as _;
-use treadle_net::secret::Secret;
 use treadle_net::{Offer, Options};
 use treadle_node_shuffle::{Allocate, Arena, Callbacks, Done, Failure, Plane, SERVICE, Source};
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
+use treadle_security::secret::Secret;
 use treadle_shuffle::{
     AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, ReadPiece, Receipt,
     ServerId, ShuffleId, Spec, ToMaster, Transfer,

@@ -20,8 +20,8 @@ use tempfile::TempDir;
 use treadle_broadcast::{Network, Shape};
 use treadle_messages::{Answer, Call};
 use treadle_net::Wait;
-use treadle_net::secret::Secret;
 use treadle_node_worker::{Host, Next, Options, Worker, store_limit};
+use treadle_security::secret::Secret;
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// They do nothing but run casts.

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use treadle_broadcast::CastId;
 use treadle_messages::FromWorker;
 use treadle_net::Wait;
-use treadle_net::thread::lock;
 use treadle_node_broadcast::Callbacks;
 use treadle_node_shuffle as shuffle;
+use treadle_reactor::thread::lock;
 use treadle_shuffle::ToMaster;
 use treadle_types::ClientId;
 

@@ -3,8 +3,8 @@
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use treadle_net::thread::lock;
 use treadle_net::{Lane, Wait};
+use treadle_reactor::thread::lock;
 
 use super::health;
 use super::inner::Inner;

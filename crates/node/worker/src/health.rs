@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use treadle_memory::{Ledger, Registration, Segments};
 use treadle_messages::FromWorker;
-use treadle_net::thread::lock;
 use treadle_node_broadcast::Plane;
+use treadle_reactor::thread::lock;
 use treadle_store::Store;
 use treadle_types::Report;
 use treadle_worker::Event;

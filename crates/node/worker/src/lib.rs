@@ -41,7 +41,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_host::{Service, ServiceHost};
 use treadle_messages::{Answer, Call, FromWorker, Hello, Role};
-use treadle_net::thread::{self, lock};
 use treadle_net::{Address, Lane, Offer, Peer, Wait};
 use treadle_node_broadcast::{self as broadcast, Plane, host_number};
 use treadle_node_shuffle as shuffle;
@@ -58,6 +57,7 @@ use control::control;
 use inner::{Inner, Link, Machine, Sender};
 use peers::{Fetching, Requests};
 use runs::Input;
+use treadle_reactor::thread::{self, lock};
 use values::Values;
 
 /// How long saying goodbye may take.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::Wait;
-use treadle_net::thread::{self, lock};
 use treadle_node_shuffle::{Activity, Done};
 use treadle_node_wire::trace::{self, BATCH, SWITCH};
+use treadle_reactor::thread::{self, lock};
 use treadle_types::{ObjectId, Value, WorkerId};
 
 use super::Inner;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_net::thread::lock;
+use treadle_reactor::thread::lock;
 use treadle_store::{Form, Frames, Live, Pinned, PutError, Store, StoreError};
 use treadle_types::ObjectId;
 

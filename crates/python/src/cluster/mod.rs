@@ -51,7 +51,7 @@ fn run_recipe(
 /// in which others cannot be said to have been silent.
 #[pyfunction]
 fn stops() -> u64 {
-    treadle_net::awake::stops()
+    treadle_reactor::awake::stops()
 }
 
 /// Waits a little until what native threads said is written to standard error.

@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::io::Read;
 use std::time::Duration;
-use treadle_net::secret::{MAX_SECRET, Secret, open_private};
-use treadle_net::tls::TlsOptions;
 use treadle_net::{NoClusterId, Options};
+use treadle_security::secret::{MAX_SECRET, Secret, open_private};
+use treadle_security::tls::TlsOptions;
 
 use crate::transfer::parse;
 
@@ -70,8 +70,9 @@ impl Credentials<'_, '_> {
 /// Where it cannot be made or read, or others could read it.
 #[pyfunction]
 pub(crate) fn user_secret_file() -> PyResult<std::path::PathBuf> {
-    let failed = |error: treadle_net::secret::SecretError| PyOSError::new_err(error.to_string());
-    let path = treadle_net::secret::user_path().map_err(failed)?;
+    let failed =
+        |error: treadle_security::secret::SecretError| PyOSError::new_err(error.to_string());
+    let path = treadle_security::secret::user_path().map_err(failed)?;
     Secret::load_or_create(&path).map_err(failed)?;
     Ok(path)
 }
@@ -82,7 +83,8 @@ pub(crate) fn user_secret_file() -> PyResult<std::path::PathBuf> {
 /// As for [`user_secret_file`].
 #[pyfunction]
 pub(crate) fn read_secret(path: std::path::PathBuf) -> PyResult<Vec<u8>> {
-    let failed = |error: treadle_net::secret::SecretError| PyOSError::new_err(error.to_string());
+    let failed =
+        |error: treadle_security::secret::SecretError| PyOSError::new_err(error.to_string());
     let mut bytes = Vec::new();
     open_private(&path)
         .map_err(failed)?

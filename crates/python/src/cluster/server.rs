@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use treadle_interpreter::refuse_forked;
-use treadle_net::secret::Secret;
 use treadle_node_server::{Options, Pages, Server as Native};
+use treadle_security::secret::Secret;
 
 /// How long a handshake of the scheduler's may take.
 const CONNECT: Duration = Duration::from_secs(30);

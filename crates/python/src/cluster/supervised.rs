@@ -30,7 +30,7 @@ pub(crate) fn end_with_input(patience: f64) -> PyResult<()> {
         std::thread::sleep(patience);
         let _ = kill_process(getpid(), Signal::KILL);
     };
-    treadle_net::thread::start("treadle-input", watch)
+    treadle_reactor::thread::start("treadle-input", watch)
         .map(drop)
         .map_err(|error| PyOSError::new_err(error.to_string()))
 }

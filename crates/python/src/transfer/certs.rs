@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyFileExistsError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use treadle_net::certs::{CertsError, create};
+use treadle_security::certs::{CertsError, create};
 
 /// Makes a CA, where there is none, and certificates of `nodes` in `directory`; returns the paths
 /// of the files that were written. See the command `treadle certs`.

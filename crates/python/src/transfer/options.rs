@@ -4,9 +4,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::time::Duration;
-use treadle_net::secret::Secret;
-use treadle_net::tls::TlsOptions;
 use treadle_net::{Config, Options};
+use treadle_security::secret::Secret;
+use treadle_security::tls::TlsOptions;
 
 use super::listener::parse;
 

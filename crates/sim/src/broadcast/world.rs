@@ -18,7 +18,7 @@ use crate::kernel::{self, Kernel, Line, Random, Trace, World as _, mix};
 /// A process, by position.
 pub(crate) type Pid = usize;
 
-crate::counters! {
+crate::kernel::counters! {
 /// What happened in a simulation.
 pub struct Summary {
     /// Things that happened.

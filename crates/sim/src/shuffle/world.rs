@@ -23,7 +23,7 @@ pub(super) type Pid = usize;
 /// A worker that says nothing for so long is lost.
 const SILENCE: Duration = Duration::from_millis(10);
 
-crate::counters! {
+crate::kernel::counters! {
     /// What happened in simulations.
     pub struct Summary {
         /// Events.

@@ -3,7 +3,7 @@
 use std::panic::catch_unwind;
 
 use treadle_guards::without;
-use treadle_sim::kernel::assert_noticed;
+use treadle_sim_kernel::assert_noticed;
 use treadle_transfer::Guard;
 
 use crate::simulation::simulate;

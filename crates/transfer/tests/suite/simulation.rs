@@ -5,7 +5,7 @@
 
 use crate::support::plan::{Habits, Network, Plan, Planned, Promise, TIMEOUT};
 use crate::support::world::{Guard, Summary, run};
-use treadle_sim::kernel::{Random, Trace, assert_happened, assert_noticed, run_seeds};
+use treadle_sim_kernel::{Random, Trace, assert_happened, assert_noticed, run_seeds};
 use treadle_transfer::Config;
 
 /// Simulations of an ordinary test run.
@@ -21,7 +21,7 @@ fn variable(name: &str) -> Option<u64> {
     )
 }
 
-treadle_sim::counters! {
+treadle_sim_kernel::counters! {
     /// What a number of simulations amounted to.
     pub struct Sum {
         /// Things that happened.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use treadle_messages::{Batch, Definition, FromClient, Standing, TaskOptions};
-use treadle_net::SPIN;
 use treadle_node_client::{Contained, Content, Event, Input, NewTask};
+use treadle_reactor::SPIN;
 use treadle_types::ClientId;
 
 use crate::support::{

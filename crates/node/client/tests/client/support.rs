@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_messages::{Data, FromClient, Hello, Role, Standing, ToClient, Welcome};
-use treadle_net::secret::Secret;
 use treadle_net::{Lane, Listener, Options, Peer, Received, Wait};
 use treadle_node_client::{Change, Client, Event, Fetched};
 use treadle_node_wire::{
     HELLO, Link, WELCOME, data, decode_data, decode_hello, encode_data, encode_welcome,
 };
+use treadle_security::secret::Secret;
 use treadle_types::WorkerId;
 
 /// Longer than anything here takes, also on a busy machine.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper::{Method, Request, StatusCode};
-use treadle_net::secret;
+use treadle_security::secret;
 
 use super::Page;
 

@@ -469,7 +469,7 @@ fn garbage_on_the_port_is_nobody() {
         is_well(&mut client, &format!("{}", garbage.len()));
     }
     let stranger = treadle_net::Options {
-        secret: Some(treadle_net::secret::Secret::new([8; 32]).unwrap()),
+        secret: Some(treadle_security::secret::Secret::new([8; 32]).unwrap()),
         ..secret()
     };
     let refused = wait_long(|wait| Peer::connect(cluster.address(), &stranger, wait));

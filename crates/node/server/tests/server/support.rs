@@ -24,7 +24,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn secret() -> treadle_net::Options {
     treadle_net::Options {
-        secret: Some(treadle_net::secret::Secret::new([7; 32]).unwrap()),
+        secret: Some(treadle_security::secret::Secret::new([7; 32]).unwrap()),
         shared_memory: false,
         ..treadle_net::Options::default()
     }

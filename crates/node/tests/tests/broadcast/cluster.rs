@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_messages::{Answer, Call, Hello, Role};
-use treadle_net::secret::Secret;
 use treadle_net::{Address, Wait};
 use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
 use treadle_node_server::{self as server, Server};
 use treadle_node_worker::{Cast, Host, Next, Options, Worker, store_limit};
+use treadle_security::secret::Secret;
 use treadle_types::{ClientId, ObjectId, Value};
 
 /// Long enough for any machine.

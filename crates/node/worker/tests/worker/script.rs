@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker, ToWorker, Welcome};
-use treadle_net::secret::Secret;
 use treadle_net::{Listener, Peer, Wait};
 use treadle_node_wire::{self as wire, HELLO, Link, WELCOME};
 use treadle_node_worker::{Host, Options, Task, Value, Worker};
+use treadle_security::secret::Secret;
 use treadle_store::{Frames, Live};
 use treadle_types::{
     Assignment, Attempt, ClientId, Command, Input, ObjectId, Place, Priority, Returned, TaskId,

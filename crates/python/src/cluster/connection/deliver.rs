@@ -7,8 +7,8 @@ use pyo3::intern;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use treadle_net::thread::caught;
 use treadle_node_client::{Event, Lead, Stuck};
+use treadle_reactor::thread::caught;
 use treadle_recipe as recipe;
 
 /// Whether an error is that of what was called. What else is raised (`KeyboardInterrupt`, whatever a

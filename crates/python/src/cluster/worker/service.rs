@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use treadle_interpreter::lock;
 use treadle_messages::{Answer, Call};
-use treadle_net::thread::{self, caught};
+use treadle_reactor::thread::{self, caught};
 use treadle_recipe::{Definition, decode_value, encode_value};
 
 /// The worker's Python side, a `treadle.worker.Service`, until the worker is closed.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use treadle_interpreter::{fork, lock};
-use treadle_net::thread::{self, caught};
 use treadle_node_worker::Worker as Node;
+use treadle_reactor::thread::{self, caught};
 use treadle_recipe::{self as recipe, Definition};
 use treadle_types::{ClientId, ObjectId};
 

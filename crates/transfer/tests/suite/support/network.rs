@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_sim::kernel::Link;
+use treadle_sim_kernel::Link;
 use treadle_transfer::{Event, Extent, Message, PairEnd};
 
 use super::plan::{End, Fault, TIMEOUT};

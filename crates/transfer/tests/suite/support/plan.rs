@@ -5,7 +5,7 @@ use std::time::Duration;
 use treadle_transfer::Config;
 use treadle_transfer::layout::EXTENT;
 
-use treadle_sim::kernel::Random;
+use treadle_sim_kernel::Random;
 
 /// Faults and the applications' whims happen before this.
 const BUSY: u64 = 1_500_000;

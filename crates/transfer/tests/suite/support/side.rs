@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use treadle_sim::kernel::Link;
+use treadle_sim_kernel::Link;
 use treadle_transfer::layout::Grid;
 use treadle_transfer::{Extent, Failure, Pair, PairEnd, TransferId};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use treadle_sim::kernel::{self, Kernel, Line, Random, Trace, World as _};
+use treadle_sim_kernel::{self as kernel, Kernel, Line, Random, Trace, World as _};
 use treadle_transfer::{Effect, Event, Extent, Message, Pair, PairEnd, StripeId, TransferId};
 
 use super::plan::{Fault, Plan, Promise, TIMEOUT};

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use treadle_net::certs::{CertsError, create};
-use treadle_net::tls::{PeerName, Tls, TlsError, TlsOptions};
+use treadle_security::certs::{CertsError, create};
+use treadle_security::tls::{PeerName, Tls, TlsError, TlsOptions};
 
 fn names(nodes: &[&str]) -> Vec<String> {
     nodes.iter().map(|node| (*node).to_owned()).collect()

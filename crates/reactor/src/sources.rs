@@ -15,24 +15,25 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use treadle_memory::{give_back, withhold};
 
-use crate::lock;
-use crate::thread::{Panicked, caught};
+use crate::thread::{Panicked, caught, lock};
 use crate::wake::Waker;
 
 /// The grain of the sources' timers.
-pub(crate) const TICK: Duration = Duration::from_millis(50);
+pub const TICK: Duration = Duration::from_millis(50);
 /// Events taken from epoll at a time.
 const EVENTS: usize = 64;
 
 /// What a socket is ready for. An error or a hang-up is both.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Readiness {
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
+pub struct Readiness {
+    /// There is something to read, or the end.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
 }
 
 /// Something that a driver drives. Its methods are called by the leader, one at a time.
-pub(crate) trait Source: Send + Sync {
+pub trait Source: Send + Sync {
     /// Its socket is ready. Does a bounded amount of work: what is left makes it ready again.
     fn ready(self: Arc<Self>, token: Token, readiness: Readiness);
     /// The time that it was to be called at has come: a tick after it was registered, then when it
@@ -44,7 +45,7 @@ pub(crate) trait Source: Send + Sync {
 
 /// A registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Token(u64);
+pub struct Token(u64);
 
 /// Set in the tokens of control connections: the leader serves them first.
 const CONTROL: u64 = 1 << 63;
@@ -53,10 +54,14 @@ const WAKER: u64 = u64::MAX;
 
 /// Which readiness to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interest {
+pub enum Interest {
+    /// That it can be read.
     Read,
+    /// That it can be written.
     Write,
+    /// Either.
     Both,
+    /// Errors and hang-ups only.
     None,
 }
 
@@ -140,7 +145,7 @@ impl Registry {
 }
 
 /// The registered sockets, with the epoll instance that watches them.
-pub(crate) struct Sources {
+pub struct Sources {
     epoll: OwnedFd,
     /// Has a leader that sleeps look around.
     waker: Waker,
@@ -149,7 +154,11 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// An epoll instance that watches nothing yet.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Waker::new()?;
         let data = epoll::EventData::new_u64(WAKER);
@@ -162,7 +171,8 @@ impl Sources {
         })
     }
 
-    pub(crate) fn waker(&self) -> &Waker {
+    /// Has a leader that sleeps look around.
+    pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
@@ -171,12 +181,16 @@ impl Sources {
         lock(&self.registry).get(token).is_some()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no socket is registered.
+    pub fn is_empty(&self) -> bool {
         lock(&self.registry).entries.is_empty()
     }
 
-    /// Drives a socket from now on.
-    pub(crate) fn register(
+    /// Drives a socket from now on. Those of `control` are served before others.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn register(
         &self,
         source: Arc<dyn Source>,
         socket: BorrowedFd<'_>,
@@ -209,7 +223,7 @@ impl Sources {
     }
 
     /// Changes what is reported about a socket.
-    pub(crate) fn interest(&self, token: Token, interest: Interest) {
+    pub fn interest(&self, token: Token, interest: Interest) {
         // Nobody asks any more about one that was deregistered meanwhile.
         if let Some(entry) = lock(&self.registry).get(token) {
             let data = epoll::EventData::new_u64(token.0);
@@ -220,7 +234,7 @@ impl Sources {
 
     /// Calls the source of a socket at that time, or up to a tick later, unless it is to be called
     /// before.
-    pub(crate) fn call_at(&self, token: Token, when: Instant) {
+    pub fn call_at(&self, token: Token, when: Instant) {
         let wakes = lock(&self.registry).call_at(token, when);
         if wakes {
             self.waker.wake();
@@ -228,7 +242,7 @@ impl Sources {
     }
 
     /// Ends the connection of a socket in both directions: whoever reads it meets the end.
-    pub(crate) fn shut(&self, token: Token) {
+    pub fn shut(&self, token: Token) {
         if let Some(entry) = lock(&self.registry).get(token) {
             // Fails for a socket that is not connected any more.
             let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Both);
@@ -236,7 +250,7 @@ impl Sources {
     }
 
     /// Bytes that a socket has taken and the other side has not acknowledged.
-    pub(crate) fn unsent(&self, token: Token) -> Option<usize> {
+    pub fn unsent(&self, token: Token) -> Option<usize> {
         /// `SIOCOUTQ` of `linux/sockios.h`, the same number as `TIOCOUTQ`.
         const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
         let registry = lock(&self.registry);
@@ -250,7 +264,7 @@ impl Sources {
     }
 
     /// Gives another source the events of a socket.
-    pub(crate) fn replace(&self, token: Token, source: Arc<dyn Source>) {
+    pub fn replace(&self, token: Token, source: Arc<dyn Source>) {
         let mut registry = lock(&self.registry);
         let old = registry
             .entries
@@ -261,7 +275,7 @@ impl Sources {
     }
 
     /// Forgets a socket. The source may be dropped here.
-    pub(crate) fn deregister(&self, token: Token) {
+    pub fn deregister(&self, token: Token) {
         let entry = lock(&self.registry).entries.remove(&token.0);
         if let Some(entry) = entry {
             let deleted = epoll::delete(&self.epoll, &entry.socket);
@@ -271,7 +285,7 @@ impl Sources {
 
     /// Waits for events for at most so long, or until a source is to be called, and handles them.
     /// Returns whether there were any. `ticked` is when sources were called last.
-    pub(crate) fn turn(&self, ticked: &mut Instant, timeout: Duration) -> bool {
+    pub fn turn(&self, ticked: &mut Instant, timeout: Duration) -> bool {
         let blocks = !timeout.is_zero();
         let limit = match blocks {
             true => self.fall_asleep(*ticked, timeout),

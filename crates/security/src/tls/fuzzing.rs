@@ -1,4 +1,4 @@
-//! The fuzz target of TLS: see `crate::fuzzing`.
+//! The fuzz target of TLS, which `fuzz/` calls. The tests here replay the corpus in `fuzz/corpus/`.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, OnceLock};
@@ -42,10 +42,12 @@ impl Write for Socket {
 }
 
 /// A CA and certificates that it signed.
-pub(super) struct Ca(pub(super) CertifiedIssuer<'static, KeyPair>);
+pub struct Ca(pub(super) CertifiedIssuer<'static, KeyPair>);
 
 impl Ca {
-    pub(super) fn new() -> Self {
+    /// A CA of its own.
+    #[allow(clippy::new_without_default, reason = "each call makes other keys")]
+    pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Ca(
@@ -55,7 +57,7 @@ impl Ca {
     }
 
     /// Options with a certificate for `name` that expires in `hours` (or did, if negative).
-    pub(super) fn node(&self, name: &str, hours: i64) -> TlsOptions {
+    pub fn node(&self, name: &str, hours: i64) -> TlsOptions {
         let hour = Duration::from_secs(3600);
         let expires = if hours < 0 {
             SystemTime::now() - hour * hours.unsigned_abs() as u32
@@ -193,7 +195,7 @@ pub fn tls_session(bytes: &[u8]) {
 
 /// Valid inputs: name and bytes.
 #[cfg(test)]
-pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let data = |length: u8| [vec![2, length], vec![b'd'; usize::from(length)]].concat();
     let raw = |bytes: &[u8]| [&[7, bytes.len() as u8], bytes].concat();
     // The lowest bit is the side; the others say how many flights of the handshake were honest.
@@ -228,4 +230,26 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             with(open | client, &[data(5), vec![2, 0], vec![6, 9], data(6)]),
         ),
     ]
+}
+
+#[cfg(test)]
+#[path = "../../../../fuzz/corpus.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod corpus;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        corpus::replay("tls_session", &tls_session);
+    }
+
+    #[test]
+    fn the_corpus_has_what_is_valid() {
+        for (name, bytes) in seeds() {
+            corpus::compare("tls_session", name, &bytes);
+        }
+    }
 }

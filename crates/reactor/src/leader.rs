@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread::{Thread, ThreadId, park_timeout};
 use std::time::{Duration, Instant};
 
-use crate::lock;
+use crate::thread::lock;
 use crate::wait::{Early, Wait};
 use crate::wake::Timer;
 

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::leader::{Grace, Handover, Leadership};
-use crate::lock;
 use crate::sources::Sources;
 use crate::spin::Spin;
-use crate::thread::{self, caught};
+use crate::thread::{self, caught, lock};
 use crate::wait::{Early, Wait, Waiters};
 
 /// The background thread takes over when nobody has led for this long: longer than most programs
@@ -29,9 +28,11 @@ struct Lead {
     spin: Spin,
 }
 
+/// An epoll instance, and the threads that wait at it.
 #[derive(Debug)]
-pub(crate) struct Driver {
-    pub(crate) sources: Sources,
+pub struct Driver {
+    /// The sockets that it drives.
+    pub sources: Sources,
     leadership: Leadership,
     lead: Mutex<Lead>,
     /// Leaders look again for a moment before they sleep.
@@ -42,12 +43,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// A driver with its background thread.
-    pub(crate) fn start() -> io::Result<Arc<Self>> {
+    ///
+    /// # Errors
+    /// When the system has no more threads or descriptors.
+    pub fn start() -> io::Result<Arc<Self>> {
         Self::new(true, GRACE)
     }
 
     /// The same, for threads that sleep at once. One nearly always waits.
-    pub(crate) fn start_attended() -> io::Result<Arc<Self>> {
+    ///
+    /// # Errors
+    /// As [`Driver::start`].
+    pub fn start_attended() -> io::Result<Arc<Self>> {
         Self::new(false, IDLE)
     }
 
@@ -87,13 +94,16 @@ impl Driver {
     }
 
     /// Whether leaders look again for a moment before they sleep.
-    pub(crate) fn spins(&self) -> bool {
+    pub fn spins(&self) -> bool {
         self.spins
     }
 
     /// Waits until `done`, and leads meanwhile if nobody else does. `waiters` is what wakes this
     /// thread when another leader makes it so.
-    pub(crate) fn wait(
+    ///
+    /// # Errors
+    /// When the wait ends before.
+    pub fn wait(
         &self,
         waiters: &Waiters,
         done: &mut dyn FnMut() -> bool,
@@ -148,12 +158,12 @@ impl Driver {
     }
 
     /// Has a leader that sleeps look around.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.sources.waker().wake();
     }
 
     /// The background thread ends once nothing is registered.
-    pub(crate) fn retire(&self) {
+    pub fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         self.wake();
         self.leadership.call_standby();
@@ -164,8 +174,11 @@ impl Driver {
     }
 }
 
-/// The drivers of this process. A pair of peers lives on one of them; its stripes may be spread.
-pub(crate) fn drivers() -> io::Result<&'static [Arc<Driver>]> {
+/// The drivers that this process shares. A connection lives on one of them.
+///
+/// # Errors
+/// When the system has no thread or descriptor for the first of them.
+pub fn drivers() -> io::Result<&'static [Arc<Driver>]> {
     static DRIVERS: OnceLock<Vec<Arc<Driver>>> = OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());
     if let Some(drivers) = DRIVERS.get() {
@@ -192,9 +205,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::secret::Secret;
     use crate::sources::{Interest, Readiness, Source, Token};
-    use crate::{Listener, Options, Peer};
 
     /// Panics wherever the driver calls it, and does something when it is told so.
     struct Broken<F>(F);
@@ -246,31 +257,5 @@ mod tests {
             std::thread::yield_now();
         }
         driver.retire();
-    }
-
-    #[test]
-    fn a_pair_that_panics_ends_for_both_sides() {
-        let options = Options {
-            secret: Some(Secret::new([7; 32]).unwrap()),
-            ..Options::default()
-        };
-        let soon = || Wait {
-            deadline: Some(Instant::now() + SOON),
-            interrupted: None,
-        };
-        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
-        let address = listener.address().clone();
-        let connecting =
-            std::thread::spawn(move || Peer::connect(&address, &options, &mut soon()).unwrap());
-        let near = listener.accept(&mut soon()).unwrap();
-        let far = connecting.join().unwrap();
-        let shared = Arc::clone(&near.shared);
-        let (driver, token) = (Arc::clone(&shared.driver), shared.token);
-        let broken = Broken(move |token, reason| Arc::clone(&shared).panicked(token, reason));
-        driver.sources.replace(token, Arc::new(broken));
-        far.send(1, &[vec![1, 2, 3].into()]).unwrap();
-        let error = near.next(&mut soon()).unwrap_err();
-        assert_eq!(error.to_string(), "a thread of the engine panicked: ready");
-        assert!(far.next(&mut soon()).is_err());
     }
 }

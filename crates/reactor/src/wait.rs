@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::lock;
+use crate::thread::lock;
 
 /// A waiting thread looks at least this often whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
@@ -93,29 +93,30 @@ impl std::fmt::Debug for Wait<'_> {
 
 /// The threads that wait for one thing.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<Vec<Thread>>);
+pub struct Waiters(Mutex<Vec<Thread>>);
 
 impl Waiters {
     /// Wakes all of them.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         for thread in &*lock(&self.0) {
             thread.unpark();
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no thread waits.
+    pub fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }
 
     /// The calling thread is one of them until the result is dropped.
-    pub(crate) fn enter(&self) -> Waiting<'_> {
+    pub fn enter(&self) -> Waiting<'_> {
         lock(&self.0).push(std::thread::current());
         Waiting(self)
     }
 }
 
 /// See [`Waiters::enter`].
-pub(crate) struct Waiting<'a>(&'a Waiters);
+pub struct Waiting<'a>(&'a Waiters);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

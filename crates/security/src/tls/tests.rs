@@ -3,18 +3,17 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustls::version::TLS13;
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
-use treadle_sim::kernel::Random;
+use treadle_sim_kernel::Random;
 
 use super::fuzzing::Ca;
 use super::*;
 
 mod certificates;
 mod data;
-mod handover;
 mod hostile;
 
 /// What a record has beyond its content: header, type, and tag.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Thread, current, park_timeout, scope};
 use std::time::{Duration, Instant};
 
-use treadle_net::leader::{Grace, Handover, Leadership};
-use treadle_net::{Early, Wait};
-use treadle_sim::kernel::Random;
+use treadle_reactor::leader::{Grace, Handover, Leadership};
+use treadle_reactor::{Early, Wait};
+use treadle_sim_kernel::Random;
 
 const SOON: Duration = Duration::from_secs(30);
 

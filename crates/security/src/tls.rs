@@ -16,7 +16,8 @@
 //! with one key (section 5.5).
 
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -95,7 +96,7 @@ impl Tls {
 
     /// What identifies this connection and no other, once the handshake is done: made of its keys,
     /// so that both ends know it and nobody in between.
-    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+    pub fn binding(&self) -> Option<[u8; 32]> {
         let key = self
             .connection
             .export_keying_material([0; 32], BINDING, None);

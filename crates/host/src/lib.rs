@@ -7,6 +7,11 @@
 //!
 //! A [`ServiceHost`] listens as soon as it is bound, so that its address is known. Who connects
 //! before [`ServiceHost::start`] waits.
+//!
+//! [`pages`] is the place for pages over HTTP. They have a listener and a thread of their own: browsers
+//! prove no secret, and what they ask for must delay nobody.
+
+pub mod pages;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -23,8 +23,8 @@ mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod host;
 mod links;
+mod node;
 mod payload;
 mod service;
 mod serving;
@@ -47,8 +47,8 @@ use treadle_net::{Frame, Lane, NetError, Options, Peer, Poller, Signal, Wait};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use engine::Engine;
-use host::{Deferred, Host, Own};
 use links::Link;
+use node::{Deferred, Node, Own};
 use payload::Kind;
 use serving::Upkeep;
 use treadle_reactor::leader::{Grace, Handover, Leadership};
@@ -153,7 +153,7 @@ struct Inner {
     lane: OnceLock<Lane>,
     options: Options,
     callbacks: Box<dyn Callbacks>,
-    host: Mutex<Host>,
+    node: Mutex<Node>,
     /// The client may cast again.
     room: Condvar,
     engine: Arc<Engine>,
@@ -237,7 +237,7 @@ impl Plane {
             lane,
             options,
             callbacks,
-            host: Mutex::new(Host::new(me, own, Arc::clone(&engine))),
+            node: Mutex::new(Node::new(me, own, Arc::clone(&engine))),
             room: Condvar::new(),
             engine,
             wires: OnceLock::new(),
@@ -250,22 +250,22 @@ impl Plane {
     /// The scheduler says that a worker is gone.
     pub fn gone(&self, worker: WorkerId, cause: Cause) {
         self.0
-            .with(|host, deferred| host.gone(worker, cause, deferred));
+            .with(|node, deferred| node.gone(worker, cause, deferred));
     }
 
     /// Bytes of memory that payloads take of this process.
     fn bytes(&self) -> u64 {
-        lock(&self.0.host).bytes()
+        lock(&self.0.node).bytes()
     }
 
     /// What was sent to neighbours so far.
     pub fn traffic(&self) -> Traffic {
-        lock(&self.0.host).traffic()
+        lock(&self.0.node).traffic()
     }
 
     /// Nothing happens any more.
     pub fn end(&self) {
-        self.0.with(|host, deferred| host.end(deferred));
+        self.0.with(|node, deferred| node.end(deferred));
         self.0.engine.close();
         self.0.wake();
         if let Some(Some(wires)) = self.0.wires.get() {
@@ -280,7 +280,7 @@ impl Plane {
         if self.0.wires().is_some() {
             let peer = peer.clone();
             self.0
-                .with(|host, deferred| host.adopt(peer, who, deferred));
+                .with(|node, deferred| node.adopt(peer, who, deferred));
         }
     }
 
@@ -304,7 +304,7 @@ impl Plane {
 
     /// Casts that the engine has not begun.
     pub fn waiting(&self) -> usize {
-        lock(&self.0.host).waiting() + self.0.engine.waiting()
+        lock(&self.0.node).waiting() + self.0.engine.waiting()
     }
 
     /// The engine wrote something while it runs a cast.
@@ -314,7 +314,7 @@ impl Plane {
             number,
         };
         let event = Event::Wrote { cast, text };
-        self.0.with(|host, deferred| host.handle(event, deferred));
+        self.0.with(|node, deferred| node.handle(event, deferred));
     }
 
     /// The engine has finished a cast.
@@ -324,19 +324,19 @@ impl Plane {
             number,
         };
         self.0
-            .with(|host, deferred| host.ran(cast, result, deferred));
+            .with(|node, deferred| node.ran(cast, result, deferred));
     }
 
     /// A client is gone.
     pub fn client_gone(&self, client: ClientId) {
         self.0
-            .with(|host, deferred| host.client_gone(client, deferred));
+            .with(|node, deferred| node.client_gone(client, deferred));
     }
 
     /// A client's answer to [`Callbacks::ask`].
     pub fn settled_is(&self, session: ClientId, settled: Settled) {
         let event = Event::Settled { session, settled };
-        self.0.with(|host, deferred| host.handle(event, deferred));
+        self.0.with(|node, deferred| node.handle(event, deferred));
     }
 
     // for clients
@@ -344,7 +344,7 @@ impl Plane {
     /// Workers that the scheduler knows.
     pub fn introduce(&self, members: Vec<Member>) {
         let event = Event::Introduce(members);
-        self.0.with(|host, deferred| host.handle(event, deferred));
+        self.0.with(|node, deferred| node.handle(event, deferred));
     }
 
     /// Sends frames to workers; the cast's number. Waits while too many casts, or too many bytes, are
@@ -369,49 +369,49 @@ impl Plane {
             let both = held + payload.len() as u64;
             held > 0 && both > LITTLE && both > treadle_memory::memory_limit() / PAYLOADS
         };
-        let mut host = lock(&inner.host);
-        while !host.has_room() || is_too_much(host.bytes()) {
+        let mut node = lock(&inner.node);
+        while !node.has_room() || is_too_much(node.bytes()) {
             if wait.deadline.is_some_and(|limit| Instant::now() >= limit) {
                 return Err(NetError::Timeout.into());
             }
-            let waited = inner.room.wait_timeout(host, INTERRUPT);
-            host = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if host.is_over() {
+            let waited = inner.room.wait_timeout(node, INTERRUPT);
+            node = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if node.is_over() {
                 return Err(CastError::Refused("the client is closed".to_owned()));
             }
-            drop(host);
+            drop(node);
             if wait.is_interrupted() {
                 return Err(NetError::Interrupted.into());
             }
-            host = lock(&inner.host);
+            node = lock(&inner.node);
         }
         let mut deferred = Deferred::default();
-        let outcome = host.cast(session, members.clone(), purpose, payload, &mut deferred);
-        host.flush();
-        let due = host.due();
-        drop(host);
+        let outcome = node.cast(session, members.clone(), purpose, payload, &mut deferred);
+        node.flush();
+        let due = node.due();
+        drop(node);
         inner.finish(deferred, due);
         outcome.map_err(|violation| CastError::Refused(violation.to_string()))
     }
 
     /// Engines that have not begun these casts are not to; the others are interrupted, if wanted.
     pub fn abort(&self, numbers: &[u64], interrupt: bool) {
-        self.0.with(|host, deferred| {
+        self.0.with(|node, deferred| {
             for &number in numbers {
-                host.handle(Event::Abort { number, interrupt }, deferred);
+                node.handle(Event::Abort { number, interrupt }, deferred);
             }
         });
     }
 
     /// What has arrived.
     pub fn take_arrivals(&self) -> Vec<Arrival> {
-        lock(&self.0.host).arrivals.drain(..).collect()
+        lock(&self.0.node).arrivals.drain(..).collect()
     }
 
     /// What is settled of this client's casts.
     pub fn settled(&self) -> Settled {
         match self.0.me {
-            Neighbour::Top(session) => lock(&self.0.host).settled(session),
+            Neighbour::Top(session) => lock(&self.0.node).settled(session),
             Neighbour::Worker(_) => Settled::default(),
         }
     }
@@ -443,13 +443,13 @@ pub enum CastError {
 
 impl Inner {
     /// Does something under the lock, and after that what is not done under it.
-    fn with(self: &Arc<Self>, act: impl FnOnce(&mut Host, &mut Deferred)) {
+    fn with(self: &Arc<Self>, act: impl FnOnce(&mut Node, &mut Deferred)) {
         let mut deferred = Deferred::default();
-        let mut host = lock(&self.host);
-        act(&mut host, &mut deferred);
-        host.flush();
-        let due = host.due();
-        drop(host);
+        let mut node = lock(&self.node);
+        act(&mut node, &mut deferred);
+        node.flush();
+        let due = node.due();
+        drop(node);
         self.finish(deferred, due);
     }
 
@@ -536,7 +536,7 @@ impl Inner {
                     move || signal.set()
                 },
             );
-            lock(&self.host).attach(pool);
+            lock(&self.node).attach(pool);
             let wires = Wires {
                 poller: Arc::clone(&poller),
                 signal,
@@ -560,10 +560,10 @@ impl Inner {
     /// Starts to connect to an engine; the leader learns what came of it.
     fn dial(self: &Arc<Self>, member: &Member) {
         match self.wires() {
-            Some(_) => self.with(|host, _| host.dial(member)),
+            Some(_) => self.with(|node, _| node.dial(member)),
             None => {
                 let (worker, reason) = (member.worker, CastError::NoThread.to_string());
-                self.with(|host, deferred| host.unreachable(worker, &reason, deferred));
+                self.with(|node, deferred| node.unreachable(worker, &reason, deferred));
             }
         }
     }

@@ -84,12 +84,12 @@ pub(super) fn turn(
         let Some(inner) = inner.upgrade() else {
             return false;
         };
-        let host = lock(&inner.host);
-        if host.is_over() {
+        let node = lock(&inner.node);
+        if node.is_over() {
             return false;
         }
         let now = Instant::now();
-        let wakes = host
+        let wakes = node
             .due()
             .map_or(now + look, |due| due.min(now + look))
             // However late it is: others may have spoken in time.
@@ -110,18 +110,18 @@ pub(super) fn turn(
     };
     *lock(&inner.wakes) = None;
     let is_swept = upkeep.swept.elapsed() > SWEEP;
-    inner.with(|host, deferred| {
+    inner.with(|node, deferred| {
         if let Ok(turn) = &turn
             && turn.key() != SIGNAL
         {
-            host.take(turn.key(), deferred);
+            node.take(turn.key(), deferred);
         }
-        host.open(deferred);
-        if host.due().is_some_and(|due| due <= Instant::now()) {
-            host.handle(Event::Tick, deferred);
+        node.open(deferred);
+        if node.due().is_some_and(|due| due <= Instant::now()) {
+            node.handle(Event::Tick, deferred);
         }
         if is_swept {
-            host.sweep(deferred);
+            node.sweep(deferred);
         }
     });
     if is_swept {

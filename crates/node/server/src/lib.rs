@@ -9,64 +9,31 @@
 //! | `reactor` | the thread |
 //! | `hub` | what it holds, and what it does with what arrives |
 //! | `links` | the connections, and what is to be sent on them |
-//! | `stream`, `tracing`, `metrics`, `state`, `http`, `mailbox` | what can be watched |
+//! | `stream`, `tracing`, `metrics`, `state`, `pages`, `mailbox` | what can be watched |
 
-mod http;
 mod hub;
 mod links;
 mod mailbox;
 mod metrics;
+mod pages;
 mod reactor;
 mod state;
 mod stream;
 mod tracing;
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use treadle_host::pages::{Options as Pages, PageServer};
 use treadle_net::{Address, ClusterId};
 use treadle_node_wire as wire;
 use treadle_node_wire::NodeError;
+use treadle_reactor::thread::lock;
 use treadle_scheduler::Config;
 
-use http::Http;
 use mailbox::Mailbox;
-use treadle_reactor::thread::lock;
-
-/// Pages over HTTP, and who may see them.
-#[derive(Clone)]
-pub struct Pages {
-    /// Where they are served; port 0 takes a free one.
-    pub address: SocketAddr,
-    /// What lets in: characters that need no quoting in a URL. `None`: one is made at random.
-    pub token: Option<String>,
-    /// Host names by which they are asked for, beside `localhost`, addresses, and this machine's.
-    pub names: Vec<String>,
-}
-
-impl Pages {
-    /// Pages at an address, for who learns the random token.
-    pub fn at(address: SocketAddr) -> Self {
-        Self {
-            address,
-            token: None,
-            names: Vec::new(),
-        }
-    }
-}
-
-impl fmt::Debug for Pages {
-    /// Does not show the token.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages")
-            .field("address", &self.address)
-            .field("names", &self.names)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Settings of a scheduler.
 #[derive(Clone, Debug)]
@@ -118,7 +85,7 @@ struct End {
 pub struct Server {
     address: Address,
     cluster: ClusterId,
-    http: Option<Http>,
+    http: Option<PageServer>,
     mailbox: Arc<Mailbox>,
     end: Arc<End>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -145,12 +112,12 @@ impl Server {
 
     /// Where it serves pages.
     pub fn http_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Http::address)
+        self.http.as_ref().map(PageServer::address)
     }
 
     /// The link to the pages, with the token that lets in.
     pub fn http_link(&self) -> Option<&str> {
-        self.http.as_ref().map(Http::link)
+        self.http.as_ref().map(PageServer::link)
     }
 
     /// Tells workers and clients that it ends, and ends. What was sent before reaches them, if they

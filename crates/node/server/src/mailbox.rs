@@ -4,20 +4,25 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::oneshot;
+use treadle_host::pages::Reply;
 use treadle_net::Signal;
 use treadle_reactor::thread::lock;
 
-use super::http::{Content, Page};
+use super::pages::Content;
 
 /// Requests that may wait.
 const MOST: usize = 8;
 
 /// Somebody wants a page.
-#[derive(Debug)]
 pub(super) struct PageRequest {
-    pub(super) page: Page,
-    pub(super) reply: oneshot::Sender<Content>,
+    pub(super) content: Content,
+    pub(super) reply: Reply,
+}
+
+impl std::fmt::Debug for PageRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PageRequest").field(&self.content).finish()
+    }
 }
 
 /// Where requests wait for the scheduler's thread.
@@ -72,7 +77,8 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::oneshot::error::TryRecvError;
+    use std::sync::Arc;
+
     use treadle_net::{Lane, Poller};
 
     use super::*;
@@ -80,16 +86,17 @@ mod tests {
     #[test]
     fn who_comes_when_many_wait_is_turned_away() {
         let mailbox = Mailbox::new(Poller::on(&Lane::new().unwrap()).signal(0));
-        let answers = (0..MOST + 3).map(|_| {
-            let (reply, answer) = oneshot::channel();
-            let page = Page::State;
-            mailbox.post(PageRequest { page, reply });
-            answer
+        let waiting = (0..MOST + 3).map(|_| {
+            let asked = Arc::new(());
+            let waiting = Arc::downgrade(&asked);
+            let content = Content::State;
+            let reply: Reply = Box::new(move |_| drop(asked));
+            mailbox.post(PageRequest { content, reply });
+            waiting
         });
-        let mut answers: Vec<_> = answers.collect();
-        for (number, answer) in answers.iter_mut().enumerate() {
-            let is_waiting = matches!(answer.try_recv(), Err(TryRecvError::Empty));
-            assert_eq!(is_waiting, number < MOST, "{number}");
+        let waiting: Vec<_> = waiting.collect();
+        for (number, waiting) in waiting.iter().enumerate() {
+            assert_eq!(waiting.upgrade().is_some(), number < MOST, "{number}");
         }
         for number in 1..=MOST {
             let (_, is_last) = mailbox.take().unwrap();

@@ -11,9 +11,9 @@ use treadle_reactor::thread::{self, caught, lock};
 use treadle_scheduler::TICK;
 use treadle_server::{Core, Settings};
 
-use super::http::{Content, Http, Page};
 use super::hub::Hub;
 use super::mailbox::{Mailbox, PageRequest};
+use super::pages;
 use super::{End, Options, Server};
 
 /// The poller's key of what other threads want.
@@ -42,7 +42,7 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
     let address = listener.address().clone();
     let mailbox = Arc::new(Mailbox::new(poller.signal(MAIL)));
     let http = match options.http {
-        Some(pages) => Some(Http::start(pages, &mailbox)?),
+        Some(options) => Some(pages::serve(options, &mailbox)?),
         None => None,
     };
     if let Some(http) = &http
@@ -193,15 +193,11 @@ impl Reactor {
         if !self.has_mail {
             return;
         }
-        let Some((PageRequest { page, reply }, is_last)) = self.mailbox.take() else {
+        let Some((PageRequest { content, reply }, is_last)) = self.mailbox.take() else {
             self.has_mail = false;
             return;
         };
-        // Whoever asked may be gone.
-        let _ = reply.send(match page {
-            Page::Metrics => Content::Metrics(self.hub.metrics()),
-            Page::State => Content::State(self.hub.state()),
-        });
+        reply(content.collect(&self.hub));
         self.has_mail = !is_last;
         if self.has_mail {
             self.mailbox.look_again();

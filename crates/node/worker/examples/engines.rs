@@ -20,14 +20,14 @@ use tempfile::TempDir;
 use treadle_broadcast::{Network, Shape};
 use treadle_messages::{Answer, Call};
 use treadle_net::Wait;
-use treadle_node_worker::{Host, Next, Options, Worker, store_limit};
+use treadle_node_worker::{Embedder, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// They do nothing but run casts.
 struct Idle;
 
-impl Host for Idle {
+impl Embedder for Idle {
     fn spawn(&self) -> bool {
         false
     }

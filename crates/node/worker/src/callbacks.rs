@@ -15,17 +15,17 @@ use treadle_shuffle::ToMaster;
 use treadle_types::ClientId;
 
 use super::inner::Inner;
-use super::{Host, tracing};
+use super::{Embedder, tracing};
 
 /// What the broadcast plane wants of a worker.
 pub(super) struct PlaneCallbacks(pub(super) Weak<Inner>);
 
 impl PlaneCallbacks {
-    fn with_host(&self, act: impl FnOnce(&dyn Host)) {
+    fn with_embedder(&self, act: impl FnOnce(&dyn Embedder)) {
         if let Some(inner) = self.0.upgrade()
-            && let Some(host) = inner.host.get()
+            && let Some(embedder) = inner.embedder.get()
         {
-            act(&**host);
+            act(&**embedder);
         }
     }
 }
@@ -38,7 +38,7 @@ impl Callbacks for PlaneCallbacks {
     }
 
     fn cast_came(&self) {
-        self.with_host(Host::cast_came);
+        self.with_embedder(Embedder::cast_came);
     }
 
     fn keep(&self, cast: CastId, payload: Bytes) {
@@ -54,7 +54,7 @@ impl Callbacks for PlaneCallbacks {
     }
 
     fn interrupt(&self, client: ClientId, number: u64) {
-        self.with_host(|host| host.interrupt_cast(client, number));
+        self.with_embedder(|embedder| embedder.interrupt_cast(client, number));
     }
 
     fn panicked(&self, reason: String) {

@@ -84,20 +84,20 @@ impl Inner {
         };
         open.count += 1;
         open.by_id.insert(call.id, cast);
-        let Some(host) = self.host.get() else {
+        let Some(embedder) = self.embedder.get() else {
             open.early.push(call);
             return;
         };
         drop(open);
-        host.call(call);
+        embedder.call(call);
     }
 
     /// The embedder is there.
     pub(super) fn call_early(&self) {
         let early = std::mem::take(&mut lock(&self.cast_calls.0).early);
         for call in early {
-            if let Some(host) = self.host.get() {
-                host.call(call);
+            if let Some(embedder) = self.embedder.get() {
+                embedder.call(call);
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
         }
         let (busy, alone) = {
             let runs = lock(&inner.runs);
-            let alone = runs.threads == 0 && inner.host.get().is_some();
+            let alone = runs.threads == 0 && inner.embedder.get().is_some();
             (runs.idle == 0 && runs.threads > 0, alone)
         };
         if inner.has_news() {

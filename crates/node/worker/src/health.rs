@@ -122,9 +122,9 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     let most = inner.options.terminate * limit;
     if most > 0.0
         && others as f64 > most
-        && let Some(host) = inner.host.get()
+        && let Some(embedder) = inner.embedder.get()
     {
-        host.overflow(others);
+        embedder.overflow(others);
     }
     match (process as f64) < FEW * limit {
         true => LOOK_CALM,

@@ -29,7 +29,7 @@ use super::peers::{Request, Requests};
 use super::runs::{Input, Runs, Task};
 use super::tracing::{self, Tracing};
 use super::values::Values;
-use super::{Host, Options};
+use super::{Embedder, Options};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
 /// task is about to run.
@@ -72,7 +72,7 @@ pub(super) struct Inner {
     pub(super) definitions: Mutex<HashMap<(ClientId, u32), Definition>>,
     pub(super) cast_calls: CastCalls,
     pub(super) tracing: Arc<Tracing>,
-    pub(super) host: OnceLock<Arc<dyn Host>>,
+    pub(super) embedder: OnceLock<Arc<dyn Embedder>>,
     pub(super) over: AtomicBool,
     /// Why it is about to say goodbye: the end of the connection is its own doing then.
     pub(super) leaving: OnceLock<String>,
@@ -114,8 +114,8 @@ impl Inner {
         self.over.store(true, Ordering::Release);
         self.plane.end();
         self.shuffles.end();
-        if let Some(host) = self.host.get() {
-            host.ended(reason);
+        if let Some(embedder) = self.embedder.get() {
+            embedder.ended(reason);
         }
         self.ended.notify_all();
         self.resumed.notify_all();
@@ -222,7 +222,7 @@ impl Inner {
 
     /// Takes in what the scheduler has said.
     pub(super) fn drain(&self, taking: usize) {
-        let Some(host) = self.host.get() else {
+        let Some(embedder) = self.embedder.get() else {
             return;
         };
         let mut others = Vec::new();
@@ -246,10 +246,10 @@ impl Inner {
         for message in others {
             match message {
                 ToWorker::Call(call) if tracing::is_told(&call) => tracing::start(self),
-                ToWorker::Call(call) => host.call(call),
-                ToWorker::Answer(answer) => host.answer(answer),
-                ToWorker::ForgetClient(client) => host.undefine(client),
-                ToWorker::Withdraw { client, numbers } => host.withdraw(client, &numbers),
+                ToWorker::Call(call) => embedder.call(call),
+                ToWorker::Answer(answer) => embedder.answer(answer),
+                ToWorker::ForgetClient(client) => embedder.undefine(client),
+                ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
                 ToWorker::Leave(reason) => self.end(&reason),
                 // Why, only clients are told, and want to know.
                 ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),
@@ -422,9 +422,9 @@ impl Inner {
         if ready > 0 {
             self.recruit(taking);
         }
-        if let Some(host) = self.host.get() {
+        if let Some(embedder) = self.embedder.get() {
             for object in dropped {
-                host.dropped(object);
+                embedder.dropped(object);
             }
         }
     }
@@ -443,8 +443,8 @@ impl Inner {
 
     /// Asks for so many threads.
     pub(super) fn spawn(&self, missing: usize) {
-        if let Some(host) = self.host.get() {
-            let failed = (0..missing).filter(|_| !host.spawn()).count();
+        if let Some(embedder) = self.embedder.get() {
+            let failed = (0..missing).filter(|_| !embedder.spawn()).count();
             if failed == 0 {
                 return;
             }

@@ -89,7 +89,7 @@ pub struct Options {
     /// Bytes of memory that the process may take; 0: no limit.
     pub memory: u64,
     /// The share of `memory` that the process may take beyond its values before
-    /// [`Host::overflow`]; 0: as much as it likes.
+    /// [`Embedder::overflow`]; 0: as much as it likes.
     pub terminate: f64,
     /// Abstract resources.
     pub resources: Vec<(String, f64)>,
@@ -107,8 +107,8 @@ pub fn store_limit(memory: u64) -> u64 {
     }
 }
 
-/// The code around the Python calls.
-pub trait Host: Send + Sync + 'static {
+/// The process around a worker: it runs the tasks and answers the calls.
+pub trait Embedder: Send + Sync + 'static {
     /// More tasks are ready than threads wait for them: start a thread that calls
     /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
     /// again as long as tasks wait.
@@ -245,7 +245,7 @@ impl Worker {
                 tracing: Arc::default(),
                 definitions: Mutex::default(),
                 cast_calls: CastCalls::default(),
-                host: OnceLock::new(),
+                embedder: OnceLock::new(),
                 over: AtomicBool::new(false),
                 leaving: OnceLock::new(),
                 end: Mutex::new(None),
@@ -302,12 +302,12 @@ impl Worker {
     }
 
     /// Begins to take in what the scheduler says.
-    pub fn start(&self, host: Arc<dyn Host>) {
-        let _ = self.0.host.set(Arc::clone(&host));
+    pub fn start(&self, embedder: Arc<dyn Embedder>) {
+        let _ = self.0.embedder.set(Arc::clone(&embedder));
         self.0.call_early();
         // What came before there was anybody to tell.
         if self.0.plane.waiting() > 0 {
-            host.cast_came();
+            embedder.cast_came();
         }
         self.0.drain(0);
     }
@@ -342,7 +342,7 @@ impl Worker {
         lock(&self.0.runs).not_coming(count);
     }
 
-    /// The next task for the calling thread, which was asked for by [`Host::spawn`] if `first`.
+    /// The next task for the calling thread, which was asked for by [`Embedder::spawn`] if `first`.
     /// `None`: the thread is not needed any more.
     pub fn next(&self, first: bool) -> Option<Task> {
         self.0.next(first)

@@ -9,8 +9,9 @@ use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use treadle_host::pages::Options as Pages;
 use treadle_interpreter::refuse_forked;
-use treadle_node_server::{Options, Pages, Server as Native};
+use treadle_node_server::{Options, Server as Native};
 use treadle_security::secret::Secret;
 
 /// How long a handshake of the scheduler's may take.

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_corpus_is_replayed() {
-        corpus::replay("tls_session", &tls_session);
+        corpus::replay("tls_session", tls_session);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use treadle_messages::{Answer, Call, Hello, Role};
 use treadle_net::{Address, Wait};
 use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
 use treadle_node_server::{self as server, Server};
-use treadle_node_worker::{Cast, Host, Next, Options, Worker, store_limit};
+use treadle_node_worker::{Cast, Embedder, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{ClientId, ObjectId, Value};
 
@@ -73,7 +73,7 @@ pub(crate) struct Notes {
     pub(crate) came: AtomicBool,
 }
 
-impl Host for Notes {
+impl Embedder for Notes {
     fn cast_came(&self) {
         self.came.store(true, Ordering::SeqCst);
     }

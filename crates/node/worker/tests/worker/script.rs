@@ -8,7 +8,7 @@ use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker, ToWorker, Welcome};
 use treadle_net::{Listener, Peer, Wait};
 use treadle_node_wire::{self as wire, HELLO, Link, WELCOME};
-use treadle_node_worker::{Host, Options, Task, Value, Worker};
+use treadle_node_worker::{Embedder, Options, Task, Value, Worker};
 use treadle_security::secret::Secret;
 use treadle_store::{Frames, Live};
 use treadle_types::{
@@ -178,7 +178,7 @@ pub(crate) struct Functions {
     pub(crate) weak: OnceLock<std::sync::Weak<Functions>>,
 }
 
-impl Host for Functions {
+impl Embedder for Functions {
     fn spawn(&self) -> bool {
         let refuse = |left: usize| left.checked_sub(1);
         let order = std::sync::atomic::Ordering::SeqCst;
@@ -283,6 +283,6 @@ pub(crate) fn worker(
     });
     host.worker.set(worker.clone()).unwrap();
     host.weak.set(Arc::downgrade(&host)).unwrap();
-    worker.start(Arc::clone(&host) as Arc<dyn Host>);
+    worker.start(Arc::clone(&host) as Arc<dyn Embedder>);
     (worker, script, host, directory)
 }

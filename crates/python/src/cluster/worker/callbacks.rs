@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::sync::{Arc, Weak};
 use treadle_interpreter::lock;
 use treadle_messages::{Answer, Call};
-use treadle_node_worker::Host;
+use treadle_node_worker::Embedder;
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// Exit status of a process that took more memory than it may: `EX_OSERR`.
@@ -25,7 +25,7 @@ impl WorkerCallbacks {
     }
 }
 
-impl Host for WorkerCallbacks {
+impl Embedder for WorkerCallbacks {
     fn spawn(&self) -> bool {
         self.0.upgrade().is_some_and(|shared| shared.spawn())
     }

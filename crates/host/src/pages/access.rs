@@ -7,7 +7,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper::{Method, Request, StatusCode};
 use treadle_security::secret;
 
-use super::Page;
+use super::Refusals;
 
 /// What is sent back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,32 +16,23 @@ pub(super) enum Wanted {
     Health,
     /// The names of the pages.
     Index,
-    /// A page of which the scheduler's thread knows the content.
-    Page(Page),
+    /// A page of the process: its place in the list.
+    Page(usize),
 }
 
 /// Why a request is not answered: what is said instead.
 type Refusal = (StatusCode, &'static str);
 
-const UNAUTHORIZED: Refusal = (
-    StatusCode::UNAUTHORIZED,
-    "these pages are for who has their link: treadle scheduler shows it on a terminal, and \
-     Client.dashboard_link is it. It ends with ?token=…; programs may send the token as a header \
-     instead, Authorization: Bearer …\n",
-);
-const FOREIGN_HOST: Refusal = (
-    StatusCode::FORBIDDEN,
-    "the Host of the request is no name of this server: use its address, or allow the name with \
-     `treadle scheduler --http-name NAME`\n",
-);
-
 /// Who may see the pages, and by which names.
 pub(super) struct Access {
-    token: String,
+    pub(super) token: String,
     /// Host names beside `localhost` and addresses.
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
     /// Where the server listens.
-    bound: IpAddr,
+    pub(super) bound: IpAddr,
+    /// Those of the process's pages.
+    pub(super) paths: Vec<&'static str>,
+    pub(super) refusals: Refusals,
 }
 
 impl fmt::Debug for Access {
@@ -54,14 +45,6 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    pub(super) fn new(token: String, names: Vec<String>, bound: IpAddr) -> Self {
-        Self {
-            token,
-            names,
-            bound,
-        }
-    }
-
     /// What a request asks for. `local`: the address by which it came.
     pub(super) fn check<B>(&self, request: &Request<B>, local: IpAddr) -> Result<Wanted, Refusal> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -75,14 +58,15 @@ impl Access {
         }
         let query = request.uri().query().unwrap_or_default();
         if !self.is_token(request.headers(), query) {
-            return Err(UNAUTHORIZED);
+            return Err((StatusCode::UNAUTHORIZED, self.refusals.unauthorized));
         }
         match path {
             // `/status` is where dashboards of Dask are, and what people are sent to.
             "/" | "/status" => Ok(Wanted::Index),
-            "/metrics" => Ok(Wanted::Page(Page::Metrics)),
-            "/json/state" => Ok(Wanted::Page(Page::State)),
-            _ => Err((StatusCode::NOT_FOUND, "there is no such page\n")),
+            path => match self.paths.iter().position(|own| *own == path) {
+                Some(page) => Ok(Wanted::Page(page)),
+                None => Err((StatusCode::NOT_FOUND, "there is no such page\n")),
+            },
         }
     }
 
@@ -101,7 +85,7 @@ impl Access {
             .all(|host| self.is_own(name_of(host), local))
         {
             true => Ok(()),
-            false => Err(FOREIGN_HOST),
+            false => Err((StatusCode::FORBIDDEN, self.refusals.foreign_host)),
         }
     }
 
@@ -146,7 +130,17 @@ mod tests {
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
 
     fn access() -> Access {
-        Access::new("0123456789abcdef".into(), vec!["node7".into()], LOCAL)
+        Access {
+            token: "0123456789abcdef".into(),
+            names: vec!["node7".into()],
+            bound: LOCAL,
+            paths: vec!["/metrics", "/json/state"],
+            refusals: Refusals {
+                unauthorized: "no token",
+                foreign_host: "another host",
+                busy: "busy",
+            },
+        }
     }
 
     /// The status of the answer to a request with such headers.

@@ -56,7 +56,7 @@ pub(super) struct Deferred {
 }
 
 /// A node of the broadcast plane.
-pub(super) struct Host {
+pub(super) struct Node {
     relay: Relay,
     own: Own,
     store: Store,
@@ -80,7 +80,7 @@ struct Opening {
     until: Instant,
 }
 
-impl Host {
+impl Node {
     pub(super) fn new(me: Me, own: Own, engine: Arc<Engine>) -> Self {
         let config = treadle_broadcast::Config {
             inline: super::payload::INLINE,
@@ -127,7 +127,7 @@ impl Host {
         self.relay.settled(session)
     }
 
-    /// When [`Host::tick`] is due.
+    /// When [`Node::tick`] is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let relay = self.relay.next_deadline();
         let relay = relay.and_then(|due| awake::moment(self.epoch.saturating_add(due)));

@@ -1,4 +1,6 @@
-//! Pages for those who watch the cluster: who has the token.
+//! Pages over HTTP for those who watch a process: who has the token.
+//!
+//! The process says which pages there are ([`Page`]), and hands in the text of one when it is asked for.
 //!
 //! `hyper` serves them in a runtime on one thread, which does nothing else. One request a connection,
 //! read only, few at a time: what a browser, `curl` or Prometheus need. A connection has a limit in
@@ -7,6 +9,7 @@
 mod access;
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -21,20 +24,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode_registry;
-use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
-use treadle_node_wire::NodeError;
 use treadle_reactor::thread::{self, caught};
 use treadle_security::secret;
 
 use self::access::{Access, Wanted};
-use super::Pages;
-use super::mailbox::{Mailbox, PageRequest};
-use super::state::ClusterState;
 
 /// Connections at a time; more are turned away.
 const MOST: usize = 16;
@@ -51,23 +48,68 @@ const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
     Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
 
-/// A page of which the scheduler's thread knows the content.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Page {
-    Metrics,
-    State,
+/// Where pages are served, and who may see them.
+#[derive(Clone)]
+pub struct Options {
+    /// Where they are served; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// What lets in: characters that need no quoting in a URL. `None`: one is made at random.
+    pub token: Option<String>,
+    /// Host names by which they are asked for, beside `localhost`, addresses, and this machine's.
+    pub names: Vec<String>,
 }
 
-/// What the scheduler's thread answers: the text is made of it where it is sent.
-#[derive(Debug)]
-pub(super) enum Content {
-    Metrics(Registry),
-    State(ClusterState),
+impl Options {
+    /// Pages at an address, for who learns the random token.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            token: None,
+            names: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    /// Does not show the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("address", &self.address)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What those are told who get no page: what to do about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusals {
+    /// Without the token.
+    pub unauthorized: &'static str,
+    /// By a name that is none of this server's.
+    pub foreign_host: &'static str,
+    /// Nobody handed in the page in time.
+    pub busy: &'static str,
+}
+
+/// Makes the text of a page, on the thread that sends it.
+pub type Text = Box<dyn FnOnce() -> String + Send>;
+
+/// Hands in the text of a page. Where it is dropped instead, the page is not to be had.
+pub type Reply = Box<dyn FnOnce(Text) + Send>;
+
+/// A page of a process.
+pub struct Page {
+    /// Its path, which begins with a slash.
+    pub path: &'static str,
+    /// The type of its content, as in `Content-Type`.
+    pub kind: &'static str,
+    /// Somebody wants it. Must not block: the reply may be handed in later, elsewhere.
+    pub ask: Box<dyn Fn(Reply) + Send + Sync>,
 }
 
 /// The server of pages. It ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Http {
+pub struct PageServer {
     address: SocketAddr,
     link: String,
     /// That of the thread.
@@ -75,33 +117,46 @@ pub(super) struct Http {
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Http {
-    pub(super) fn start(pages: Pages, mailbox: &Arc<Mailbox>) -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Http {
-            address: pages.address,
-            source,
-        };
-        let listener = TcpListener::bind(pages.address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let token = pages
+impl PageServer {
+    /// Serves pages, on a thread of their own. `failed` is called if that ends in a panic, with what to
+    /// say.
+    ///
+    /// # Errors
+    /// When the port is taken, or the system has no more threads or descriptors.
+    pub fn start(
+        options: Options,
+        pages: Vec<Page>,
+        refusals: Refusals,
+        failed: impl FnOnce(String) + Send + 'static,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(options.address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let token = options
             .token
             .unwrap_or_else(|| secret::hex(&secret::random::<16>()));
         let link = format!("http://{address}/?token={token}");
-        let mut names = pages.names;
+        let mut names = options.names;
         names.extend(own_name());
+        let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
         let server = Arc::new(Server {
-            access: Access::new(token, names, address.ip()),
-            mailbox: Arc::clone(mailbox),
+            index: format!("/health {}\n", paths.join(" ")),
+            access: Access {
+                token,
+                names,
+                bound: address.ip(),
+                paths,
+                refusals,
+            },
+            pages,
             places: Arc::new(Semaphore::new(MOST)),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build()
-            .map_err(failed)?;
+            .build()?;
         let listener = {
             let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+            tokio::net::TcpListener::from_std(listener)?
         };
         let (stop, stopped) = oneshot::channel();
         let body = move || {
@@ -113,10 +168,10 @@ impl Http {
             };
             // The connections end with the runtime.
             if let Err(reason) = caught(|| runtime.block_on(serve)) {
-                tracing::error!(target: treadle_log::SCHEDULER, "{reason}: its pages end");
+                failed(reason.to_string());
             }
         };
-        let thread = thread::start("treadle-http", body).map_err(failed)?;
+        let thread = thread::start("treadle-http", body)?;
         Ok(Self {
             address,
             link,
@@ -125,12 +180,13 @@ impl Http {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Where the pages are, with what lets in.
-    pub(super) fn link(&self) -> &str {
+    pub fn link(&self) -> &str {
         &self.link
     }
 }
@@ -141,7 +197,7 @@ fn own_name() -> Option<String> {
     Some(system.nodename().to_str().ok()?.to_owned())
 }
 
-impl Drop for Http {
+impl Drop for PageServer {
     fn drop(&mut self) {
         let Some((stop, thread)) = self.running.take() else {
             return;
@@ -161,7 +217,9 @@ type Answer = Response<Full<Bytes>>;
 /// What connections share.
 struct Server {
     access: Access,
-    mailbox: Arc<Mailbox>,
+    pages: Vec<Page>,
+    /// The names of the pages.
+    index: String,
     /// One for each connection.
     places: Arc<Semaphore>,
 }
@@ -220,29 +278,20 @@ impl Server {
         Ok(match self.access.check(&request, local) {
             Err((status, text)) => plain(status, text),
             Ok(Wanted::Health) => plain(StatusCode::OK, "ok\n"),
-            Ok(Wanted::Index) => plain(StatusCode::OK, "/health /metrics /json/state\n"),
-            Ok(Wanted::Page(page)) => self.page(page, until).await,
+            Ok(Wanted::Index) => plain(StatusCode::OK, self.index.clone()),
+            Ok(Wanted::Page(page)) => self.page(&self.pages[page], until).await,
         })
     }
 
-    async fn page(&self, page: Page, until: Instant) -> Answer {
-        let (reply, content) = oneshot::channel();
-        self.mailbox.post(PageRequest { page, reply });
-        match timeout_at(until, content).await {
-            Ok(Ok(Content::Metrics(metrics))) => {
-                let mut text = String::new();
-                encode_registry(&mut text, &metrics).expect("a string takes it");
-                answer(StatusCode::OK, "text/plain; version=0.0.4", text)
+    async fn page(&self, page: &Page, until: Instant) -> Answer {
+        let (sender, text) = oneshot::channel::<Text>();
+        // Whoever asked may be gone.
+        (page.ask)(Box::new(|text| drop(sender.send(text))));
+        match timeout_at(until, text).await {
+            Ok(Ok(text)) => answer(StatusCode::OK, page.kind, text()),
+            Ok(Err(_)) | Err(_) => {
+                plain(StatusCode::SERVICE_UNAVAILABLE, self.access.refusals.busy)
             }
-            Ok(Ok(Content::State(state))) => {
-                let text =
-                    serde_json::to_string(&state).expect("plain data, with strings for keys");
-                answer(StatusCode::OK, "application/json", text)
-            }
-            Ok(Err(_)) | Err(_) => plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the scheduler is busy, or gone\n",
-            ),
         }
     }
 }
@@ -255,7 +304,7 @@ async fn linger(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Answer {
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     answer(status, "text/plain; charset=utf-8", text)
 }
 

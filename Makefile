@@ -24,7 +24,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-builds \
-	fuzz soak \
+	fuzz soak lines \
 	build lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -76,6 +76,9 @@ bench-builds: $(BUILT) ## compare this build with that of another checkout, in t
 
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)
+
+lines: ## count the lines of Rust in crates/*/src by crate: code, tests, comments
+	python3 bench/lines.py
 
 build: $(BUILT) ## build the extension and install the package into the environment
 

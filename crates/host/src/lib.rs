@@ -8,9 +8,10 @@
 //! A [`ServiceHost`] listens as soon as it is bound, so that its address is known. Who connects
 //! before [`ServiceHost::start`] waits.
 //!
-//! [`pages`] is the place for pages over HTTP. They have a listener and a thread of their own: browsers
+//! `pages` (with the feature of that name) is the place for pages over HTTP. They have a listener and a thread of their own: browsers
 //! prove no secret, and what they ask for must delay nobody.
 
+#[cfg(feature = "pages")]
 pub mod pages;
 
 use std::collections::HashMap;

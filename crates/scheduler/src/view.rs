@@ -234,11 +234,6 @@ impl<'a> WorkerView<'a> {
         self.worker.bytes
     }
 
-    /// How long its tasks will take together, by what was learnt.
-    pub fn occupancy(&self) -> Duration {
-        Duration::from_micros(self.worker.busy + self.worker.busy_ahead)
-    }
-
     /// How much of each of its resources is in use.
     pub fn used_resources(&self) -> impl Iterator<Item = (Symbol, f64)> + 'a {
         self.worker.used()

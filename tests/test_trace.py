@@ -118,10 +118,10 @@ def test_an_interrupted_wait_is_not_counted_as_the_engines():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    began = time.perf_counter()
     try:
         with treadle.trace() as trace, pytest.raises(KeyboardInterrupt):
             treadle.get({"x": Task("x", interrupt)}, "x", callbacks=[(None,) * 5])
     finally:
         signal.signal(signal.SIGINT, before)
-    assert trace.engine_seconds <= time.perf_counter() - began
+    # The caller has waited for 0.1 s.
+    assert trace.engine_seconds < 0.05

@@ -280,7 +280,7 @@ def test_repr_names_the_cluster_and_its_size(client):
     text = repr(client)
     assert type(client).__name__ in text
     assert client.scheduler_info()["address"] in text
-    assert "2" in text
+    assert "processes=2 " in text
 
 
 def test_html_repr_is_html(client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import threading
 
@@ -97,3 +98,11 @@ def test_what_is_not_there_is_an_import_error():
 
 def test_a_module_without_a_package():
     assert loads(b"cmath\nsqrt\n.")(4) == 2
+
+
+def test_the_command_tells_its_version():
+    import treadle
+
+    command = [sys.executable, "-m", "treadle", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert told == f"treadle {treadle.__version__}\n"

@@ -30,6 +30,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, invoke_without_command=True)
+@click.version_option(package_name="treadle", message="treadle %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
     """Treadle: a native engine for Dask task graphs."""

@@ -48,6 +48,7 @@ impl Scheduler {
         }
         self.check_brought()?;
         self.check_performed()?;
+        self.check_located()?;
         for &(id, to) in self.copies.pending.keys() {
             ensure!(
                 self.workers.get(to).is_some(),
@@ -93,6 +94,25 @@ impl Scheduler {
         Ok(())
     }
 
+    fn check_located(&self) -> Checked {
+        let located = self.tasks.iter();
+        let located = located.filter(|(_, task)| task.flags.has(Flags::LOCATED));
+        let mut count = 0;
+        for (id, _) in located {
+            ensure!(
+                self.located.contains_key(&id),
+                "{id:?} reads something, and it is not known where"
+            );
+            count += 1;
+        }
+        ensure!(
+            count == self.located.len(),
+            "{count} tasks read something that is no value, counted as {}",
+            self.located.len()
+        );
+        Ok(())
+    }
+
     fn check_performed(&self) -> Checked {
         let has_effects = |task: &Task| task.flags.has(Flags::EFFECTS);
         let mut count = 0;
@@ -101,6 +121,10 @@ impl Scheduler {
                 continue;
             };
             count += 1;
+            ensure!(
+                !inline || task.is_needed() || !self.has_performed_in_vain(id),
+                "{id:?} has effects that nobody needs, and was not let go"
+            );
             let performed = self.performed.get(&id);
             ensure!(
                 performed.is_some_and(|performed| performed.recipe.is_some() == inline),

@@ -365,7 +365,8 @@ impl Scheduler {
         let Phase::Waiting { near, here } = task.phase else {
             return;
         };
-        if task.missing == 0 || here != task.missing || task.flags.has(Flags::PINNED) {
+        let is_bound = task.flags.has(Flags::PINNED | Flags::LOCATED);
+        if task.missing == 0 || here != task.missing || is_bound {
             return;
         }
         let Some(at) = self.workers.get(near) else {

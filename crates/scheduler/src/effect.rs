@@ -42,6 +42,9 @@ pub enum Effect {
         /// The task whose value is meant.
         task: TaskId,
     },
+    /// Nobody needs what a task with [effects](treadle_types::Options::effects) did. It has no value
+    /// any more, and runs again if somebody needs it later.
+    LetGo(TaskId),
     /// Nobody can refer to a task any more: its id may be allocated anew.
     Forgotten(TaskId),
     /// A worker that was told to leave has nothing left that is needed.

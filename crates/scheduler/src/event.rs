@@ -121,6 +121,9 @@ pub enum Event {
     /// [effects](treadle_types::Options::effects): what led to the others is not known any more.
     /// Those that have read a value and ended stay as they are: the plane names those that it means.
     Invalidate(Vec<TaskId>),
+    /// A plane says where tasks read what is no value, until it says otherwise. Tasks that are gone are
+    /// left out.
+    Locate(Vec<Located>),
     /// Everything is cancelled and dropped; workers stay.
     Restart,
     /// Time has passed. Comes at least every [`TICK`](crate::TICK).
@@ -180,6 +183,20 @@ pub struct Submission {
     /// The tasks that the client wants, of this batch or earlier ones. A task without announced
     /// readers has to be wanted in its own batch, or it is forgotten with it.
     pub wanted: Vec<TaskId>,
+    /// Tasks of the batch that read what is no value.
+    pub located: Vec<Located>,
+}
+
+/// A task that reads something that is no value, such as a partition of a shuffle. It counts as the bytes
+/// of an input do where a worker is chosen, and the task is not sent ahead of its inputs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// The task.
+    pub task: TaskId,
+    /// Where that is. `None`: it is not known yet.
+    pub worker: Option<WorkerId>,
+    /// How many bytes it has, as far as is known.
+    pub nbytes: u64,
 }
 
 impl Submission {

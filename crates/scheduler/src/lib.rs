@@ -13,6 +13,8 @@
 //! | `transitions` | how tasks come to need inputs, get a value, lose it, fail, are forgotten |
 //! | `placement`, `dispatch`, `steal` | where tasks run, what is sent when, what is taken back |
 //! | `report`, `loss` | what workers report, and what follows when one is lost |
+//! | `located` | what tasks read that is no value, and where it is |
+//! | `notices` | what clients are told of the tasks that they want |
 //! | `performed` | tasks that do more than return a value, and what led to their values |
 //! | `bring` | values that clients bring to workers, and keep to bring them again |
 //! | `copies`, `cuts` | replicas, moves, drains, and ways around a cut between two workers |
@@ -40,7 +42,9 @@ mod event;
 mod few;
 mod learnt;
 mod levels;
+mod located;
 mod loss;
+mod notices;
 mod overtake;
 mod performed;
 mod placement;
@@ -62,7 +66,7 @@ mod worker;
 pub use config::{Config, Guard, TICK};
 pub use effect::{Effect, Effects, Notice, Stuck};
 pub use error::SchedulerError;
-pub use event::{Event, Submission, WorkerProfile};
+pub use event::{Event, Located, Submission, WorkerProfile};
 pub use scheduler::Scheduler;
 pub use story::{State, Transition};
 pub use view::{TaskView, WorkerView};

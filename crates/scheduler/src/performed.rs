@@ -1,6 +1,6 @@
 //! Tasks with effects: those that do more than return a value, as the transfers of a shuffle do, which
 //! send rows to other workers. What they did can be lost while their value is not. So they keep what
-//! led to a small value, too, and run again.
+//! led to a small value, too, and run again. When nobody needs the value, what they did can go, too.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use treadle_types::{TaskId, WorkerId};
 use crate::Effects;
 use crate::Guard;
 use crate::scheduler::Scheduler;
-use crate::task::{Flags, Phase};
+use crate::task::{Flags, Phase, Task};
 
 /// What is known of a task with effects beside its value, as long as it has one.
 #[derive(Debug)]
@@ -22,14 +22,33 @@ pub(crate) struct Performed {
 }
 
 impl Scheduler {
-    /// A task with effects has no value any more: its recipe is where it was before.
+    /// A task with effects has no value any more: its recipe is where it was before. Those of its
+    /// inputs may not be needed, either.
     pub(crate) fn forget_performed(&mut self, id: TaskId) {
         if self.tasks[id].flags.has(Flags::EFFECTS)
             && let Some(performed) = self.performed.remove(&id)
-            && let Some(recipe) = performed.recipe
         {
-            self.tasks[id].payload = recipe;
+            if let Some(recipe) = performed.recipe {
+                self.tasks[id].payload = recipe;
+            }
+            let inputs = self.tasks[id].inputs.iter().map(|edge| edge.task);
+            let inputs = inputs.filter(|&input| self.tasks[input].flags.has(Flags::EFFECTS));
+            self.work.unneeded.extend(inputs);
         }
+    }
+
+    /// Whether nobody needs what a task did any more, which has a small value that nobody reads. It is
+    /// needed as long as a task with effects that has read it has a value: that one may run again, and
+    /// then it need not.
+    pub(crate) fn has_performed_in_vain(&self, id: TaskId) -> bool {
+        let task = &self.tasks[id];
+        let is_kept_by = |reader: &Task| {
+            reader.flags.has(Flags::EFFECTS) && matches!(reader.phase, Phase::Memory { .. })
+        };
+        let mut readers = task.dependents.iter().map(|edge| &self.tasks[edge.task]);
+        task.flags.has(Flags::EFFECTS)
+            && self.performed.contains_key(&id)
+            && !readers.any(is_kept_by)
     }
 
     /// A worker is gone, and with it what its tasks with effects did. Copies of their values do not

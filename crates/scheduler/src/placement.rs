@@ -42,7 +42,7 @@ impl Weights {
     }
 
     /// A value of so many bytes is at these workers, given with their hosts.
-    fn add(&mut self, nbytes: u64, holders: impl Iterator<Item = (WorkerId, usize)>) {
+    pub(crate) fn add(&mut self, nbytes: u64, holders: impl Iterator<Item = (WorkerId, usize)>) {
         // Values of no size count as something, or they would have no place.
         let nbytes = nbytes.max(1);
         self.total += nbytes;
@@ -116,6 +116,7 @@ impl Scheduler {
         }
         self.weigh(id);
         let creator = self.weights.total == 0;
+        self.weigh_located(id);
         self.tasks[id].flags.put(Flags::CREATOR, creator);
         let class = self.tasks[id].class;
         match self.choose(id) {
@@ -169,6 +170,7 @@ impl Scheduler {
     /// How long it takes to bring the inputs of a task to a worker, in microseconds.
     pub(crate) fn transfer_of(&mut self, id: TaskId, worker: WorkerId) -> u64 {
         self.weigh(id);
+        self.weigh_located(id);
         let micros = self.transfer(worker);
         self.weights.clear();
         micros

@@ -13,6 +13,7 @@ use crate::client::{Clients, TaskSet};
 use crate::copies::Copies;
 use crate::cuts::Cuts;
 use crate::learnt::Learnt;
+use crate::located;
 use crate::performed::Performed;
 use crate::placement::Weights;
 use crate::queue::{Entry, Queues};
@@ -85,6 +86,7 @@ pub struct Scheduler {
     pub(crate) brought: Brought,
     /// Tasks with effects that have a value.
     pub(crate) performed: BTreeMap<TaskId, Performed>,
+    pub(crate) located: located::ByTask,
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
@@ -124,6 +126,7 @@ impl Scheduler {
             copies: Copies::default(),
             brought: Brought::default(),
             performed: BTreeMap::new(),
+            located: located::ByTask::new(),
             counts: [0; State::ALL.len()],
             now: Duration::ZERO,
             cause: 0,
@@ -210,6 +213,7 @@ impl Scheduler {
             } => self.replicate(&tasks, copies, &among, effects),
             Event::Move { task, from, to } => self.move_value(task, from, to, effects)?,
             Event::Invalidate(tasks) => self.invalidate(&tasks, effects),
+            Event::Locate(tasks) => self.locate(&tasks),
             Event::Restart => self.restart(effects),
             Event::Tick => self.tick(effects),
         }

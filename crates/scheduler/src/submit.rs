@@ -71,6 +71,7 @@ impl Scheduler {
         for class in classes {
             self.leave_class(class);
         }
+        self.locate(&submission.located);
         for (index, &id) in submission.tasks.iter().enumerate() {
             if fresh[index] {
                 for &input in submission.inputs_of(index) {

@@ -148,6 +148,9 @@ impl Flags {
     /// The task does more than return its value: see `performed`.
     pub(crate) const EFFECTS: Self = Self(1 << 13);
 
+    /// It reads something that is no value: see `located`.
+    pub(crate) const LOCATED: Self = Self(1 << 14);
+
     /// What belongs to a stay at a worker.
     pub(crate) const OF_RUN: Self =
         Self(Self::KEEP.0 | Self::AHEAD.0 | Self::SECEDED.0 | Self::STARTED.0);

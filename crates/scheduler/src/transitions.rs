@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use treadle_types::{ClientId, Command, Failure, Returned, TaskId, WorkerId};
+use treadle_types::{Command, Failure, Returned, TaskId, WorkerId};
 
 use crate::Guard;
 use crate::performed::Performed;
@@ -399,13 +399,14 @@ impl Scheduler {
             // A value that cannot be computed again stays as long as one could be computed from it.
             Phase::Memory { inline: false, .. } if !(known && task.flags.has(Flags::PUT)) => {
                 self.drop_holders(id, effects);
-                self.forget_performed(id);
-                self.tasks[id].outcome = None;
-                if known {
-                    self.enter(id, Phase::Released);
+                self.let_go(id, known, effects);
+            }
+            Phase::Memory { inline: true, .. } => {
+                self.drop_holders(id, effects);
+                if known && self.has_performed_in_vain(id) {
+                    self.let_go(id, known, effects);
                 }
             }
-            Phase::Memory { inline: true, .. } => self.drop_holders(id, effects),
             _ => {}
         }
         if !known {
@@ -413,8 +414,21 @@ impl Scheduler {
         }
     }
 
+    /// Drops a value that can be computed again.
+    fn let_go(&mut self, id: TaskId, known: bool, effects: &mut Effects) {
+        self.forget_performed(id);
+        self.tasks[id].outcome = None;
+        if known {
+            self.enter(id, Phase::Released);
+            if self.tasks[id].flags.has(Flags::EFFECTS) {
+                effects.0.push(Effect::LetGo(id));
+            }
+        }
+    }
+
     /// Nobody can refer to a task any more.
     fn forget(&mut self, id: TaskId, effects: &mut Effects) {
+        self.forget_performed(id);
         while let Some(input) = self.tasks.unlink_last(id) {
             if self.tasks[input].dependents.is_empty() {
                 self.work.unneeded.push(input);
@@ -425,7 +439,7 @@ impl Scheduler {
             self.trouble.remove(&id);
         }
         self.forget_kept(id, effects);
-        self.forget_performed(id);
+        self.forget_located(id);
         self.enter(id, Phase::Vacant);
         self.tasks.vacate(id);
         effects.0.push(Effect::Forgotten(id));
@@ -569,52 +583,5 @@ impl Scheduler {
         self.notify_finished(id, effects);
         self.supply_dependents(id, None);
         self.release_inputs(id);
-    }
-
-    /// Tells each client that wants a task.
-    pub(crate) fn notify(&self, id: TaskId, notice: Notice, effects: &mut Effects) {
-        for &client in &self.tasks[id].wanted {
-            effects.0.push(Effect::Notify {
-                client,
-                task: id,
-                notice: notice.clone(),
-            });
-        }
-    }
-
-    pub(crate) fn notify_finished(&self, id: TaskId, effects: &mut Effects) {
-        if !self.tasks[id].wanted.is_empty()
-            && let Some(notice) = self.standing(id)
-        {
-            self.notify(id, notice, effects);
-        }
-    }
-
-    /// Tells a client how a task stands, if that is final.
-    pub(crate) fn inform(&self, client: ClientId, id: TaskId, effects: &mut Effects) {
-        if let Some(notice) = self.standing(id) {
-            effects.0.push(Effect::Notify {
-                client,
-                task: id,
-                notice,
-            });
-        }
-    }
-
-    fn standing(&self, id: TaskId) -> Option<Notice> {
-        let task = &self.tasks[id];
-        match task.phase {
-            Phase::Memory { nbytes, inline } => Some(Notice::Finished {
-                nbytes,
-                inline: inline.then(|| task.payload.clone()),
-                class: task.value_class(),
-                holder: match inline {
-                    true => None,
-                    false => task.holders.first().map(|holder| holder.worker),
-                },
-            }),
-            Phase::Failed => task.failure().cloned().map(Notice::Failed),
-            _ => None,
-        }
     }
 }

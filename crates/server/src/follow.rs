@@ -88,6 +88,7 @@ impl Core {
             }
             // Together, and after the others, which may name it.
             Said::Forgotten(task) => self.forgotten.push(task),
+            Said::LetGo(task) => self.barrier_let_go(task),
             Said::Drained(worker) => self.drained(worker),
             Said::Dismiss { worker, reason } => self.dismissed(worker, reason),
             Said::Stuck { tasks, reason } => self.stuck(&tasks, reason),

@@ -184,7 +184,7 @@ impl Core {
         self.drop_calls(Node::Client(client), &format!("client {name}"));
         self.unwait(Node::Client(client));
         self.awaited.remove_client(client);
-        self.barriers_missed(client, None);
+        self.shuffles_missed(client, None);
         self.end_session(client);
         self.inform_sidecar(
             "client-left",

@@ -1,44 +1,36 @@
-//! The master of the shuffle plane, beside the scheduler: what happens to tasks and workers concerns both,
+//! The master of the shuffle plane, beside the core: what happens to tasks and workers concerns both,
 //! in the same step. See `docs/internals/shuffle.md`.
 //!
 //! A shuffle begins with its [`Registration`], which comes before the tasks of its submission: some of
-//! its transfers may run before its barrier has come. It ends when its barrier is forgotten.
+//! its transfers may run before its barrier has come. It ends when nobody needs its barrier any more. If
+//! somebody does later, it begins anew, under another number.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+mod registry;
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
 
-use bytes::Bytes;
 use treadle_messages::{Batch, Registration, ToWorker};
-use treadle_scheduler::Event;
-use treadle_shuffle::{
-    Config, Master, MasterEffect, MasterEvent, ShuffleId, Spec, ToMaster, ToNode,
-};
+use treadle_scheduler::{Event, Submission};
+use treadle_shuffle::{MasterEffect, MasterEvent, Plan, ShuffleId, ToMaster, ToNode};
 use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
 
 use crate::effect::Effect;
 use crate::operations::{dict, int};
 use crate::state::{Broken, Core};
-
-/// Shuffles of a client whose barriers may be missing yet.
-const MOST_EXPECTED: usize = 4096;
+use registry::{Name, Registry, Role};
 
 /// The shuffles that there are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shuffles {
-    master: Master,
-    effects: Vec<MasterEffect>,
-    /// Whether the effects are being carried out.
+    registry: Registry,
+    /// Whether effects of the master are being carried out.
     is_acting: bool,
-    /// Barriers that submissions are still to bring.
-    expected: Vec<Expected>,
-    by_barrier: BTreeMap<TaskId, ShuffleId>,
-    known: BTreeMap<ShuffleId, Known>,
-    /// The number of the last one.
-    last: u64,
     moved: Moved,
 }
 
@@ -53,106 +45,33 @@ pub struct Moved {
     pub bytes: u64,
 }
 
-/// A barrier that a submission is still to bring.
-#[derive(Clone, Copy, Debug)]
-struct Expected {
-    client: ClientId,
-    submission: u32,
-    /// The rank of the barrier.
-    rank: u32,
-    shuffle: ShuffleId,
-}
-
-#[derive(Debug)]
-struct Known {
-    name: String,
-    maps: u32,
-    spec: Bytes,
-    /// `None`: it has not come yet.
-    barrier: Option<TaskId>,
-    /// Maps that are to be invalidated when it comes.
-    gone: Runs,
-}
-
-impl Default for Shuffles {
-    fn default() -> Self {
-        Self {
-            master: Master::new(Config::default()),
-            effects: Vec::new(),
-            is_acting: false,
-            expected: Vec::new(),
-            by_barrier: BTreeMap::new(),
-            known: BTreeMap::new(),
-            last: 0,
-            moved: Moved::default(),
-        }
-    }
-}
+/// Tasks of shuffles that a batch brings.
+pub(crate) type Brought = Vec<(Name, Role, TaskId)>;
 
 impl Shuffles {
     /// Whether a task is the barrier of one.
+    #[inline]
     pub(crate) fn has_barrier(&self, task: TaskId) -> bool {
-        !self.by_barrier.is_empty() && self.by_barrier.contains_key(&task)
+        self.registry.has_barrier(task)
     }
 
-    fn find(&self, name: &str) -> Option<ShuffleId> {
-        let mut known = self.known.iter();
-        known
-            .find(|(_, known)| known.name == name)
-            .map(|(id, _)| *id)
-    }
-
-    /// The shuffle that a registration means: the one of this name, or a new one.
-    fn register(&mut self, registration: Registration) -> Result<ShuffleId, Broken> {
-        if let Some(shuffle) = self.find(&registration.name) {
-            // Another client, or an earlier graph, has the same.
-            return match self.known[&shuffle].maps == registration.maps {
-                true => Ok(shuffle),
-                false => Err(Broken::new(format!(
-                    "the shuffle {} has {} inputs, and is registered with {}",
-                    registration.name, registration.maps, self.known[&shuffle].maps
-                ))),
-            };
-        }
-        let aligned = registration.aligned.as_deref();
-        let spec = Spec {
-            maps: registration.maps,
-            partitions: registration.partitions,
-            outputs: registration.outputs,
-            aligned: aligned.and_then(|name| self.find(name)),
-            preferred: Vec::new(),
-        };
-        let shuffle = ShuffleId(self.last + 1);
-        let event = MasterEvent::Register { shuffle, spec };
-        let registered = self.master.handle(event, &mut self.effects);
-        registered.map_err(|error| Broken::new(error.to_string()))?;
-        self.last = shuffle.0;
-        let known = Known {
-            name: registration.name,
-            maps: registration.maps,
-            spec: registration.spec,
-            barrier: None,
-            gone: Runs::new(),
-        };
-        self.known.insert(shuffle, known);
-        Ok(shuffle)
-    }
-
-    /// The barriers that a batch brings, whose tasks are these.
+    /// The tasks of shuffles among those of a batch. The submission says where they read.
     pub(crate) fn brought(
-        &self,
+        &mut self,
         client: ClientId,
         batch: &Batch,
-        tasks: &[TaskId],
-    ) -> Vec<(ShuffleId, TaskId)> {
-        let submission = (client, batch.number);
-        let expected = self.expected.iter();
-        let mine = expected.filter(|one| (one.client, one.submission) == submission);
-        let brought = mine.filter_map(|expected| {
-            let row = batch.ranks.iter().position(|rank| *rank == expected.rank)?;
-            Some((expected.shuffle, tasks[row]))
+        submission: &mut Submission,
+    ) -> Brought {
+        let brought = self.registry.brought(client, batch, &submission.tasks);
+        let located = brought.iter().filter_map(|(name, role, task)| match role {
+            Role::Barrier => None,
+            Role::Reader(partition) => {
+                let known = self.registry.get(name)?;
+                Some(self.registry.locate(known, *task, *partition))
+            }
         });
-        brought.collect()
+        submission.located.extend(located);
+        brought
     }
 }
 
@@ -163,121 +82,104 @@ impl Core {
         client: ClientId,
         registration: Registration,
     ) -> Result<(), Broken> {
-        let shuffles = &mut self.shuffles;
-        let mine = shuffles.expected.iter();
-        if mine.filter(|expected| expected.client == client).count() >= MOST_EXPECTED {
-            return Err(Broken::new(format!(
-                "more than {MOST_EXPECTED} shuffles were registered without their barriers"
-            )));
-        }
-        let (submission, rank) = (registration.submission, registration.barrier);
-        let shuffle = shuffles.register(registration)?;
-        shuffles.expected.push(Expected {
-            client,
-            submission,
-            rank,
-            shuffle,
-        });
-        Ok(())
+        self.shuffles.registry.register(client, registration)
     }
 
-    /// A batch is with the scheduler, and the barriers that it [brought](Shuffles::brought).
-    pub(crate) fn barriers_came(
+    /// A batch is with the core, and the tasks of shuffles that it [brought](Shuffles::brought).
+    pub(crate) fn shuffles_came(
         &mut self,
         client: ClientId,
         batch: &Batch,
-        brought: &[(ShuffleId, TaskId)],
+        brought: Brought,
     ) -> Result<(), Broken> {
-        for &(shuffle, barrier) in brought {
-            self.barrier_came(shuffle, barrier)?;
+        for (name, role, task) in brought {
+            let Some(view) = self.scheduler.task(task) else {
+                continue;
+            };
+            let inputs = view.inputs().count();
+            self.shuffles.registry.came(&name, role, task);
+            if let Role::Barrier = role {
+                self.barrier_came(&name, inputs)?;
+            }
         }
         if batch.last {
-            self.barriers_missed(client, Some(batch.number));
+            self.shuffles_missed(client, Some(batch.number));
         }
         Ok(())
     }
 
-    fn barrier_came(&mut self, shuffle: ShuffleId, barrier: TaskId) -> Result<(), Broken> {
-        let shuffles = &mut self.shuffles;
-        let Some(view) = self.scheduler.task(barrier) else {
+    fn barrier_came(&mut self, name: &Name, inputs: usize) -> Result<(), Broken> {
+        let Some(known) = self.shuffles.registry.get_mut(name) else {
             return Ok(());
         };
-        let Some(known) = shuffles.known.get_mut(&shuffle) else {
-            return Ok(());
-        };
-        let inputs = view.inputs().count();
         if inputs != known.maps as usize {
             return Err(Broken::new(format!(
-                "the barrier of the shuffle {} has {inputs} inputs, and is registered with {}",
-                known.name, known.maps
+                "the barrier of the shuffle {name} has {inputs} inputs, and is registered with {}",
+                known.maps
             )));
         }
-        known.barrier = Some(barrier);
         let gone = mem::take(&mut known.gone);
-        shuffles.by_barrier.insert(barrier, shuffle);
         if !gone.is_empty() {
-            self.invalidate_maps(shuffle, &gone, false);
+            self.invalidate_maps(name, &gone, false);
         }
         Ok(())
     }
 
     /// A submission has ended; or, without its number, its client is gone. Barriers that it has not
     /// brought do not come any more.
-    pub(crate) fn barriers_missed(&mut self, client: ClientId, submission: Option<u32>) {
-        let expected = &mut self.shuffles.expected;
-        if expected.is_empty() {
-            return;
-        }
-        let of_it = |expected: &mut Expected| {
-            let is_meant = submission.is_none_or(|number| number == expected.submission);
-            expected.client == client && is_meant
-        };
-        let over: Vec<Expected> = expected.extract_if(.., of_it).collect();
-        for expected in over {
-            self.end_unless_needed(expected.shuffle);
+    pub(crate) fn shuffles_missed(&mut self, client: ClientId, submission: Option<u32>) {
+        for name in self.shuffles.registry.missed(client, submission) {
+            self.forget_unneeded(&name);
         }
     }
 
     /// A task is forgotten. If it is a barrier, nobody can read what was shuffled any more.
     pub(crate) fn barrier_forgotten(&mut self, barrier: TaskId) {
-        if let Some(shuffle) = self.shuffles.by_barrier.remove(&barrier) {
-            if let Some(known) = self.shuffles.known.get_mut(&shuffle) {
-                known.barrier = None;
-            }
-            self.end_unless_needed(shuffle);
+        if let Some(name) = self.shuffles.registry.forget_barrier(barrier) {
+            self.forget_unneeded(&name);
         }
     }
 
-    /// Ends a shuffle that has no barrier, and is to get none.
-    fn end_unless_needed(&mut self, shuffle: ShuffleId) {
-        let shuffles = &mut self.shuffles;
-        let known = shuffles.known.get(&shuffle);
-        let is_expected = |expected: &Expected| expected.shuffle == shuffle;
-        if known.is_some_and(|known| known.barrier.is_none())
-            && !shuffles.expected.iter().any(is_expected)
+    /// The effects of a task are not needed. If it is a barrier, what was shuffled can go.
+    pub(crate) fn barrier_let_go(&mut self, barrier: TaskId) {
+        let registry = &mut self.shuffles.registry;
+        if let Some(name) = registry.of_barrier(barrier)
+            && let Some(number) = registry.end(&name)
         {
-            shuffles.known.remove(&shuffle);
-            self.tell_master(MasterEvent::End(shuffle));
+            self.tell_master(MasterEvent::End(number));
+        }
+    }
+
+    fn forget_unneeded(&mut self, name: &Name) {
+        if let Some(number) = self.shuffles.registry.forget_unneeded(name) {
+            self.tell_master(MasterEvent::End(number));
         }
     }
 
     /// What a worker has to know of a shuffle, if there is one of this name: its number, how many
     /// inputs it has, and what the client says of it.
-    pub(crate) fn about_shuffle(&self, name: Option<&str>) -> Value {
-        let Some(shuffle) = name.and_then(|name| self.shuffles.find(name)) else {
+    pub(crate) fn about_shuffle(&mut self, name: Option<&str>) -> Value {
+        let Some(name) = name else {
             return Value::None;
         };
-        let known = &self.shuffles.known[&shuffle];
-        Value::Tuple(vec![
-            int(shuffle.0),
-            int(known.maps),
-            Value::Bytes(known.spec.to_vec()),
-        ])
+        match self.shuffles.registry.running(name) {
+            Ok(Some((number, known))) => Value::Tuple(vec![
+                int(number.0),
+                int(known.maps),
+                Value::Bytes(known.spec.to_vec()),
+            ]),
+            Ok(None) => Value::None,
+            Err(error) => {
+                self.out.push(Effect::Fault(error.to_string()));
+                Value::None
+            }
+        }
     }
 
     /// How many shuffles there are, and how many there were since the start.
     pub fn shuffle_counts(&self) -> (usize, u64) {
-        (self.shuffles.known.len(), self.shuffles.last)
+        let registry = &self.shuffles.registry;
+        (registry.master.shuffles().count(), registry.last)
     }
 
     /// What transfers have moved since the start, with those that ran again.
@@ -287,14 +189,12 @@ impl Core {
 
     /// How far each shuffle is, in the order in which they began.
     pub(crate) fn list_shuffles(&self) -> Value {
-        let shuffles = &self.shuffles;
+        let registry = &self.shuffles.registry;
         let of_shuffle = |shuffle: ShuffleId| {
-            let (known, progress) = (
-                shuffles.known.get(&shuffle)?,
-                shuffles.master.progress(shuffle)?,
-            );
+            let name = registry.name(shuffle)?;
+            let progress = registry.master.progress(shuffle)?;
             Some(dict([
-                ("name", Value::Str(known.name.clone())),
+                ("name", Value::Str((*name).to_owned())),
                 ("number", int(shuffle.0)),
                 ("generation", int(progress.generation.0)),
                 ("inputs", int(progress.maps)),
@@ -306,7 +206,7 @@ impl Core {
                 ("bytes", int(progress.tally.bytes)),
             ]))
         };
-        let all = shuffles.master.shuffles().filter_map(of_shuffle);
+        let all = registry.master.shuffles().filter_map(of_shuffle);
         Value::List(all.collect())
     }
 
@@ -320,7 +220,7 @@ impl Core {
         self.tell_master(MasterEvent::Draining(worker.into()));
     }
 
-    /// A worker is gone, as the scheduler knows.
+    /// A worker is gone, as the core knows.
     pub(crate) fn server_lost(&mut self, worker: WorkerId) {
         self.tell_master(MasterEvent::Lost(worker.into()));
     }
@@ -339,15 +239,15 @@ impl Core {
 
     /// Hands the master an event. What follows is done in order, also if more events follow from it.
     fn tell_master(&mut self, event: MasterEvent) {
-        let shuffles = &mut self.shuffles;
-        if let Err(error) = shuffles.master.handle(event, &mut shuffles.effects) {
+        let registry = &mut self.shuffles.registry;
+        if let Err(error) = registry.master.handle(event, &mut registry.effects) {
             self.out.push(Effect::Fault(error.to_string()));
         }
-        if mem::replace(&mut shuffles.is_acting, true) {
+        if mem::replace(&mut self.shuffles.is_acting, true) {
             return;
         }
-        while !self.shuffles.effects.is_empty() {
-            for effect in mem::take(&mut self.shuffles.effects) {
+        while !self.shuffles.registry.effects.is_empty() {
+            for effect in mem::take(&mut self.shuffles.registry.effects) {
                 self.act_for_master(effect);
             }
         }
@@ -356,26 +256,19 @@ impl Core {
 
     fn act_for_master(&mut self, effect: MasterEffect) {
         match effect {
-            MasterEffect::Send { to, message } => {
-                let worker = WorkerId(to.node);
-                if let ToNode::Plan(plan) = &message {
-                    let servers = plan
-                        .groups
-                        .iter()
-                        .map(|group| WorkerId(group.id.server.node));
-                    let servers: Vec<WorkerId> = servers.filter(|other| *other != worker).collect();
-                    self.introduce(worker, &servers);
-                }
-                self.tell_worker(worker, ToWorker::ToNode(message));
-            }
+            MasterEffect::Send { to, message } => self.tell_node(WorkerId(to.node), message),
             MasterEffect::Invalidate {
                 shuffle,
                 maps,
                 outputs,
-            } => self.invalidate_maps(shuffle, &maps, outputs),
+            } => {
+                if let Some(name) = self.shuffles.registry.name(shuffle) {
+                    self.invalidate_maps(&name, &maps, outputs);
+                }
+            }
             MasterEffect::NotDeterministic { shuffle, map } => {
-                let known = self.shuffles.known.get(&shuffle);
-                let name = known.map_or("", |known| &known.name);
+                let name = self.shuffles.registry.name(shuffle);
+                let name = name.as_deref().unwrap_or_default();
                 let which = map.map_or_else(String::new, |map| format!(" (number {map})"));
                 self.out.push(Effect::Warn(format!(
                     "an input of the shuffle {name}{which} has other rows than when it ran before: \
@@ -387,10 +280,66 @@ impl Core {
         }
     }
 
-    /// What these maps did is gone, as the scheduler is told: their transfers, the barrier, and, if
+    /// Tells a worker what the master says. It knows the addresses of the servers by then.
+    fn tell_node(&mut self, worker: WorkerId, message: ToNode) {
+        match &message {
+            ToNode::Plan(plan) => {
+                let groups = plan.groups.iter();
+                let servers = groups.map(|group| WorkerId(group.id.server.node));
+                let servers: Vec<WorkerId> = servers.filter(|other| *other != worker).collect();
+                self.introduce(worker, &servers);
+                self.locate_planned(plan);
+            }
+            ToNode::Committed {
+                shuffle,
+                result: Ok(_),
+                ..
+            } => {
+                // Now it is known how many bytes there are.
+                if let Some(name) = self.shuffles.registry.name(*shuffle) {
+                    self.locate(&name);
+                }
+            }
+            _ => {}
+        }
+        self.tell_worker(worker, ToWorker::ToNode(message));
+    }
+
+    /// The core is told of a plan once.
+    fn locate_planned(&mut self, plan: &Plan) {
+        let registry = &mut self.shuffles.registry;
+        if let Some(name) = registry.name(plan.shuffle)
+            && let Some(known) = registry.get_mut(&name)
+            && known.located.replace(plan.generation) != Some(plan.generation)
+        {
+            self.locate(&name);
+        }
+    }
+
+    /// The core is told where the readers of a shuffle read.
+    fn locate(&mut self, name: &Name) {
+        let registry = &self.shuffles.registry;
+        let Some(known) = registry.get(name) else {
+            return;
+        };
+        let reads_it = |reader: TaskId| {
+            let view = self.scheduler.task(reader);
+            view.is_some_and(|view| view.inputs().any(|input| Some(input) == known.barrier))
+        };
+        // An id may have another meaning by now.
+        let readers = known
+            .readers
+            .iter()
+            .filter(|&(&reader, _)| reads_it(reader));
+        let located = readers.map(|(&task, &partition)| registry.locate(known, task, partition));
+        let located = located.collect();
+        self.feed_own(Event::Locate(located));
+    }
+
+    /// What these maps did is gone, as the core is told: their transfers, the barrier, and, if
     /// `outputs` is set, what was read and all that was computed from it.
-    fn invalidate_maps(&mut self, shuffle: ShuffleId, maps: &Runs, outputs: bool) {
-        let Some(known) = self.shuffles.known.get_mut(&shuffle) else {
+    fn invalidate_maps(&mut self, name: &Name, maps: &Runs, outputs: bool) {
+        let Some(known) = self.shuffles.registry.get_mut(name) else {
             return;
         };
         let barrier = known.barrier;

@@ -224,7 +224,7 @@ impl Core {
                     }
                 });
         }
-        let barriers = self.shuffles.brought(client, batch, &submission.tasks);
+        let brought = self.shuffles.brought(client, batch, &mut submission);
         submission.offsets = mem::take(&mut batch.offsets);
         submission.readers = mem::take(&mut batch.readers);
         submission.ranks = mem::take(&mut batch.ranks);
@@ -242,7 +242,7 @@ impl Core {
         }
         fed?;
         self.end_of_submission(client, batch);
-        self.barriers_came(client, batch, &barriers)
+        self.shuffles_came(client, batch, brought)
     }
 
     /// A task that was meant to be submitted was not: forgets it, if it is not known otherwise.

@@ -295,6 +295,7 @@ fn submission(tasks: Vec<TaskId>, first: u32, last: bool) -> Submission {
         option_sets: vec![Options::default()],
         constraints: Vec::new(),
         wanted: tasks.clone(),
+        located: Vec::new(),
         tasks,
     }
 }

@@ -126,6 +126,7 @@ pub(crate) struct Cluster {
     pub(crate) forgotten: BTreeSet<TaskId>,
     /// Clients that were asked for values that they keep, and those that need not keep them.
     pub(crate) asked: Vec<(ClientId, TaskId)>,
+    pub(crate) let_go: Vec<TaskId>,
     pub(crate) unkept: Vec<(ClientId, TaskId)>,
     pub(crate) drained: Vec<WorkerId>,
     pub(crate) dismissed: Vec<WorkerId>,
@@ -155,6 +156,7 @@ impl Cluster {
             notices: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             asked: Vec::new(),
+            let_go: Vec::new(),
             unkept: Vec::new(),
             drained: Vec::new(),
             dismissed: Vec::new(),
@@ -215,6 +217,7 @@ impl Cluster {
             Effect::Forgotten(task) => {
                 self.forgotten.insert(task);
             }
+            Effect::LetGo(task) => self.let_go.push(task),
             Effect::Bring { client, task } => self.asked.push((client, task)),
             Effect::Unkeep { client, task } => self.unkept.push((client, task)),
             Effect::Drained(worker) => self.drained.push(worker),

@@ -4,7 +4,7 @@
 
 use crate::cluster::*;
 use proptest::prelude::*;
-use treadle_scheduler::{Config, Event, Notice, State};
+use treadle_scheduler::{Config, Event, Located, Notice, State};
 use treadle_types::{Cause, ClientId, Report, Symbol, TaskId, WorkerId};
 
 #[derive(Clone, Debug)]
@@ -30,6 +30,7 @@ enum Step {
     Replicate(u8, u8),
     Move(u8, u8),
     Invalidate(u8),
+    Locate(u8, u8),
     Put(u8),
     Tick(u8),
     LeaveAndCome,
@@ -59,6 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<(u8, u8)>().prop_map(|(t, n)| Step::Replicate(t, n)),
         1 => any::<(u8, u8)>().prop_map(|(t, w)| Step::Move(t, w)),
         1 => any::<u8>().prop_map(Step::Invalidate),
+        1 => any::<(u8, u8)>().prop_map(|(t, w)| Step::Locate(t, w)),
         1 => any::<u8>().prop_map(Step::Put),
         2 => any::<u8>().prop_map(Step::Tick),
         1 => Just(Step::LeaveAndCome),
@@ -249,6 +251,16 @@ impl Model {
             Step::Invalidate(task) => {
                 if let Some(task) = self.task(task) {
                     self.cluster.event(Event::Invalidate(vec![task]));
+                }
+            }
+            Step::Locate(task, worker) => {
+                if let (Some(task), Some(worker)) = (self.task(task), self.worker(worker)) {
+                    let located = Located {
+                        task,
+                        worker: (worker.0 % 3 != 0).then_some(worker),
+                        nbytes: 100_000_000,
+                    };
+                    self.cluster.event(Event::Locate(vec![located]));
                 }
             }
             Step::Put(worker) => self.put(worker),

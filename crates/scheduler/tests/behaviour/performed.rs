@@ -67,6 +67,65 @@ fn recipe_and_inputs_stay_beside_a_small_value() {
     cluster.assert_empty();
 }
 
+/// A shuffle, and one who reads it and returns much: it runs on worker 1.
+fn read(cluster: &mut Cluster) -> (Shuffle, TaskId) {
+    let shuffle = Shuffle::run(cluster);
+    let output = cluster.one(reads(&[shuffle.barrier]).on(&[1]).or_others());
+    cluster.size(output, 5_000);
+    cluster.unwant(&[shuffle.barrier]);
+    (shuffle, output)
+}
+
+#[test]
+fn what_was_done_is_let_go_when_it_was_read() {
+    let mut cluster = Cluster::new(3, 1);
+    let (shuffle, output) = read(&mut cluster);
+    assert_eq!(cluster.let_go, []);
+    cluster.run();
+    // The output could be computed again, and still nobody needs what it has read.
+    assert_eq!(cluster.state(output), State::Memory);
+    let all = [shuffle.barrier, shuffle.transfers[1], shuffle.transfers[0]];
+    assert_eq!(cluster.let_go, all);
+    assert_eq!(cluster.state(shuffle.barrier), State::Released);
+    cluster.lose(1);
+    cluster.run();
+    assert_eq!(cluster.state(output), State::Memory);
+    assert_eq!(shuffle.runs(&cluster), [vec![2, 2], vec![2, 2], vec![2]]);
+    assert_eq!(cluster.let_go, [all, all].concat());
+    cluster.unwant(&[output]);
+    cluster.run();
+    cluster.assert_empty();
+}
+
+#[test]
+fn what_led_to_it_stays_as_long_as_it_is_read() {
+    let mut cluster = Cluster::new(3, 1);
+    let (shuffle, output) = read(&mut cluster);
+    cluster.event(Event::Invalidate(vec![shuffle.barrier]));
+    cluster.run();
+    assert_eq!(cluster.state(output), State::Memory);
+    // The transfers had not to run again.
+    assert_eq!(shuffle.runs(&cluster), [vec![1, 1], vec![1, 1], vec![2]]);
+}
+
+#[test]
+fn what_was_read_and_is_gone_lets_go_of_what_led_to_it() {
+    let mut cluster = Cluster::new(3, 1);
+    let shuffle = Shuffle::run(&mut cluster);
+    // Who will read it cannot run yet, and is not needed any more.
+    let reader = cluster.one(reads(&[shuffle.barrier]).on(&[9]));
+    let last = cluster.one(reads(&[reader]));
+    cluster.unwant(&[shuffle.barrier]);
+    cluster.unwant(&[reader]);
+    cluster.event(Event::Cancel {
+        client: C,
+        tasks: vec![last],
+        force: true,
+    });
+    cluster.run();
+    cluster.assert_empty();
+}
+
 #[test]
 fn a_plane_can_say_that_effects_are_gone() {
     for turned in [false, true] {

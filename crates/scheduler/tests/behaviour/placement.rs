@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::cluster::*;
-use treadle_scheduler::State;
+use treadle_scheduler::{Event, Located, State};
 use treadle_types::{Command, Place, Symbol, TaskId, WorkerId};
 
 /// Runs one task of a function that takes so long, so that the scheduler knows.
@@ -96,6 +96,69 @@ fn a_short_wait_is_better_than_a_long_transfer() {
     assert!(task.worker().is_none_or(|worker| worker == WorkerId(0)));
     cluster.run();
     assert_eq!(cluster.assigned(reader), [WorkerId(0)]);
+}
+
+/// Much that a task reads, at a worker.
+fn at(task: TaskId, worker: u32) -> Located {
+    Located {
+        task,
+        worker: Some(WorkerId(worker)),
+        nbytes: 100_000_000,
+    }
+}
+
+/// A task that waits for a small value, and reads much at a worker beside it.
+fn located(cluster: &mut Cluster, spec: impl Fn(TaskId) -> Spec, worker: u32) -> TaskId {
+    let ids: Vec<_> = (0..2).map(|_| cluster.scheduler.allocate()).collect();
+    // The small value is made when it is known what else is read.
+    let specs = vec![reads(&[]).on(&[9]), spec(ids[0])];
+    cluster.submit_as(C, &ids, specs, &ids[1..]);
+    let unknown = at(TaskId(1 << 20), 0);
+    cluster.event(Event::Locate(vec![at(ids[1], worker), unknown]));
+    let maker = 9 + ids[1].0;
+    cluster.join(maker, profile(9, 1));
+    cluster.run();
+    cluster.lose(maker);
+    ids[1]
+}
+
+#[test]
+fn a_task_goes_to_what_it_reads_beside_values() {
+    for worker in 0..3 {
+        let mut cluster = Cluster::new(3, 1);
+        let task = located(&mut cluster, |input| reads(&[input]), worker);
+        assert_eq!(cluster.assigned(task), [WorkerId(worker)]);
+    }
+}
+
+#[test]
+fn what_it_reads_beside_values_does_not_bind_a_task() {
+    let mut cluster = Cluster::new(3, 1);
+    let elsewhere = located(&mut cluster, |input| reads(&[input]).on(&[1]), 2);
+    assert_eq!(cluster.assigned(elsewhere), [WorkerId(1)]);
+    // The worker is gone.
+    cluster.lose(2);
+    let task = located(&mut cluster, |input| reads(&[input]), 2);
+    assert_eq!(cluster.assigned(task).len(), 1);
+    cluster.unwant(&[elsewhere, task]);
+    cluster.run();
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_long_wait_is_worse_than_reading_from_afar() {
+    let mut cluster = Cluster::new(2, 1);
+    learn(&mut cluster, 9, Duration::from_secs(100));
+    let busy = cluster.one(reads(&[]).function(9).on(&[1]));
+    let ids: Vec<_> = (0..2).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![reads(&[]), reads(&ids[..1])];
+    cluster.submit_as(C, &ids, specs, &ids[1..]);
+    cluster.event(Event::Locate(vec![at(ids[1], 1)]));
+    assert_eq!(cluster.worker_of(busy), WorkerId(1));
+    cluster.start_all();
+    cluster.end(ids[0]);
+    cluster.deliver();
+    assert_eq!(cluster.worker_of(ids[1]), WorkerId(0));
 }
 
 #[test]

@@ -245,13 +245,17 @@ fn registration(submission: u32) -> Registration {
 
 /// Two transfers, a barrier, and a task that reads a partition.
 fn submit(client: &mut Client) {
-    let tasks = [
+    submit_read_by(client, &["out"]);
+}
+
+fn submit_read_by(client: &mut Client, outputs: &[&str]) {
+    let mut tasks = vec![
         effects(task("t0", 0, &[])),
         effects(task("t1", 0, &[])),
         effects(task("barrier", 0, &["t0", "t1"])),
-        task("out", 0, &["barrier"]),
     ];
-    let batch = client.batch(&tasks, &["out"], true);
+    tasks.extend(outputs.iter().map(|output| task(*output, 0, &["barrier"])));
+    let batch = client.batch(&tasks, outputs, true);
     client.say(&FromClient::Register(registration(batch.number)));
     client.say(&FromClient::Submit(batch));
 }
@@ -395,8 +399,10 @@ fn a_map_that_is_not_deterministic_has_outputs_and_what_came_of_them_run_again_t
         effects(task("barrier", 0, &["t0", "t1"])),
         task("out", 0, &["barrier"]),
         task("further", 0, &["out"]),
+        // It reads, and so the shuffle does not end.
+        task("late", 0, &["barrier"]),
     ];
-    let batch = client.batch(&tasks, &["out", "further"], true);
+    let batch = client.batch(&tasks, &["out", "further", "late"], true);
     client.say(&FromClient::Register(registration(batch.number)));
     client.say(&FromClient::Submit(batch));
     let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
@@ -415,7 +421,7 @@ fn a_map_that_is_not_deterministic_has_outputs_and_what_came_of_them_run_again_t
     let again = [0, 1].map(|map| transfer(&mut workers, map, 2));
     assert_ne!(again[0].transfer.attempt, receipts[0].transfer.attempt);
     commit(&mut workers, &again, 2);
-    for key in ["out", "further"] {
+    for key in ["out", "further", "late"] {
         let (_, object) = assigned(&mut workers, key);
         workers[0].finish(object, false);
         assert_eq!(client.value(key), 5);
@@ -522,4 +528,77 @@ fn two_graphs_with_the_same_shuffle_share_it() {
             .iter()
             .all(|message| !matches!(message, ToWorker::ToNode(_)))
     );
+}
+
+#[test]
+fn a_partition_is_read_where_it_is() {
+    let cluster = Cluster::new(0);
+    let mut workers = ["a", "b", "c"].map(|name| Worker::connect(&cluster, name));
+    let mut client = cluster.client("c");
+    // Two of these three come with a later batch.
+    let readers: Vec<String> = (0..3).map(|n| format!("out{n}")).collect();
+    let reader = |name: &String| task(name.as_str(), 0, &["barrier"]);
+    let at = |mut transfer: Task, worker: &str| {
+        transfer.options.workers = vec![worker.into()];
+        effects(transfer)
+    };
+    // Nothing is sent ahead of both.
+    let mut tasks = vec![
+        at(task("t0", 0, &[]), "a"),
+        at(task("t1", 0, &[]), "b"),
+        effects(task("barrier", 0, &["t0", "t1"])),
+    ];
+    tasks.extend(readers[..1].iter().map(reader));
+    let mut first = client.batch(&tasks, &["out0"], false);
+    first.readers[2] = 3;
+    client.say(&FromClient::Register(Registration {
+        readers: vec![3, 4, 5],
+        reads: vec![7, 0, 4],
+        ..registration(first.number)
+    }));
+    client.say(&FromClient::Submit(first));
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    workers[0].tell_master(ToMaster::Join(receipts[0].transfer.shuffle));
+    let plan = workers[0].plan(1);
+    assert_eq!(plan.groups.len(), 3);
+    let tasks: Vec<Task> = readers[1..].iter().map(reader).collect();
+    let mut rest = client.batch(&tasks, &["out1", "out2"], true);
+    rest.ranks = vec![4, 5];
+    client.say(&FromClient::Submit(rest));
+    commit(&mut workers, &receipts, 1);
+    for (name, partition) in readers.iter().zip([7, 0, 4]) {
+        let (index, object) = assigned(&mut workers, name);
+        let home = plan.group_of(partition).unwrap().id.server.node;
+        assert_eq!(workers[index].id, home, "{name}");
+        workers[index].finish(object, false);
+    }
+}
+
+#[test]
+fn a_shuffle_that_was_read_ends_and_begins_anew_when_it_is_needed() {
+    let cluster = Cluster::new(0);
+    let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
+    let mut client = cluster.client("c");
+    submit(&mut client);
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    commit(&mut workers, &receipts, 1);
+    let (index, object) = assigned(&mut workers, "out");
+    workers[index].finish(object, true);
+    client.result("out");
+    for worker in &mut workers {
+        assert_eq!(worker.closed(), receipts[0].transfer.shuffle);
+    }
+    assert_eq!(client.query("shuffles", &[]), Value::List(Vec::new()));
+    // What was made of it is lost.
+    let gone = workers.remove(index);
+    gone.peer.close();
+    drop(gone);
+    let again = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    assert_ne!(again[0].transfer.shuffle, receipts[0].transfer.shuffle);
+    commit(&mut workers, &again, 1);
+    let (_, object) = assigned(&mut workers, "out");
+    workers[0].finish(object, false);
+    assert_eq!(client.value("out"), 5);
+    assert_eq!(workers[0].closed(), again[0].transfer.shuffle);
+    assert_eq!(client.query("shuffles", &[]), Value::List(Vec::new()));
 }

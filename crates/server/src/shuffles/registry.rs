@@ -1,0 +1,333 @@
+//! The shuffles that clients have registered, and which tasks belong to them.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use treadle_messages::{Batch, Registration};
+use treadle_scheduler::Located;
+use treadle_shuffle::{
+    Config, Generation, Master, MasterEffect, MasterEvent, ShuffleError, ShuffleId, Spec,
+};
+use treadle_types::{ClientId, Runs, TaskId, WorkerId};
+
+use crate::state::Broken;
+
+/// Shuffles of a client whose barriers may be missing yet.
+const MOST_EXPECTED: usize = 4096;
+
+/// The name of a shuffle.
+pub(crate) type Name = Arc<str>;
+
+/// What a task has to do with a shuffle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    Barrier,
+    /// It reads a partition.
+    Reader(u32),
+}
+
+/// What a submission is still to bring, by rank.
+#[derive(Debug)]
+struct Expected {
+    client: ClientId,
+    submission: u32,
+    tasks: BTreeMap<u32, Vec<(Name, Role)>>,
+    /// How many of them are barriers.
+    barriers: usize,
+}
+
+impl Expected {
+    fn is_to_bring(&self, name: &str) -> bool {
+        let mut tasks = self.tasks.values().flatten();
+        tasks.any(|(other, role)| matches!(role, Role::Barrier) && **other == *name)
+    }
+}
+
+/// A shuffle. It may have several numbers, one after the other: when its barrier is let go, it ends, and
+/// it begins anew when it is needed again.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) maps: u32,
+    pub(super) spec: Bytes,
+    partitions: u32,
+    outputs: Runs,
+    aligned: Option<String>,
+    /// `None`: it has ended.
+    pub(super) number: Option<ShuffleId>,
+    /// `None`: it has not come yet.
+    pub(super) barrier: Option<TaskId>,
+    /// Tasks that read a partition.
+    pub(super) readers: BTreeMap<TaskId, u32>,
+    /// The assignment of which the core was told.
+    pub(super) located: Option<Generation>,
+    /// Maps that are to be invalidated when the barrier comes.
+    pub(super) gone: Runs,
+}
+
+/// The shuffles, with their master.
+#[derive(Debug)]
+pub(super) struct Registry {
+    pub(super) master: Master,
+    pub(super) effects: Vec<MasterEffect>,
+    expected: Vec<Expected>,
+    known: BTreeMap<Name, Known>,
+    by_barrier: BTreeMap<TaskId, Name>,
+    by_number: BTreeMap<ShuffleId, Name>,
+    /// The number of the last one.
+    pub(super) last: u64,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            master: Master::new(Config::default()),
+            effects: Vec::new(),
+            expected: Vec::new(),
+            known: BTreeMap::new(),
+            by_barrier: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl Registry {
+    /// A client is to submit a shuffle. If there is one of this name, it is that: another client, or an
+    /// earlier graph, has the same.
+    pub(super) fn register(
+        &mut self,
+        client: ClientId,
+        registration: Registration,
+    ) -> Result<(), Broken> {
+        let mine = self.expected.iter().filter(|one| one.client == client);
+        if mine.map(|one| one.barriers).sum::<usize>() >= MOST_EXPECTED {
+            return Err(Broken::new(format!(
+                "more than {MOST_EXPECTED} shuffles were registered without their barriers"
+            )));
+        }
+        let name: Name = registration.name.as_str().into();
+        if let Some(known) = self.known.get(&name) {
+            let (maps, partitions) = (registration.maps, registration.partitions);
+            if (known.maps, known.partitions) != (maps, partitions) {
+                return Err(Broken::new(format!(
+                    "the shuffle {name} has {} inputs and {} partitions, and is registered again \
+                     with {maps} and {partitions}",
+                    known.maps, known.partitions
+                )));
+            }
+        }
+        let known = self.known.entry(name.clone()).or_insert_with(|| Known {
+            maps: registration.maps,
+            spec: registration.spec,
+            partitions: registration.partitions,
+            outputs: registration.outputs,
+            aligned: registration.aligned,
+            number: None,
+            barrier: None,
+            readers: BTreeMap::new(),
+            located: None,
+            gone: Runs::new(),
+        });
+        if known.number.is_none()
+            && let Err(error) = self.begin(&name)
+        {
+            self.known.remove(&name);
+            return Err(Broken::new(error.to_string()));
+        }
+        let expected = self.expected_of(client, registration.submission);
+        expected.barriers += 1;
+        let mut expect = |rank: u32, role| {
+            let roles = expected.tasks.entry(rank).or_default();
+            roles.push((name.clone(), role));
+        };
+        expect(registration.barrier, Role::Barrier);
+        for (rank, partition) in registration.readers.iter().zip(registration.reads) {
+            expect(*rank, Role::Reader(partition));
+        }
+        Ok(())
+    }
+
+    fn expected_of(&mut self, client: ClientId, submission: u32) -> &mut Expected {
+        let is_it = |one: &Expected| (one.client, one.submission) == (client, submission);
+        let at = self.expected.iter().position(is_it);
+        let at = at.unwrap_or_else(|| {
+            self.expected.push(Expected {
+                client,
+                submission,
+                tasks: BTreeMap::new(),
+                barriers: 0,
+            });
+            self.expected.len() - 1
+        });
+        &mut self.expected[at]
+    }
+
+    /// A shuffle begins, for the first time or anew.
+    fn begin(&mut self, name: &str) -> Result<Option<ShuffleId>, ShuffleError> {
+        let Some(known) = self.known.get(name) else {
+            return Ok(None);
+        };
+        // Either of two may name the other.
+        let aligned = match &known.aligned {
+            Some(other) => self.known.get(other.as_str()),
+            None => {
+                let mut others = self.known.values();
+                others.find(|other| other.aligned.as_deref() == Some(name))
+            }
+        };
+        let spec = Spec {
+            maps: known.maps,
+            partitions: known.partitions,
+            outputs: known.outputs.clone(),
+            aligned: aligned.and_then(|other| other.number),
+            preferred: Vec::new(),
+        };
+        let shuffle = ShuffleId(self.last + 1);
+        let event = MasterEvent::Register { shuffle, spec };
+        self.master.handle(event, &mut self.effects)?;
+        self.last = shuffle.0;
+        if let Some((name, _)) = self.known.get_key_value(name) {
+            self.by_number.insert(shuffle, name.clone());
+        }
+        if let Some(known) = self.known.get_mut(name) {
+            known.number = Some(shuffle);
+            known.located = None;
+        }
+        Ok(Some(shuffle))
+    }
+
+    /// The shuffle of a name, with its number. It begins anew if it had ended.
+    pub(super) fn running(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<(ShuffleId, &Known)>, ShuffleError> {
+        let number = match self.known.get(name) {
+            Some(Known { number: None, .. }) => self.begin(name)?,
+            Some(known) => known.number,
+            None => None,
+        };
+        Ok(number.and_then(|number| Some((number, self.known.get(name)?))))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Known> {
+        self.known.get(name)
+    }
+
+    /// Where a task reads a partition.
+    pub(super) fn locate(&self, known: &Known, task: TaskId, partition: u32) -> Located {
+        let number = known.number;
+        let home = number.and_then(|number| self.master.home(number, partition));
+        let progress = number.and_then(|number| self.master.progress(number));
+        let nbytes = progress.map_or(0, |all| all.tally.bytes / all.outputs.max(1));
+        Located {
+            task,
+            worker: home.map(|home| WorkerId(home.node)),
+            nbytes,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Known> {
+        self.known.get_mut(name)
+    }
+
+    pub(super) fn name(&self, number: ShuffleId) -> Option<Name> {
+        self.by_number.get(&number).cloned()
+    }
+
+    /// Whether a task is a barrier.
+    #[inline]
+    pub(super) fn has_barrier(&self, task: TaskId) -> bool {
+        !self.by_barrier.is_empty() && self.by_barrier.contains_key(&task)
+    }
+
+    /// The shuffle whose barrier a task is.
+    pub(super) fn of_barrier(&self, task: TaskId) -> Option<Name> {
+        self.by_barrier.get(&task).cloned()
+    }
+
+    /// The tasks of shuffles among those of a batch.
+    pub(super) fn brought(
+        &mut self,
+        client: ClientId,
+        batch: &Batch,
+        tasks: &[TaskId],
+    ) -> Vec<(Name, Role, TaskId)> {
+        let submission = (client, batch.number);
+        let mut expected = self.expected.iter_mut();
+        let expected = expected.find(|one| (one.client, one.submission) == submission);
+        let Some(expected) = expected else {
+            return Vec::new();
+        };
+        let mut brought = Vec::new();
+        for (rank, task) in batch.ranks.iter().zip(tasks) {
+            for (name, role) in expected.tasks.remove(rank).into_iter().flatten() {
+                expected.barriers -= usize::from(matches!(role, Role::Barrier));
+                brought.push((name, role, *task));
+            }
+        }
+        brought
+    }
+
+    /// A task of a shuffle is with the core.
+    pub(super) fn came(&mut self, name: &Name, role: Role, task: TaskId) {
+        let Some(known) = self.known.get_mut(name) else {
+            return;
+        };
+        match role {
+            Role::Barrier => {
+                known.barrier = Some(task);
+                self.by_barrier.insert(task, name.clone());
+            }
+            Role::Reader(partition) => {
+                known.readers.insert(task, partition);
+            }
+        }
+    }
+
+    /// A submission has ended; or, without its number, its client is gone. What it has not brought does
+    /// not come any more. Returns the shuffles that this may concern.
+    pub(super) fn missed(&mut self, client: ClientId, submission: Option<u32>) -> Vec<Name> {
+        if self.expected.is_empty() {
+            return Vec::new();
+        }
+        let is_over = |one: &mut Expected| {
+            one.client == client && submission.is_none_or(|number| number == one.submission)
+        };
+        let over = self.expected.extract_if(.., is_over);
+        let tasks = over.flat_map(|one| one.tasks).flat_map(|(_, roles)| roles);
+        tasks.map(|(name, _)| name).collect()
+    }
+
+    /// A barrier is forgotten.
+    pub(super) fn forget_barrier(&mut self, task: TaskId) -> Option<Name> {
+        let name = self.by_barrier.remove(&task)?;
+        if let Some(known) = self.known.get_mut(&name) {
+            known.barrier = None;
+        }
+        Some(name)
+    }
+
+    /// Forgets a shuffle that has no barrier, and is to get none. Returns its number, if it has one.
+    pub(super) fn forget_unneeded(&mut self, name: &Name) -> Option<ShuffleId> {
+        let known = self.known.get(name)?;
+        if known.barrier.is_some() || self.expected.iter().any(|one| one.is_to_bring(name)) {
+            return None;
+        }
+        let number = self.end(name);
+        self.known.remove(name);
+        number
+    }
+
+    /// A shuffle has ended. Returns the number that it had.
+    pub(super) fn end(&mut self, name: &Name) -> Option<ShuffleId> {
+        let known = self.known.get_mut(name)?;
+        known.gone = Runs::new();
+        let number = known.number.take()?;
+        self.by_number.remove(&number);
+        Some(number)
+    }
+}

@@ -24,10 +24,16 @@ pub(crate) struct Performed {
 impl Scheduler {
     /// A task with effects has no value any more: its recipe is where it was before. Those of its
     /// inputs may not be needed, either.
+    #[inline]
     pub(crate) fn forget_performed(&mut self, id: TaskId) {
-        if self.tasks[id].flags.has(Flags::EFFECTS)
-            && let Some(performed) = self.performed.remove(&id)
-        {
+        if self.tasks[id].flags.has(Flags::EFFECTS) {
+            self.undo_performed(id);
+        }
+    }
+
+    #[cold]
+    fn undo_performed(&mut self, id: TaskId) {
+        if let Some(performed) = self.performed.remove(&id) {
             if let Some(recipe) = performed.recipe {
                 self.tasks[id].payload = recipe;
             }

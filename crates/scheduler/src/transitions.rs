@@ -403,7 +403,8 @@ impl Scheduler {
             }
             Phase::Memory { inline: true, .. } => {
                 self.drop_holders(id, effects);
-                if known && self.has_performed_in_vain(id) {
+                let has_effects = self.tasks[id].flags.has(Flags::EFFECTS);
+                if has_effects && known && self.has_performed_in_vain(id) {
                     self.let_go(id, known, effects);
                 }
             }

@@ -162,18 +162,21 @@ impl Core {
         let Some(name) = name else {
             return Value::None;
         };
-        match self.shuffles.registry.running(name) {
-            Ok(Some((number, known))) => Value::Tuple(vec![
+        match self.shuffles.registry.begin_anew(name) {
+            Ok(false) => {}
+            // Transfers whose values somebody keeps have pushed their rows to the one that ended.
+            Ok(true) => self.invalidate_maps(name, &Runs::range(0, u64::from(u32::MAX)), false),
+            Err(error) => self.out.push(Effect::Fault(error.to_string())),
+        }
+        let known = self.shuffles.registry.get(name);
+        let known = known.and_then(|known| Some((known.number?, known)));
+        known.map_or(Value::None, |(number, known)| {
+            Value::Tuple(vec![
                 int(number.0),
                 int(known.maps),
                 Value::Bytes(known.spec.to_vec()),
-            ]),
-            Ok(None) => Value::None,
-            Err(error) => {
-                self.out.push(Effect::Fault(error.to_string()));
-                Value::None
-            }
-        }
+            ])
+        })
     }
 
     /// How many shuffles there are, and how many there were since the start.
@@ -338,7 +341,7 @@ impl Core {
 
     /// What these maps did is gone, as the core is told: their transfers, the barrier, and, if
     /// `outputs` is set, what was read and all that was computed from it.
-    fn invalidate_maps(&mut self, name: &Name, maps: &Runs, outputs: bool) {
+    fn invalidate_maps(&mut self, name: &str, maps: &Runs, outputs: bool) {
         let Some(known) = self.shuffles.registry.get_mut(name) else {
             return;
         };

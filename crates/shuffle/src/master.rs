@@ -43,6 +43,9 @@ pub struct Spec {
     pub aligned: Option<ShuffleId>,
     /// Servers that are to hold the partitions, as long as one of them is there. Empty: any.
     pub preferred: Vec<ServerId>,
+    /// What an earlier shuffle of the same inputs [had committed](Master::committed), if its outputs are
+    /// used still: this one has to have the same.
+    pub committed: Option<Tally>,
 }
 
 /// What happens to a master.
@@ -233,6 +236,11 @@ impl Master {
         })
     }
 
+    /// What all outputs of a shuffle have together, if some may have been read.
+    pub fn committed(&self, shuffle: ShuffleId) -> Option<Tally> {
+        self.shuffles.get(&shuffle)?.committed
+    }
+
     /// The shuffles that have not ended.
     pub fn shuffles(&self) -> impl Iterator<Item = ShuffleId> + '_ {
         self.shuffles.keys().copied()
@@ -273,7 +281,7 @@ impl Master {
             followers: BTreeSet::new(),
             phase: Phase::Open,
             round: 0,
-            committed: None,
+            committed: spec.committed,
             repairs: 0,
             transferred: Runs::new(),
             tally: Tally::default(),

@@ -200,6 +200,7 @@ impl Cluster {
             outputs: Runs::range(0, u64::from(partitions)),
             aligned: None,
             preferred: Vec::new(),
+            committed: None,
         };
         let event = MasterEvent::Register {
             shuffle: SHUFFLE,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use treadle_messages::{Batch, Registration};
 use treadle_scheduler::Located;
 use treadle_shuffle::{
-    Config, Generation, Master, MasterEffect, MasterEvent, ShuffleError, ShuffleId, Spec,
+    Config, Generation, Master, MasterEffect, MasterEvent, ShuffleError, ShuffleId, Spec, Tally,
 };
 use treadle_types::{ClientId, Runs, TaskId, WorkerId};
 
@@ -66,6 +66,8 @@ pub(super) struct Known {
     pub(super) located: Option<Generation>,
     /// Maps that are to be invalidated when the barrier comes.
     pub(super) gone: Runs,
+    /// What it had when it ended. Its outputs may be used still.
+    committed: Option<Tally>,
 }
 
 /// The shuffles, with their master.
@@ -120,23 +122,26 @@ impl Registry {
                 )));
             }
         }
-        let known = self.known.entry(name.clone()).or_insert_with(|| Known {
-            maps: registration.maps,
-            spec: registration.spec,
-            partitions: registration.partitions,
-            outputs: registration.outputs,
-            aligned: registration.aligned,
-            number: None,
-            barrier: None,
-            readers: BTreeMap::new(),
-            located: None,
-            gone: Runs::new(),
-        });
-        if known.number.is_none()
-            && let Err(error) = self.begin(&name)
-        {
-            self.known.remove(&name);
-            return Err(Broken::new(error.to_string()));
+        // One that has ended begins when a worker asks for it.
+        if !self.known.contains_key(&name) {
+            let known = Known {
+                maps: registration.maps,
+                spec: registration.spec,
+                partitions: registration.partitions,
+                outputs: registration.outputs,
+                aligned: registration.aligned,
+                number: None,
+                barrier: None,
+                readers: BTreeMap::new(),
+                located: None,
+                gone: Runs::new(),
+                committed: None,
+            };
+            self.known.insert(name.clone(), known);
+            if let Err(error) = self.begin(&name) {
+                self.known.remove(&name);
+                return Err(Broken::new(error.to_string()));
+            }
         }
         let expected = self.expected_of(client, registration.submission);
         expected.barriers += 1;
@@ -167,9 +172,9 @@ impl Registry {
     }
 
     /// A shuffle begins, for the first time or anew.
-    fn begin(&mut self, name: &str) -> Result<Option<ShuffleId>, ShuffleError> {
+    fn begin(&mut self, name: &str) -> Result<(), ShuffleError> {
         let Some(known) = self.known.get(name) else {
-            return Ok(None);
+            return Ok(());
         };
         // Either of two may name the other.
         let aligned = match &known.aligned {
@@ -185,6 +190,7 @@ impl Registry {
             outputs: known.outputs.clone(),
             aligned: aligned.and_then(|other| other.number),
             preferred: Vec::new(),
+            committed: known.committed,
         };
         let shuffle = ShuffleId(self.last + 1);
         let event = MasterEvent::Register { shuffle, spec };
@@ -197,20 +203,17 @@ impl Registry {
             known.number = Some(shuffle);
             known.located = None;
         }
-        Ok(Some(shuffle))
+        Ok(())
     }
 
-    /// The shuffle of a name, with its number. It begins anew if it had ended.
-    pub(super) fn running(
-        &mut self,
-        name: &str,
-    ) -> Result<Option<(ShuffleId, &Known)>, ShuffleError> {
-        let number = match self.known.get(name) {
-            Some(Known { number: None, .. }) => self.begin(name)?,
-            Some(known) => known.number,
-            None => None,
-        };
-        Ok(number.and_then(|number| Some((number, self.known.get(name)?))))
+    /// A shuffle that has ended begins anew. `false`: there is none that has ended.
+    pub(super) fn begin_anew(&mut self, name: &str) -> Result<bool, ShuffleError> {
+        let known = self.known.get(name);
+        let has_ended = known.is_some_and(|known| known.number.is_none());
+        if has_ended {
+            self.begin(name)?;
+        }
+        Ok(has_ended)
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Known> {
@@ -327,6 +330,7 @@ impl Registry {
         let known = self.known.get_mut(name)?;
         known.gone = Runs::new();
         let number = known.number.take()?;
+        known.committed = self.master.committed(number);
         self.by_number.remove(&number);
         Some(number)
     }

@@ -37,6 +37,7 @@ pub(crate) fn spec(maps: u32, partitions: u32) -> Spec {
         outputs: Runs::range(0, u64::from(partitions)),
         aligned: None,
         preferred: Vec::new(),
+        committed: None,
     }
 }
 

@@ -263,6 +263,7 @@ impl World {
                     outputs: job.plan.outputs.clone(),
                     aligned: (source.shuffle != first).then_some(first),
                     preferred: Vec::new(),
+                    committed: None,
                 },
             })
             .collect();

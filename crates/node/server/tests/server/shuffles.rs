@@ -118,9 +118,10 @@ impl Worker {
         })
     }
 
-    fn plan(&mut self, generation: u32) -> Plan {
+    fn plan(&mut self, shuffle: ShuffleId, generation: u32) -> Plan {
+        let wanted = (shuffle, Generation(generation));
         self.node("a plan", |message| match message {
-            ToNode::Plan(plan) if plan.generation == Generation(generation) => {
+            ToNode::Plan(plan) if (plan.shuffle, plan.generation) == wanted => {
                 Some(Plan::clone(plan))
             }
             _ => None,
@@ -245,17 +246,18 @@ fn registration(submission: u32) -> Registration {
 
 /// Two transfers, a barrier, and a task that reads a partition.
 fn submit(client: &mut Client) {
-    submit_read_by(client, &["out"]);
+    submit_read_by(client, &[task("out", 0, &["barrier"])]);
 }
 
-fn submit_read_by(client: &mut Client, outputs: &[&str]) {
+fn submit_read_by(client: &mut Client, outputs: &[Task]) {
     let mut tasks = vec![
         effects(task("t0", 0, &[])),
         effects(task("t1", 0, &[])),
         effects(task("barrier", 0, &["t0", "t1"])),
     ];
-    tasks.extend(outputs.iter().map(|output| task(*output, 0, &["barrier"])));
-    let batch = client.batch(&tasks, outputs, true);
+    tasks.extend(outputs.iter().cloned());
+    let outputs: Vec<&str> = outputs.iter().map(|output| output.key.as_str()).collect();
+    let batch = client.batch(&tasks, &outputs, true);
     client.say(&FromClient::Register(registration(batch.number)));
     client.say(&FromClient::Submit(batch));
 }
@@ -271,11 +273,15 @@ fn tally(rows: u64) -> Tally {
 
 /// Runs a transfer that has rows at all groups of the plan.
 fn transfer(workers: &mut [Worker], map: u32, generation: u32) -> Receipt {
+    transfer_of(workers, map, generation, 3)
+}
+
+fn transfer_of(workers: &mut [Worker], map: u32, generation: u32, rows: u64) -> Receipt {
     let (index, object) = assigned(workers, &format!("t{map}"));
     let worker = &mut workers[index];
     let shuffle = worker.find("shuffle-1").unwrap();
     worker.tell_master(ToMaster::Join(shuffle));
-    let plan = worker.plan(generation);
+    let plan = worker.plan(shuffle, generation);
     assert_eq!((plan.maps, plan.partitions), (2, 10));
     let attempt = AttemptId(object.to_u64());
     let transfer = Transfer {
@@ -286,7 +292,7 @@ fn transfer(workers: &mut [Worker], map: u32, generation: u32) -> Receipt {
     let shares = plan.groups.iter().map(|group| Share {
         group: group.id,
         holder: attempt,
-        tally: tally(3),
+        tally: tally(rows),
     });
     let receipt = Receipt {
         transfer,
@@ -308,7 +314,10 @@ fn commit(workers: &mut [Worker], receipts: &[Receipt], generation: u32) {
     let commit = Commit::new(shuffle, 2, receipts).unwrap();
     workers[index].tell_master(ToMaster::Commit { ask: 7, commit });
     for worker in &mut *workers {
-        assert_eq!(worker.seal(shuffle), tally(6));
+        let shares = receipts.iter().flat_map(|receipt| &receipt.shares);
+        let here = shares.filter(|share| share.group.server.node == worker.id);
+        let expected: Tally = here.map(|share| share.tally).sum();
+        assert_eq!(worker.seal(shuffle), expected);
     }
     assert_eq!(workers[index].committed(), Ok(Generation(generation)));
     workers[index].finish(object, false);
@@ -480,11 +489,9 @@ fn what_is_lost_before_the_barrier_has_come_is_made_again() {
     let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
     let mut client = cluster.client("c");
     submit_transfers(&mut client);
-    for map in [0, 1] {
-        transfer(&mut workers, map, 1);
-    }
+    let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
     drop(workers.remove(1));
-    workers[0].plan(2);
+    workers[0].plan(receipts[0].transfer.shuffle, 2);
     submit_rest(&mut client);
     workers[0].find("shuffle-1").unwrap();
     let receipts = [0, 1].map(|map| transfer(&mut workers, map, 2));
@@ -559,7 +566,7 @@ fn a_partition_is_read_where_it_is() {
     client.say(&FromClient::Submit(first));
     let receipts = [0, 1].map(|map| transfer(&mut workers, map, 1));
     workers[0].tell_master(ToMaster::Join(receipts[0].transfer.shuffle));
-    let plan = workers[0].plan(1);
+    let plan = workers[0].plan(receipts[0].transfer.shuffle, 1);
     assert_eq!(plan.groups.len(), 3);
     let tasks: Vec<Task> = readers[1..].iter().map(reader).collect();
     let mut rest = client.batch(&tasks, &["out1", "out2"], true);
@@ -593,7 +600,8 @@ fn a_shuffle_that_was_read_ends_and_begins_anew_when_it_is_needed() {
     let gone = workers.remove(index);
     gone.peer.close();
     drop(gone);
-    let again = [0, 1].map(|map| transfer(&mut workers, map, 1));
+    // The same rows, at one worker.
+    let again = [0, 1].map(|map| transfer_of(&mut workers, map, 1, 6));
     assert_ne!(again[0].transfer.shuffle, receipts[0].transfer.shuffle);
     commit(&mut workers, &again, 1);
     let (_, object) = assigned(&mut workers, "out");
@@ -601,4 +609,69 @@ fn a_shuffle_that_was_read_ends_and_begins_anew_when_it_is_needed() {
     assert_eq!(client.value("out"), 5);
     assert_eq!(workers[0].closed(), again[0].transfer.shuffle);
     assert_eq!(client.query("shuffles", &[]), Value::List(Vec::new()));
+}
+
+/// Two outputs, both read and at different workers, and the one of `workers[0]` gone.
+fn lose_one_of_two(client: &mut Client, workers: &mut Vec<Worker>) -> [Receipt; 2] {
+    let outputs = ["out", "other"];
+    let tasks = outputs.map(|output| {
+        let mut reader = task(output, 0, &["barrier"]);
+        let worker = if output == "out" { "a" } else { "b" };
+        reader.options.workers = vec![worker.into()];
+        reader.options.allow_other = true;
+        reader
+    });
+    submit_read_by(client, &tasks);
+    let receipts = [0, 1].map(|map| transfer(workers, map, 1));
+    commit(workers, &receipts, 1);
+    let runs = outputs.map(|output| assigned(workers, output));
+    assert_eq!(runs.map(|(index, _)| index), [0, 1]);
+    for (output, (index, object)) in outputs.into_iter().zip(runs) {
+        workers[index].finish(object, true);
+        client.result(output);
+    }
+    for worker in &mut *workers {
+        assert_eq!(worker.closed(), receipts[0].transfer.shuffle);
+    }
+    let gone = workers.remove(0);
+    gone.peer.close();
+    receipts
+}
+
+#[test]
+fn what_was_read_before_a_shuffle_ended_is_of_the_same_run_as_what_is_read_later() {
+    // The first two are what there was, at one worker.
+    for rows in [6, 7] {
+        let cluster = Cluster::new(0);
+        let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
+        let mut client = cluster.client("c");
+        lose_one_of_two(&mut client, &mut workers);
+        let again = [0, 1].map(|map| transfer_of(&mut workers, map, 1, rows));
+        if rows == 6 {
+            commit(&mut workers, &again, 1);
+        } else {
+            // The input has other rows than when it ran before.
+            let (_, object) = assigned(&mut workers, "barrier");
+            let shuffle = again[0].transfer.shuffle;
+            let other = Commit::new(shuffle, 2, &again).unwrap();
+            workers[0].tell_master(ToMaster::Commit {
+                ask: 7,
+                commit: other,
+            });
+            assert_eq!(workers[0].committed(), Err(CommitError::Again(shuffle)));
+            workers[0].say(&FromWorker::Report(Report::GivenBack(object)));
+            cluster.wait_for_log("all of it runs again");
+            let again = [0, 1].map(|map| transfer(&mut workers, map, 2));
+            commit(&mut workers, &again, 2);
+            let (_, object) = assigned(&mut workers, "other");
+            workers[0].finish(object, true);
+        }
+        let (_, object) = assigned(&mut workers, "out");
+        workers[0].finish(object, true);
+        client.result("out");
+        client.result("other");
+        let is_assigned =
+            |message: &ToWorker| matches!(message, ToWorker::Command(Command::Assign(_)));
+        assert!(!workers[0].inbox.iter().any(is_assigned));
+    }
 }

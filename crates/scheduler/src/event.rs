@@ -121,6 +121,10 @@ pub enum Event {
     /// [effects](treadle_types::Options::effects): what led to the others is not known any more.
     /// Those that have read a value and ended stay as they are: the plane names those that it means.
     Invalidate(Vec<TaskId>),
+    /// What these tasks were computed from is not valid any more, says a plane: their values are gone, as
+    /// with [`Invalidate`](Self::Invalidate), and attempts that are at workers do not count. They are
+    /// cancelled, and begin anew.
+    Discard(Vec<TaskId>),
     /// A plane says where tasks read what is no value, until it says otherwise. Tasks that are gone are
     /// left out.
     Locate(Vec<Located>),

@@ -82,6 +82,30 @@ impl Scheduler {
         }
     }
 
+    /// What tasks were computed from is not valid any more: neither are their values, nor what those of
+    /// them return that run.
+    pub(crate) fn discard(&mut self, tasks: &[TaskId], effects: &mut Effects) {
+        let mut recalled = Vec::new();
+        for &id in tasks {
+            let task = self.tasks.get(id);
+            if Guard::Recall.holds() && task.is_some_and(|task| task.phase.run().is_some()) {
+                self.end_stay(id, false, effects);
+                recalled.push(id);
+            }
+        }
+        self.invalidate(tasks, effects);
+        for &id in tasks {
+            let task = self.tasks.get(id);
+            if task.is_some_and(|task| !task.flags.has(Flags::PUT)) {
+                // A copy of an earlier value may turn up.
+                self.tasks[id].flags.clear(Flags::LOST);
+            }
+        }
+        for id in recalled {
+            self.await_inputs(id);
+        }
+    }
+
     /// A worker that a value came from, if the value can be lost: one that has it, or ran the task.
     fn source(&self, id: TaskId) -> Option<WorkerId> {
         let task = self.tasks.get(id)?;

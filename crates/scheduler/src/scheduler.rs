@@ -213,6 +213,7 @@ impl Scheduler {
             } => self.replicate(&tasks, copies, &among, effects),
             Event::Move { task, from, to } => self.move_value(task, from, to, effects)?,
             Event::Invalidate(tasks) => self.invalidate(&tasks, effects),
+            Event::Discard(tasks) => self.discard(&tasks, effects),
             Event::Locate(tasks) => self.locate(&tasks),
             Event::Restart => self.restart(effects),
             Event::Tick => self.tick(effects),

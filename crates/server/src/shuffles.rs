@@ -355,10 +355,11 @@ impl Core {
         let transfers = transfers.filter(|&(map, _)| maps.contains(map));
         let mut tasks: Vec<TaskId> = transfers.map(|(_, task)| task).collect();
         tasks.push(barrier);
-        if outputs {
-            tasks.extend(self.downstream(barrier));
-        }
+        let derived = outputs.then(|| self.downstream(barrier));
         self.feed_own(Event::Invalidate(tasks));
+        if let Some(derived) = derived {
+            self.feed_own(Event::Discard(derived.into_iter().collect()));
+        }
     }
 
     /// All tasks that were computed from a task's value, or are to be.

@@ -30,6 +30,7 @@ enum Step {
     Replicate(u8, u8),
     Move(u8, u8),
     Invalidate(u8),
+    Discard(u8, u8),
     Locate(u8, u8),
     Put(u8),
     Tick(u8),
@@ -60,6 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<(u8, u8)>().prop_map(|(t, n)| Step::Replicate(t, n)),
         1 => any::<(u8, u8)>().prop_map(|(t, w)| Step::Move(t, w)),
         1 => any::<u8>().prop_map(Step::Invalidate),
+        1 => any::<(u8, u8)>().prop_map(|(a, b)| Step::Discard(a, b)),
         1 => any::<(u8, u8)>().prop_map(|(t, w)| Step::Locate(t, w)),
         1 => any::<u8>().prop_map(Step::Put),
         2 => any::<u8>().prop_map(Step::Tick),
@@ -252,6 +254,11 @@ impl Model {
                 if let Some(task) = self.task(task) {
                     self.cluster.event(Event::Invalidate(vec![task]));
                 }
+            }
+            Step::Discard(first, second) => {
+                let tasks = [first, second].map(|task| self.task(task));
+                let tasks = tasks.into_iter().flatten().collect();
+                self.cluster.event(Event::Discard(tasks));
             }
             Step::Locate(task, worker) => {
                 if let (Some(task), Some(worker)) = (self.task(task), self.worker(worker)) {

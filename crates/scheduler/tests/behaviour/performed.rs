@@ -339,3 +339,31 @@ fn a_value_that_a_client_brings_has_none() {
     cluster.event(Event::Invalidate(vec![task]));
     assert_eq!(cluster.state(task), State::Memory);
 }
+
+#[test]
+fn a_run_that_began_with_what_is_discarded_does_not_count() {
+    let mut cluster = Cluster::new(2, 1);
+    let ids: Vec<_> = (0..3).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![reads(&[]), reads(&ids[..1]), reads(&ids[1..2])];
+    cluster.submit_as(C, &ids, specs, &[ids[0], ids[2]]);
+    cluster.size(ids[0], 5_000);
+    cluster.size(ids[1], 5_000);
+    for &id in &ids[..2] {
+        cluster.start_all();
+        cluster.end(id);
+        cluster.deliver();
+    }
+    cluster.start_all();
+    assert_eq!(cluster.state(ids[2]), State::Assigned);
+    cluster.event(Event::Discard(ids[1..].to_vec()));
+    cluster.run();
+    assert_eq!(cluster.state(ids[2]), State::Memory);
+    let runs = [0, 1, 2].map(|index| cluster.assigned(ids[index]).len());
+    assert_eq!(runs, [1, 2, 2]);
+    // What the first run returned was told to nobody.
+    let notices = &cluster.notices[&(C, ids[2])];
+    let finished = notices
+        .iter()
+        .filter(|notice| matches!(notice, Notice::Finished { .. }));
+    assert_eq!(finished.count(), 1);
+}

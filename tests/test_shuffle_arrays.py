@@ -11,6 +11,8 @@ from distributed.shuffle._rechunk import split_axes
 from shuffle_support import gathered, pieces_of
 
 from treadle import shuffle
+from treadle.shuffle import _kinds
+from treadle.shuffle._spec import ArraySpec
 
 
 def rechunked(array: Any, old: Any, new: Any) -> dict[tuple[int, ...], Any]:
@@ -66,3 +68,34 @@ def test_pieces_that_are_not_there_are_missed() -> None:
         shuffle.assemble_array([])
     with pytest.raises(ValueError, match="has 4 in row 0"):
         shuffle.split_array(2, [(4, (0,), np.ones(3))])
+
+
+@pytest.mark.parametrize("most", [1, 3, 20, 60, 10_000])
+def test_large_pieces_are_cut(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(_kinds, "_ELEMENTS", most)
+    array = np.arange(12 * 20 * 3).reshape(12, 20, 3)
+    old, new = ((5, 7), (8, 12), (3,)), ((4, 0, 4, 4), (3, 17), (1, 2))
+    chunks = _kinds.Chunks(ArraySpec(old, new))
+    count = 4 * 2 * 2
+    ends, after = ([np.cumsum([0, *axis]) for axis in axes] for axes in (old, new))
+    arenas = []
+    for place in product(*(range(len(axis)) for axis in old)):
+        whole = array[tuple(slice(e[i], e[i + 1]) for e, i in zip(ends, place, strict=True))]
+        pieces = list(chunks.pieces(whole, place))
+        assert max(piece.size for *_, piece in pieces) <= most
+        arenas.append(gathered(chunks.split(whole, place), chunks.map_of(place), count))
+    for index in product(*(range(len(axis)) for axis in new)):
+        partition = chunks.partition_of(index)
+        found = chunks.assemble(
+            [p for n, a in enumerate(arenas) for p in pieces_of(a, n, partition)]
+        )
+        expected = array[tuple(slice(e[i], e[i + 1]) for e, i in zip(after, index, strict=True))]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_pieces_of_unknown_length_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_kinds, "_ELEMENTS", 2)
+    unknown = (np.nan, np.nan)
+    chunks = _kinds.Chunks(ArraySpec((unknown, (4, 4)), (unknown, (8,))))
+    pieces = list(chunks.pieces(np.ones((7, 4)), (1, 0)))
+    assert [(number, piece.shape) for number, _, piece in pieces] == [(1, (7, 2))] * 2

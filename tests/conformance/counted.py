@@ -1,6 +1,7 @@
 """Counts what reached Treadle, across the processes of pytest-xdist, and fails a run with too little.
 
-With fewer calls than `--treadle-calls N` the exit status is 16, whatever became of the tests.
+With fewer calls than `--treadle-calls N`, or fewer P2P shuffles than `--treadle-shuffles N`, the exit
+status is 16, whatever became of the tests.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ TOO_FEW_CALLS = 16
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Add `--treadle-calls`."""
-    parser.addoption(
-        "--treadle-calls",
-        type=int,
-        default=1,
-        metavar="N",
-        help="fail unless N calls at least reach Treadle",
-    )
+    """Add `--treadle-calls` and `--treadle-shuffles`."""
+    for what, least in (("calls", 1), ("shuffles", 0)):
+        parser.addoption(
+            f"--treadle-{what}",
+            type=int,
+            default=least,
+            metavar="N",
+            help=f"fail unless N {what} at least reach Treadle",
+        )
 
 
 class Counts:
@@ -36,7 +38,10 @@ class Counts:
 
     @property
     def enough(self) -> bool:
-        return sum(self.counts.values()) >= self.config.getoption("treadle_calls")
+        shuffles = self.counts.get("shuffles", 0)
+        return sum(self.counts.values()) - shuffles >= self.config.getoption(
+            "treadle_calls"
+        ) and shuffles >= self.config.getoption("treadle_shuffles")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -58,7 +63,8 @@ class Counts:
         terminalreporter.write_line(f"What reached Treadle: {counts}")
         if not self.enough:
             terminalreporter.write_line(
-                f"That is fewer than the {self.config.getoption('treadle_calls')} that these tests"
-                " must bring: something else did their work.",
+                f"That is fewer than these tests must bring (calls: "
+                f"{self.config.getoption('treadle_calls')}, shuffles: "
+                f"{self.config.getoption('treadle_shuffles')}): something else did their work.",
                 red=True,
             )

@@ -4,11 +4,13 @@ The tests run with a plugin: treadle_conformance in place of Dask's local schedu
 treadle_distributed in place of distributed's client and clusters (xarray's tests as well), or
 treadle_ipyparallel in place of ipyparallel's client and clusters, for its tests of views. Those that
 do not pass, skipped ones included, then run again without it, in the same environment: what passes
-there is a deviation, and must be listed with its reason in deviations.txt. The run fails
+there is a deviation, and must be listed with its reason in deviations.txt. With forced_p2p, Dask's
+tests use P2P in place of its other shuffles, and those that do not pass run again on distributed.
+The run fails
 
 - when there is a deviation that is not listed, or a listed one that passes;
 - when Dask alone would run a test that did not run here;
-- when fewer calls reached Treadle than the suite is known to bring.
+- when fewer calls, or fewer shuffles, reached Treadle than the suite is known to bring.
 
 Outcomes and the logs of the second runs are left in .cache/conformance/.
 """
@@ -45,14 +47,19 @@ class Suite:
     always: tuple[str, ...] = ()  # options of pytest with Treadle and without
     from_source: bool = False  # the targets are in a checkout: --source
     seconds: int = 300  # for one test
+    shuffles: int = 0  # P2P shuffles that reach Treadle at least
+    section: str = ""  # of deviations.txt
 
 
 ON_DISTRIBUTED = "dask/tests/test_distributed.py"
+FRAMES_ON_DISTRIBUTED = "dask/dataframe/dask_expr/tests/test_distributed.py"
+
+FORCED_P2P = ("-p", "forced_p2p")
 
 
 FULL = (
     Suite("array", ("dask/array",), 26_000),
-    Suite("dataframe", ("dask/dataframe",), 38_000),
+    Suite("dataframe", ("dask/dataframe",), 38_000, without=(FRAMES_ON_DISTRIBUTED,)),
     Suite("bag", ("dask/bag",), 480),
     Suite(
         "core",
@@ -60,7 +67,29 @@ FULL = (
         440,
         without=(ON_DISTRIBUTED,),
     ),
-    Suite("distributed", (ON_DISTRIBUTED,), 98, "treadle_distributed"),
+    Suite(
+        "distributed",
+        (ON_DISTRIBUTED, FRAMES_ON_DISTRIBUTED),
+        98,
+        "treadle_distributed",
+        shuffles=34,
+    ),
+    Suite(
+        "p2p",
+        (
+            "dask/array/tests/test_rechunk.py",
+            "dask/dataframe/dask_expr/tests/test_merge.py",
+            "dask/dataframe/dask_expr/tests/test_shuffle.py",
+            "dask/dataframe/tests/test_merge_column_and_index.py",
+            "dask/dataframe/tests/test_multi.py",
+            "dask/dataframe/tests/test_shuffle.py",
+        ),
+        9_000,
+        "treadle_distributed",
+        always=FORCED_P2P,
+        shuffles=7_000,
+        section="p2p",
+    ),
     Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 85, "treadle_distributed"),
     Suite(
         "xarray-dask",
@@ -125,6 +154,15 @@ SUBSET = (
         "treadle_distributed",
     ),
     Suite(
+        "subset-p2p",
+        ("dask/dataframe/dask_expr/tests/test_shuffle.py",),
+        30,
+        "treadle_distributed",
+        always=FORCED_P2P,
+        shuffles=15,
+        section="p2p",
+    ),
+    Suite(
         "subset-xarray-dask",
         ("xarray/tests/test_dask.py",),
         350,
@@ -166,13 +204,28 @@ PART_OF_DISTRIBUTED = replace(
     ),
     calls=90,
 )
+SHUFFLES_OF_DISTRIBUTED = Suite(
+    "distributed-shuffles",
+    ("distributed/shuffle/tests",),
+    290,
+    "treadle_distributed",
+    # What is installed comes before a checkout.
+    always=("-p", "distributed_shuffles", "--import-mode=append"),
+    from_source=True,
+    seconds=60,
+    shuffles=700,
+)
 # Where a checkout of them is beside this one.
 SOURCE = HERE.parents[2] / "shared" / "peers" / "distributed"
 
 
-def root_of(suite: Suite, source: Path) -> Path:
+def root_of(suite: Suite, source: Path) -> Path | None:
     """Where the targets of a suite are."""
-    return source if suite.from_source else site_packages(suite.targets[0])
+    if not suite.from_source:
+        return site_packages(suite.targets[0])
+    places = (source, *source.parents)
+    file = suite.targets[0].partition("::")[0]
+    return next((place for place in places if (place / file).exists()), None)
 
 
 def site_packages(target: str) -> Path:
@@ -207,6 +260,8 @@ class Pytest:
     def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
         """Exit status, and outcome by test id, under Treadle."""
         options = ("-p", suite.plugin, f"--treadle-calls={suite.calls}", *suite.options)
+        if suite.shuffles:
+            options += (f"--treadle-shuffles={suite.shuffles}",)
         options = (f"--numprocesses={self.workers}", *options, *self._without(suite))
         status = self._run(suite, suite.targets, outcomes, *options)
         return status, json.loads(outcomes.read_text())
@@ -230,12 +285,13 @@ class Pytest:
         with tempfile.TemporaryDirectory() as cwd:  # where some tests leave files
             arguments = Path(cwd, "arguments")
             root = root_of(suite, self.source)
+            assert root is not None
             arguments.write_text("\n".join(str(root / target) for target in targets))
             command = [
                 *(sys.executable, "-m", "pytest", "--quiet", "--tb=short"),
                 *("-c", str(HERE / "pytest.ini"), f"--rootdir={root}"),
                 *(f"--confcutdir={root}", "-p", "outcomes", f"--outcomes={outcomes}"),
-                *(f"--timeout={suite.seconds}", *suite.always, *options, f"@{arguments}"),
+                *(f"--timeout={suite.seconds}", *options, *suite.always, f"@{arguments}"),
             ]
             with open(log or os.devnull, "w") as file:
                 return subprocess.run(
@@ -249,20 +305,25 @@ class Pytest:
                 ).returncode
 
 
-def read_deviations() -> dict[str, str]:
-    """Reason by test id."""
+def read_deviations() -> dict[tuple[str, str], str]:
+    """Reason by section and test id."""
     deviations = {}
+    section = ""
     for line in DEVIATIONS.read_text().splitlines():
-        if line and not line.startswith("#"):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
             test, _, reason = line.partition("  # ")
             if not reason:
                 raise SystemExit(f"{DEVIATIONS.name}: no reason is given for {test}")
-            deviations[test] = reason
+            deviations[section, test] = reason
     return deviations
 
 
-def belongs(test: str, suite: Suite) -> bool:
-    """Whether the test id is one of the suite's."""
+def belongs(section: str, test: str, suite: Suite) -> bool:
+    """Whether the deviation is one of the suite's."""
+    if section != suite.section:
+        return False
     return test.startswith(suite.targets) and not test.startswith(suite.without or ("::",))
 
 
@@ -280,7 +341,8 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
         )
         under_dask = pytest.with_dask(suite, undecided, CACHE / f"{suite.name}-dask.json")
 
-    deviations = {test: r for test, r in read_deviations().items() if belongs(test, suite)}
+    listed = read_deviations()
+    deviations = {test for section, test in listed if belongs(section, test, suite)}
     problems = []
     if status not in (0, 1):  # 1: tests failed, which is judged below; 16: too few calls
         problems.append(f"pytest ended with status {status}, see above")
@@ -292,7 +354,7 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
         theirs = under_dask.get(test, "not run")
         if theirs in ("passed", "not run") and test not in deviations:
             problems.append(f"{outcomes[test]} with Treadle, {theirs} with Dask: {test}")
-    for test in deviations:
+    for test in sorted(deviations):
         if outcomes.get(test, "not run") in ("passed", "not run"):
             problems.append(f"listed as a deviation, but {outcomes.get(test, 'not run')}: {test}")
 
@@ -308,7 +370,8 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--subset", action="store_true", help="only the part that `make test` runs")
-    names = [s.name for s in (*FULL, *SUBSET, OF_DISTRIBUTED, PART_OF_DISTRIBUTED)]
+    from_source = (OF_DISTRIBUTED, PART_OF_DISTRIBUTED, SHUFFLES_OF_DISTRIBUTED)
+    names = [suite.name for suite in (*FULL, *SUBSET, *from_source)]
     parser.add_argument("--suite", action="append", choices=names, help="one of all suites")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument(
@@ -320,12 +383,13 @@ def main() -> int:
     source = next(filter(Path.is_dir, [source / "distributed" / "tests"]), source)
     known = [*FULL, *SUBSET]
     suites = list(SUBSET if options.subset else FULL)
-    if (source / OF_DISTRIBUTED.targets[0]).is_file():
-        known += [OF_DISTRIBUTED, PART_OF_DISTRIBUTED]
-        if options.subset:
-            suites.append(PART_OF_DISTRIBUTED)
-    elif {OF_DISTRIBUTED.name, PART_OF_DISTRIBUTED.name} & set(options.suite or ()):
-        parser.error(f"{source} has no tests of distributed: give --source PATH")
+    for suite in from_source:
+        if root_of(suite, source) is not None:
+            known.append(suite)
+        elif suite.name in (options.suite or ()):
+            parser.error(f"{source} has no tests for {suite.name}: give --source PATH")
+    if options.subset and PART_OF_DISTRIBUTED in known:
+        suites.append(PART_OF_DISTRIBUTED)
     elif options.subset:
         print("no checkout of distributed is beside this one: its own tests are left out")
     if options.suite:

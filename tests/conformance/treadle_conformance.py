@@ -14,18 +14,15 @@ is 16, whatever became of the tests.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import dask
 import dask.base
-import dask.local
-import dask.multiprocessing
-import dask.threaded
 import pytest
 
 import counted
+import schedulers
 import treadle
 import treadle.sync
 import treadle.threaded
@@ -56,31 +53,6 @@ def get(*args: Any, **kwargs: Any) -> Any:
     return treadle.threaded.get(*args, **kwargs)
 
 
-def _replace_schedulers() -> None:
-    """Replace each reference to Dask's local schedulers in what is imported of Dask so far."""
-    replacements = {dask.local.get_sync: get_sync, dask.threaded.get: get}
-
-    def replacement(value: object) -> object | None:
-        try:
-            return replacements.get(value)  # type: ignore[call-overload]
-        except TypeError:  # not hashable
-            return None
-
-    modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "dask"]
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if new := replacement(value):
-                setattr(module, name, new)
-            elif isinstance(value, type) and (
-                new := replacement(getattr(value, "__dask_scheduler__", None))
-            ):
-                value.__dask_scheduler__ = staticmethod(new)
-    for name, value in dask.base.named_schedulers.items():
-        dask.base.named_schedulers[name] = replacement(value) or value
-    dask.base.named_schedulers["treadle"] = get
-    dask.base.named_schedulers["treadle-sync"] = get_sync
-
-
 def _hide_frames() -> None:
     """Leave the two functions above out of users' tracebacks, as Dask does with its schedulers."""
     shortened = dask.config.get("admin.traceback.shorten")
@@ -89,7 +61,9 @@ def _hide_frames() -> None:
     )
 
 
-_replace_schedulers()
+schedulers.replace(get_sync, get)
+dask.base.named_schedulers["treadle"] = get
+dask.base.named_schedulers["treadle-sync"] = get_sync
 _hide_frames()
 
 

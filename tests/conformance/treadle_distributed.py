@@ -44,6 +44,7 @@ import counted
 import treadle
 from treadle.client import LocalCluster
 from treadle.client._aside import aside
+from treadle.shuffle import _graph
 
 # Seconds for a cluster's workers to join.
 PATIENCE = 60.0
@@ -52,6 +53,7 @@ PATIENCE = 60.0
 _calls = itertools.count()
 _graphs = itertools.count()
 _values = itertools.count()
+_shuffles = itertools.count()
 
 
 class Client(treadle.Client):
@@ -72,6 +74,17 @@ class Client(treadle.Client):
     async def _scatter(self, *args: Any, **kwargs: Any) -> Any:
         next(_values)
         return await super()._scatter(*args, **kwargs)
+
+
+def count_shuffles() -> None:
+    """Count what clients tell of P2P shuffles."""
+    told = _graph._shuffle
+
+    def _shuffle(*args: Any) -> Any:
+        next(_shuffles)
+        return told(*args)
+
+    _graph._shuffle = _shuffle
 
 
 # Clusters
@@ -104,6 +117,9 @@ class StandIn:
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         self._skip(f"{name} = {value!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        self._skip(name)
 
     def _skip(self, what: str) -> NoReturn:
         kind = type(self._real).__name__.removesuffix("StandIn")
@@ -338,5 +354,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Starts the thread that prints what workers print: it is the process's own, and no test's.
     aside(int)
     order_locks_by_name()
-    counters = {"calls": _calls, "graphs": _graphs, "scattered values": _values}
+    count_shuffles()
+    counters = {
+        "calls": _calls,
+        "graphs": _graphs,
+        "scattered values": _values,
+        "shuffles": _shuffles,
+    }
     config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

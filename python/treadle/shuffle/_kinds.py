@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.shuffle._spec import ArraySpec, FrameSpec, position
 
 if TYPE_CHECKING:
+    from distributed.shuffle._rechunk import Split, SplitAxes, SplitAxis
+
     from treadle import _core
     from treadle.shuffle._piece import Piece
+
+
+# The most elements of a piece. Larger ones are cut: a piece is one row, and must have less than 2 GiB.
+_ELEMENTS = 1 << 26
 
 
 class Kind(Protocol):
@@ -68,7 +75,7 @@ class Chunks:
 
         self._spec = spec
         self._count = position([len(axis) - 1 for axis in spec.new], spec.new) + 1
-        self._axes = split_axes(spec.old, spec.new)
+        self._axes = _cut(split_axes(spec.old, spec.new), _ELEMENTS)
 
     def map_of(self, place: Any) -> int:
         return position(place, self._spec.old)
@@ -79,16 +86,60 @@ class Chunks:
     def split(self, data: Any, place: Any) -> _core.Rows:
         from treadle.shuffle._arrays import split_array
 
-        pieces = []
+        return split_array(self._count, self.pieces(data, place))
+
+    def pieces(self, data: Any, place: Any) -> Iterator[tuple[int, tuple[int, ...], Any]]:
+        """Yield the pieces of a chunk: the output of each, its index in that, and itself."""
         for splits in product(*(axis[at] for axis, at in zip(self._axes, place, strict=True))):
             chunk, index, slices = zip(*splits, strict=True)
-            pieces.append((self.partition_of(chunk), index, data[slices]))
-        return split_array(self._count, pieces)
+            yield self.partition_of(chunk), index, data[slices]
 
     def assemble(self, pieces: Sequence[Piece]) -> Any:
         from treadle.shuffle._arrays import assemble_array
 
         return assemble_array(pieces)
+
+
+def _cut(axes: SplitAxes, most: int) -> SplitAxes:
+    """Return these pieces, or smaller ones, so that no piece of an array has more than ``most`` elements.
+
+    Later axes stay whole as long as possible: their elements are next to each other.
+    """
+    cut = []
+    rest = most
+    for axis in reversed(axes):
+        longest = max((_length(split) for chunk in axis for split in chunk), default=1)
+        if longest > rest:
+            axis = _cut_axis(axis, max(1, rest))
+        rest //= max(1, min(longest, rest))
+        cut.append(axis)
+    return cut[::-1]
+
+
+def _cut_axis(axis: SplitAxis, most: int) -> SplitAxis:
+    # How many pieces each new chunk has so far. Earlier ones are of earlier old chunks.
+    counts: Counter[int] = Counter()
+    cut = []
+    for chunk in axis:
+        pieces = []
+        for split in chunk:
+            start = split.slice.start
+            stop = start + _length(split)
+            # A piece without elements stays one.
+            for begin in range(start, max(stop, start + 1), most):
+                is_whole = stop - start <= most
+                where = split.slice if is_whole else slice(begin, min(begin + most, stop))
+                place = counts[split.chunk_index]
+                counts[split.chunk_index] += 1
+                pieces.append(type(split)(split.chunk_index, place, where))
+        cut.append(pieces)
+    return cut
+
+
+def _length(split: Split) -> int:
+    """Return the length of a piece along an axis. 1 if it is not known: such a piece stays whole."""
+    stop = split.slice.stop
+    return 1 if stop is None else stop - split.slice.start
 
 
 def kind_of(spec: FrameSpec | ArraySpec) -> Kind:

@@ -186,4 +186,6 @@ class Shuffles:
         except (DamagedRows, OutOfDisk) as error:
             raise type(error)(f"{where}: {error}") from error.__cause__
         except Exception as error:
-            raise RuntimeError(f"{where}: {error}") from error
+            # Those that say what is wrong with an input keep their type, as with distributed.
+            kind = type(error) if type(error) in (TypeError, ValueError) else RuntimeError
+            raise kind(f"{where}: {error}") from error

@@ -72,9 +72,15 @@ def here():
 class Shuffle:
     """A shuffle of a table, and its outputs."""
 
-    def __init__(self, client, frame, *, inputs=INPUTS, outputs=OUTPUTS, gates=None, after=None):
+    def __init__(
+        self, client, frame, *, inputs=INPUTS, outputs=OUTPUTS, gates=None, change=None, after=None
+    ):
         self.client, self.frame, self.outputs = client, frame, outputs
-        parts = dd.from_map(part_of(frame, inputs, gates or {}), range(inputs), meta=frame.iloc[:0])
+        part = part_of(frame, inputs, gates or {})
+        part = part if change is None else change(part)
+        parts = dd.from_map(
+            part, range(inputs), meta=frame.iloc[:0], enforce_metadata=change is None
+        )
         shuffled = parts.shuffle("key", npartitions=outputs)
         if after is not None:
             shuffled = shuffled.map_partitions(after, meta=shuffled._meta)

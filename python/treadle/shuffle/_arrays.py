@@ -57,7 +57,7 @@ def split_array(partitions: int, pieces: Iterable[tuple[int, Index, Any]]) -> _c
 
     Pieces may be views of any memory. It must not change before the rows are gathered, which copies each
     piece once. Raises ``ValueError`` for a partition that does not exist. Gathering raises
-    ``OverflowError`` if a piece has 2 GiB or more.
+    ``OverflowError`` if a piece has 2 GiB or more (:mod:`treadle.shuffle._kinds` cuts it before).
     """
     numbers: list[int] = []
     rows: list[tuple[Index, Any, bytes]] = []

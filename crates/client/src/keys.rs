@@ -147,9 +147,8 @@ impl<T> Keys<T> {
     #[inline]
     pub(crate) fn named(&self, id: u32) -> u32 {
         let names = self.names.get(&id);
-        names
-            .and_then(|names| names.last())
-            .map_or(id, |name| *name)
+        let name = names.and_then(|names| names.last());
+        name.map_or(id, |name| *name)
     }
 
     /// The id under which a key is kept that was named so last. Nothing: it has another name since.

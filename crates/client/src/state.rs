@@ -17,6 +17,7 @@ use crate::effect::{Effect, Effects};
 use crate::error::Exhausted;
 use crate::event::{Change, Event, Item, Notification};
 use crate::fetch::{Fetched, Fetches};
+use crate::guard::Guard;
 use crate::kept::Kept;
 use crate::keys::{Keys, Known};
 use crate::put::Puts;
@@ -294,7 +295,11 @@ impl<T, V, A> Core<T, V, A> {
         for &id in &ids {
             self.keys.cancel(id);
         }
-        let ids = ids.into_iter().map(|id| self.keys.named(id)).collect();
+        let named = |id| match Guard::Named.holds() {
+            true => self.keys.named(id),
+            false => id,
+        };
+        let ids = ids.into_iter().map(named).collect();
         self.send(FromClient::Cancel { ids, force, reason }, effects);
     }
 

@@ -22,8 +22,6 @@ treadle_guards::guards! {
         PeerAttempt,
         /// A running task reads its inputs when it begins, not when it ends.
         Pin,
-        /// A cancelled task counts as stopped when it has.
-        EarlyStop,
     }
 }
 
@@ -75,8 +73,6 @@ pub(crate) struct Process {
     /// Values that are asked for.
     requests: BTreeMap<u64, (ObjectId, WorkerId)>,
     is_out_of_memory: bool,
-    /// Tasks that were reported as stopped too early.
-    hushed: Vec<ObjectId>,
 }
 
 impl World {
@@ -102,7 +98,6 @@ impl World {
             jobs: BTreeMap::new(),
             requests: BTreeMap::new(),
             is_out_of_memory: false,
-            hushed: Vec::new(),
         };
         self.processes.insert(pid, process);
         self.current[machine] = Some(pid);
@@ -197,12 +192,6 @@ impl World {
             }
             Effect::Interrupt(object) => {
                 self.summary.interrupted += 1;
-                if !Guard::EarlyStop.holds() {
-                    process.hushed.push(object);
-                    let stopped = Message::Report(Report::Stopped(object));
-                    let connection = process.connection;
-                    self.send_to_server(connection, stopped);
-                }
                 // Some functions notice, others run on.
                 if self.kernel.random.chance(50)
                     && let Some(process) = self.processes.get_mut(&pid)
@@ -229,12 +218,6 @@ impl World {
             Effect::Report(report) => {
                 if matches!(report, Report::Retracted(_)) {
                     self.summary.retracted += 1;
-                }
-                if let Report::Stopped(object) = report
-                    && let Some(index) = process.hushed.iter().position(|&other| other == object)
-                {
-                    process.hushed.swap_remove(index);
-                    return Ok(());
                 }
                 let connection = process.connection;
                 self.send_to_server(connection, Message::Report(report));

@@ -1,10 +1,12 @@
 //! Each guard is proved by its absence: without it, an invariant is found broken within so many
 //! seeds, and for the right reason.
 
+use treadle_client::Guard as Client;
 use treadle_scheduler::Guard;
 use treadle_server::Guard as Server;
 use treadle_sim::kernel::assert_noticed;
 use treadle_sim::{Guard as Process, simulate};
+use treadle_worker::Guard as Worker;
 
 #[test]
 fn without_a_guard_an_invariant_breaks() {
@@ -41,10 +43,13 @@ fn without_a_guard_an_invariant_breaks() {
         (Process::PeerAttempt.path(), 500, &["and gets Copied"]),
         (Process::Pin.path(), 20, &["ends without its input"]),
         (
-            Process::EarlyStop.path(),
+            Worker::Stopped.path(),
             200,
             &["runs tasks that need", "has had a free slot"],
         ),
+        (Worker::Started.path(), 500, &["runs tasks that need"]),
+        (Worker::Dropped.path(), 100, &["a store holds"]),
+        (Client::Named.path(), 1_000, &["hangs"]),
     ];
     let all = treadle_sim::guards().len();
     assert_eq!(guards.len(), all, "each of them is proved");

@@ -12,10 +12,12 @@ extern crate alloc;
 mod error;
 mod event;
 mod fetches;
+mod guard;
 mod objects;
 mod ready;
 mod worker;
 
 pub use error::WorkerError;
 pub use event::{Effect, Effects, Event, Outcome, Run};
+pub use guard::Guard;
 pub use worker::{Config, Status, Worker};

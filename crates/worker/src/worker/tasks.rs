@@ -11,7 +11,7 @@ use treadle_types::{Assignment, Holders, Input, ObjectId, Place, Report};
 use super::Worker;
 use crate::objects::{Activity, NOWHERE, Pending, State};
 use crate::ready::Key;
-use crate::{Effect, Effects, Outcome, Run, WorkerError};
+use crate::{Effect, Effects, Guard, Outcome, Run, WorkerError};
 
 impl Worker {
     #[inline]
@@ -91,6 +91,9 @@ impl Worker {
                 let waiters = self.remove_pending(slot, effects);
                 self.report_unavailable(object, waiters, Holders::new(), effects);
             }
+            State::Started { .. } if !Guard::Started.holds() => {
+                effects.report(Report::Retracted(object));
+            }
             // One that is cancelled, too, will be reported as stopped.
             State::Started {
                 cancelled: false, ..
@@ -111,6 +114,9 @@ impl Worker {
             State::Started { cancelled, .. } if !*cancelled => {
                 *cancelled = true;
                 effects.push(Effect::Interrupt(object));
+                if !Guard::Stopped.holds() {
+                    effects.report(Report::Stopped(object));
+                }
                 self.answer_copy(slot, Holders::new(), effects);
                 core::mem::take(&mut self.objects.at_mut(slot).waiters)
             }
@@ -142,11 +148,15 @@ impl Worker {
         }
         if cancelled {
             match outcome {
-                Outcome::Returned(value) if value.kept => effects.push(Effect::Drop(object)),
+                Outcome::Returned(value) if value.kept && Guard::Dropped.holds() => {
+                    effects.push(Effect::Drop(object));
+                }
                 Outcome::Missing(input) => self.gone(input, effects),
                 _ => {}
             }
-            effects.report(Report::Stopped(object));
+            if Guard::Stopped.holds() {
+                effects.report(Report::Stopped(object));
+            }
             self.objects.remove(slot);
             return Ok(());
         }

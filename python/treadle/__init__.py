@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         progress,
         wait,
     )
+    from treadle.hosting import attach
 
 __all__ = [
     "ActorLost",
@@ -45,6 +46,7 @@ __all__ = [
     "WorkerLost",
     "__version__",
     "as_completed",
+    "attach",
     "empty",
     "get",
     "install",
@@ -68,6 +70,8 @@ _CLIENT = frozenset(
         *("ActorLost", "DataLost", "InputUnavailable", "WorkerLost"),
     ]
 )
+# Those of treadle.hosting, which does, too.
+_HOSTING = frozenset(["attach"])
 
 
 def __getattr__(name: str) -> Any:
@@ -76,6 +80,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"treadle.{name}")
     if name in _CLIENT:
         return getattr(importlib.import_module("treadle.client"), name)
+    if name in _HOSTING:
+        return getattr(importlib.import_module("treadle.hosting"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

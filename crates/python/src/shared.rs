@@ -57,6 +57,10 @@ mod memory {
         Segments::global().contains(std::ptr::without_provenance(start), len)
     }
 
+    pub(super) fn trim() {
+        Segments::global().trim();
+    }
+
     pub(super) fn stats() -> [(&'static str, usize); 4] {
         let Stats {
             segments,
@@ -97,6 +101,8 @@ mod memory {
     pub(super) fn contains(_start: usize, _len: usize) -> bool {
         false
     }
+
+    pub(super) fn trim() {}
 
     pub(super) fn stats() -> [(&'static str, usize); 4] {
         ["segments", "live_bytes", "idle_bytes", "parked_bytes"].map(|name| (name, 0))
@@ -330,10 +336,20 @@ fn shared_memory_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(stats)
 }
 
+/// Gives memory that is kept for reuse back to the system.
+#[pyfunction]
+fn trim_memory(py: Python<'_>) {
+    py.detach(|| {
+        treadle_memory::Pool::global().trim();
+        memory::trim();
+    });
+}
+
 /// Adds the functions of this file to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shared_memory_handler, module)?)?;
     module.add_function(wrap_pyfunction!(set_memory_handler, module)?)?;
     module.add_function(wrap_pyfunction!(is_shared_memory, module)?)?;
-    module.add_function(wrap_pyfunction!(shared_memory_stats, module)?)
+    module.add_function(wrap_pyfunction!(shared_memory_stats, module)?)?;
+    module.add_function(wrap_pyfunction!(trim_memory, module)?)
 }

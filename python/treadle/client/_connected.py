@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import dask.config
 from dask.typing import no_default
@@ -52,6 +52,9 @@ from treadle.client._state import NO_REASON, Cancellation, call_in
 from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
 
+if TYPE_CHECKING:
+    from treadle.hosting import Host
+
 __all__ = ["Connected", "connected"]
 
 
@@ -78,6 +81,8 @@ class Connected(Counting):
     scheduler: Scheduler | None
     cluster: Any
     _installation: Installation | None = None
+    #: What Treadle is attached to, if this client did that.
+    _host: Host | None = None
     #: Whether it is of a process from which this one was forked.
     _forked = False
 
@@ -320,8 +325,27 @@ class Connected(Counting):
             await off_loop(connection.close, 0.0 if fast else _GOODBYE)
         if self._start_arg is None and self.cluster is not None:
             await off_loop(self.cluster.close)
+        host, self._host = self._host, None
+        if host is not None:
+            await off_loop(host.stop)
         self.scheduler = None
         self.status = "closed"
+
+    def __repr__(self) -> str:
+        text: str = super().__repr__()
+        return text if self._host is None else f"{text[:-1]} in {self._host}>"
+
+    def detach(self) -> None:
+        """End Treadle in the cluster that it was attached to, and close this client.
+
+        Raises
+        ------
+        RuntimeError
+            This client is not what :func:`treadle.attach` returned.
+        """
+        if self._host is None:
+            raise RuntimeError("this client was not made by treadle.attach, so there is no host")
+        self.close()
 
     def close(self, timeout: Any = no_default) -> Any:
         """End the connection, and the workers if this client started them.

@@ -538,10 +538,11 @@ class ThreadWorker:
         secret: Path,
         certificates: Certificates | None,
         insecure: bool,
+        shares_arrays: bool = False,
         **options: Any,
     ) -> None:
         connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
-        self._service = Service(connection=connection)
+        self._service = Service(connection=connection, shares_arrays=shares_arrays)
         self._native: Any = _core.Worker(
             scheduler,
             service=self._service,
@@ -554,6 +555,16 @@ class ThreadWorker:
         except BaseException:
             self.close()
             raise
+
+    def wait(self, timeout: float) -> str | None:
+        """Wait until it has ended; return why, or None after so many seconds."""
+        reason: str | None = self._native.wait(timeout)
+        return reason
+
+    def drain(self, timeout: float) -> None:
+        """Have its values moved to other workers, for at most so many seconds."""
+        self._native.drain()
+        self._native.wait(timeout)
 
     def close(self) -> None:
         """End it, after a little time for the tasks that run."""

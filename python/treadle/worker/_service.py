@@ -56,6 +56,8 @@ class Service:
         The process is a worker and nothing else: what goes to standard error is kept for
         :meth:`log`, and a task or a call that raises ``SystemExit`` or ``KeyboardInterrupt`` ends
         it.
+    shares_arrays
+        Arrays that tasks make are in shared memory.
     main_thread
         Where the engine runs; a thread of its own without one.
     """
@@ -67,6 +69,7 @@ class Service:
         preload: Sequence[str] = (),
         preload_argv: Sequence[str] = (),
         own_process: bool = False,
+        shares_arrays: bool = False,
         main_thread: MainThread | None = None,
     ) -> None:
         self._connection = dict(connection or {})
@@ -75,6 +78,7 @@ class Service:
         self._preload_argv = list(preload_argv)
         self._preloads: Any = None
         self._own_process = own_process
+        self._shares_arrays = shares_arrays or own_process
         self._pid = os.getpid()
         self._log = Log(with_stderr=own_process)
         self._ready = threading.Event()
@@ -214,7 +218,7 @@ class Service:
     def enter_thread(self) -> None:
         """Prepare the calling thread for tasks."""
         enter_thread(self._native, self.worker)
-        if self._own_process:
+        if self._shares_arrays:
             # Arrays move to other workers of the host without a copy, and large ones are made in
             # memory that was used before: the pages of fresh memory take as long as the arithmetic.
             with suppress(ImportError):

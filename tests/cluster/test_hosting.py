@@ -1,0 +1,229 @@
+"""Treadle inside a Dask cluster: it comes with one call, follows the cluster, and goes without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
+import pytest
+
+import treadle
+from client_support import AGAINST, SOON
+from process_support import until
+from treadle._security import temporary
+
+pytestmark = [
+    pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),
+    pytest.mark.timeout(4 * SOON, method="signal"),
+]
+
+
+@pytest.fixture
+def dask_client(tmp_path):
+    """Makes Dask clusters of processes, with a client each."""
+    made = []
+
+    def make(**options):
+        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"} | options
+        cluster = distributed.LocalCluster(local_directory=str(tmp_path), **options)
+        made.append(cluster)
+        client = distributed.Client(cluster, set_as_default=False)
+        made.append(client)
+        return client
+
+    yield make
+    for one in reversed(made):
+        one.close()
+
+
+def pids(client):
+    return sorted(client.run(os.getpid).values())
+
+
+def names_of_threads():
+    return [thread.name for thread in threading.enumerate() if "treadle" in thread.name]
+
+
+def open_files():
+    return [
+        target
+        for name in os.listdir("/proc/self/fd")
+        if "treadle" in (target := link(f"/proc/self/fd/{name}"))
+    ]
+
+
+def link(path):
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
+
+
+def directories(root):
+    return [name for _, names, _ in os.walk(root) for name in names if "treadle" in name]
+
+
+def test_a_cluster_is_used_and_left_as_it_was(dask_client, tmp_path):
+    there = dask_client(memory_limit="1 GiB", resources={"lathe": 2})
+    before = there.submit(np.arange, 10)
+    here = treadle.attach(there, memory_fraction=0.5)
+    assert pids(here) == pids(there), "workers are in the processes of Dask's"
+    workers = here.scheduler_info(n_workers=-1)["workers"]
+    assert {worker["nthreads"] for worker in workers.values()} == {1}
+    assert {worker["memory_limit"] for worker in workers.values()} == {1 << 29}
+    assert {tuple(worker["resources"].items()) for worker in workers.values()} == {(("lathe", 2),)}
+    assert "the Dask cluster at tcp://127.0.0.1:" in repr(here)
+    x = da.random.default_rng(0).random((400, 400), chunks=100)
+    expected = x.sum().compute(scheduler="sync")
+    assert here.compute((x.T.rechunk((50, 400)).T).sum()).result() == pytest.approx(expected)
+    frame = pd.DataFrame({"key": np.arange(1000) % 7, "value": np.arange(1000)})
+    sums = dd.from_pandas(frame, npartitions=8).shuffle("key").groupby("key").value.sum()
+    assert here.compute(sums).result().to_dict() == frame.groupby("key").value.sum().to_dict()
+    # Both work side by side.
+    assert there.submit(sum, [1, 2]).result() == 3
+    here.detach()
+    assert there.submit(sum, [1, 2], pure=False).result() == 3
+    assert before.result().sum() == 45
+    assert not any(there.run(names_of_threads).values())
+    until(lambda: not any(there.run(open_files).values()), "no segment and no file is left")
+    assert not directories(tmp_path)
+    assert not there.run_on_scheduler(lambda dask_scheduler: "treadle" in dask_scheduler.plugins)
+    with pytest.raises(RuntimeError, match=r"not made by treadle\.attach"):
+        here.detach()
+
+
+def test_it_follows_the_cluster(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        there.cluster.scale(3)
+        until(lambda: len(here.ncores()) == 3, "a worker that joins has ours")
+        held = here.map(np.full, [1000] * 12, range(12))
+        distributed.wait(held)
+        there.cluster.scale(1)
+        until(lambda: len(here.ncores()) == 1, "one that retires takes ours along")
+        assert [int(array[0]) for array in here.gather(held)] == list(range(12))
+
+
+def test_a_worker_that_is_killed_is_replaced(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        old = pids(here)
+        futures = here.map(slow, range(40), pure=False)
+        os.kill(old[0], signal.SIGKILL)
+        assert here.gather(futures) == list(range(40))
+        until(lambda: len(here.ncores()) == 2 and pids(here) != old, "its nanny makes a new one")
+        assert pids(here) == pids(there)
+
+
+def slow(number):
+    time.sleep(0.05)
+    return number
+
+
+def test_the_values_of_a_worker_that_retires_move(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        values = here.map(np.full, [1000] * 20, range(20), pure=False)
+        distributed.wait(values)
+        names = [worker["name"] for worker in there.scheduler_info()["workers"].values()]
+        there.retire_workers(names=names[:1])
+        until(lambda: len(here.ncores()) == 1, "it is gone")
+        assert len(here.has_what()) == 1
+        assert all(len(holders) == 1 for holders in here.who_has(values).values())
+        assert [int(array[0]) for array in here.gather(values)] == list(range(20))
+
+
+def test_certificates_are_those_of_the_cluster(dask_client):
+    there = dask_client(security=temporary(), protocol="tls://")
+    with treadle.attach(there) as here:
+        assert here.scheduler.address.startswith("treadle+tls://")
+        assert all(address.startswith("treadle+tls://") for address in here.ncores())
+        assert here.submit(sum, [1, 2]).result() == 3
+
+
+def test_a_cluster_that_closes_takes_treadle_along(dask_client):
+    there = dask_client()
+    here = treadle.attach(there)
+    assert here.submit(sum, [1, 2]).result() == 3
+    there.cluster.close()
+    until(lambda: here.status == "closed", "the client knows")
+    until(lambda: not [n for n in names_of_threads() if "hosted" in n], "nothing runs here")
+
+
+def test_threads_of_one_process(dask_client):
+    there = dask_client(processes=False, n_workers=1, threads_per_worker=2)
+    with treadle.attach(there, nthreads=3) as here:
+        assert list(here.ncores().values()) == [3]
+        assert here.submit(os.getpid).result() == os.getpid()
+
+
+def test_what_cannot_be_attached_is_refused_by_name(dask_client):
+    there = dask_client(n_workers=1)
+    with treadle.attach(there) as here:
+        with pytest.raises(TypeError, match=r"takes a distributed\.Client, not Client"):
+            treadle.attach(here)
+        with pytest.raises(RuntimeError, match=r"attached to .* already: detach it first"):
+            treadle.attach(there)
+        # It was not disturbed.
+        assert here.submit(sum, [1, 2]).result() == 3
+    with pytest.raises(ValueError, match="nthreads=0"):
+        treadle.attach(there, nthreads=0)
+    with pytest.raises(ValueError, match="memory_fraction=2"):
+        treadle.attach(there, memory_fraction=2)
+    with pytest.raises(TypeError, match="not str"):
+        treadle.attach("tcp://127.0.0.1:8786")
+
+
+def test_another_version_is_refused_with_what_to_do(dask_client):
+    there = dask_client(n_workers=1)
+    there.run(set_version, "0.0.1")
+    try:
+        with pytest.raises(
+            RuntimeError, match=r"version 0\.0\.1 on worker .*pip install treadle=="
+        ):
+            treadle.attach(there)
+    finally:
+        there.run(set_version, treadle.__version__)
+    with treadle.attach(there) as here:
+        assert here.submit(sum, [1, 2]).result() == 3
+
+
+def set_version(version):
+    treadle.__version__ = version
+
+
+def test_a_worker_that_cannot_start_leaves_nothing(dask_client):
+    there = dask_client(n_workers=1)
+    there.run(break_workers)
+    with pytest.raises(RuntimeError, match="cannot start on worker"):
+        treadle.attach(there)
+    assert not there.run_on_scheduler(lambda dask_scheduler: "treadle" in dask_scheduler.plugins)
+    assert not any(there.run(names_of_threads).values())
+
+
+def break_workers():
+    import treadle.hosting._parts as parts
+
+    def fails(*args, **kwargs):
+        raise OSError("there is no room")
+
+    parts.WorkerPart = fails
+
+
+def test_it_can_be_detached_when_the_client_of_dask_is_closed(dask_client):
+    there = dask_client(n_workers=1)
+    cluster = there.cluster
+    here = treadle.attach(there)
+    there.close()
+    here.detach()
+    with distributed.Client(cluster, set_as_default=False) as again:
+        assert not any(again.run(names_of_threads).values())
+        with treadle.attach(again) as here:
+            assert here.submit(sum, [1, 2]).result() == 3

@@ -63,5 +63,5 @@ pub use options::{Offer, Options};
 pub use peer::{Peer, Stats};
 pub use poller::{Poller, ReadyGuard, Signal};
 pub use treadle_reactor::{Early, Wait, Waker};
-pub use treadle_transfer::layout::{INLINE, SMALL};
+pub use treadle_transfer::layout::{SMALL, fits_header};
 pub use treadle_transfer::{Config, Failure, PairEnd};

@@ -61,6 +61,12 @@ pub struct Layout {
     pub inline: u64,
 }
 
+/// Whether a frame of `size` bytes travels in the header, after `inline` bytes of other frames: the first
+/// frames do that fit, so a short one that comes first always does.
+pub fn fits_header(inline: u64, size: u64) -> bool {
+    size < SMALL && inline + size <= INLINE
+}
+
 impl Layout {
     /// The layout of an object whose frames have these sizes, in bytes.
     pub fn of(sizes: &[u64]) -> Result<Self, LayoutError> {
@@ -74,8 +80,6 @@ impl Layout {
         if total > MAX_BYTES {
             return Err(LayoutError::Bytes);
         }
-        let small: u64 = sizes.iter().filter(|size| **size < SMALL).sum();
-        let inlined = small <= INLINE;
         let mut layout = Self {
             places: Vec::with_capacity(sizes.len()),
             regions: Vec::new(),
@@ -89,7 +93,7 @@ impl Layout {
                     region: (layout.regions.len() - 1) as u32,
                     offset: 0,
                 }
-            } else if inlined || size == 0 {
+            } else if fits_header(layout.inline, size) {
                 let offset = layout.inline;
                 layout.inline += size;
                 Place::Inline { offset }
@@ -203,8 +207,17 @@ mod tests {
     #[test]
     fn many_small_frames_fill_slabs() {
         let layout = Layout::of(&[100; 20_000]).unwrap();
-        assert_eq!(layout.inline, 0);
+        assert_eq!(layout.inline, INLINE / 100 * 100);
         assert!(layout.regions.len() < 5, "{} regions", layout.regions.len());
+    }
+
+    /// Who receives looks at the first frame before there is memory for the others.
+    #[test]
+    fn a_short_first_frame_is_in_the_header_whatever_follows() {
+        for size in (INLINE - 200..SMALL + 2).chain([EXTENT]) {
+            let layout = Layout::of(&[100, size]).unwrap();
+            assert_eq!(layout.places[0], Place::Inline { offset: 0 }, "{size}");
+        }
     }
 
     #[test]

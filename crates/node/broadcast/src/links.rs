@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use treadle_broadcast::{Member, Neighbour};
 use treadle_messages::Data;
 use treadle_net::pool::{Arrived, Pool};
-use treadle_net::{INLINE, Incoming, NetError, Peer, SMALL, Stats, Target};
+use treadle_net::{Incoming, NetError, Peer, Stats, Target, fits_header};
 use treadle_node_wire::decode_chunk;
 use treadle_types::{ClientId, WorkerId};
 
@@ -290,8 +290,10 @@ impl Traffic {
 /// Bytes of frames that travel in the object's header, of which a connection keeps no count.
 fn inline(frames: &[Bytes]) -> u64 {
     let lengths = frames.iter().map(|frame| frame.len() as u64);
-    let small = lengths.filter(|length| *length < SMALL).sum();
-    if small <= INLINE { small } else { 0 }
+    lengths.fold(0, |inline, length| match fits_header(inline, length) {
+        true => inline + length,
+        false => inline,
+    })
 }
 
 /// Where the second frame of an object goes, if that is a piece of a payload.

@@ -134,7 +134,7 @@ impl DiskThread {
     fn job(&mut self, job: Job) {
         match job {
             Job::Spill { run, batches } => {
-                let bytes = batches.iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
+                let bytes: u64 = batches.iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
                 let written = self.timed(Activity::Spill, |disk| {
                     disk.write(&batches).map(|run| (run, bytes))
                 });
@@ -151,8 +151,13 @@ impl DiskThread {
                     }
                 };
                 self.say(|inner| {
-                    let event = ServerEvent::Spilled { run, written };
-                    inner.with(|machines| machines.steps.push_back(Step::Server(event)));
+                    inner.with(|machines| {
+                        if written.is_ok() {
+                            machines.stats.spilled += bytes;
+                        }
+                        let event = ServerEvent::Spilled { run, written };
+                        machines.steps.push_back(Step::Server(event));
+                    });
                 });
             }
             Job::Load {
@@ -199,7 +204,7 @@ impl DiskThread {
     }
 
     fn log(&self, line: &str) {
-        self.say(|inner| inner.callbacks.log(format_args!("{line}")));
+        self.say(|inner| inner.log(line));
     }
 
     fn write(&self, batches: &[Batch]) -> Result<Run, VolumeError> {

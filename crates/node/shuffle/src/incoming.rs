@@ -64,19 +64,27 @@ impl Incoming {
     }
 
     /// Accepts the bytes of a push. Returns them if they are here already.
-    pub(crate) fn admit(&mut self, from: ConnectionId, push: Push) -> Option<Option<Arrived>> {
-        let object = self.offered.remove(&name(from, &push))?;
-        let connection = self.connections.get_mut(&from)?;
-        if object.accept(Vec::new()).is_err() {
-            // There is no memory. The writer connects again later.
+    ///
+    /// # Errors
+    /// There is no memory. The connection is closed, and the writer connects again later.
+    pub(crate) fn admit(
+        &mut self,
+        from: ConnectionId,
+        push: Push,
+    ) -> Result<Option<Option<Arrived>>, NetError> {
+        let offered = self.offered.remove(&name(from, &push));
+        let (Some(object), Some(connection)) = (offered, self.connections.get_mut(&from)) else {
+            return Ok(None);
+        };
+        if let Err(error) = object.accept(Vec::new()) {
             connection.peer.start_close();
-            return None;
+            return Err(error);
         }
         if object.is_done() {
-            return Some(arrived(&push, object));
+            return Ok(Some(arrived(&push, object)));
         }
         connection.coming.push((push, object));
-        None
+        Ok(None)
     }
 
     /// Takes the pushes whose bytes have arrived.
@@ -183,8 +191,12 @@ impl Session for Visitor {
             while taken.len() < TAKEN {
                 match self.peer.try_next() {
                     Ok(Some(object)) => match message(object) {
-                        Some(request) => taken.push(request),
-                        None => self.peer.start_close(),
+                        Ok(request) => taken.push(request),
+                        Err(reason) => {
+                            let who = "a message of another worker about rows is refused";
+                            inner.log(&format!("{who}: {reason}"));
+                            self.peer.start_close();
+                        }
                     },
                     Ok(None) => break,
                     Err(error) => {
@@ -213,35 +225,38 @@ impl Drop for Visitor {
 }
 
 /// The message in an object; with a push, also the object, which will bring its bytes.
-fn message(object: Object) -> Option<(ToServer, Option<Object>)> {
+fn message(object: Object) -> Result<(ToServer, Option<Object>), String> {
     let (kind, sizes) = object.header();
-    let head = object.inline_frame(0)?;
-    if kind != Data::TO_SERVER || sizes[0] > SMALL {
-        object.refuse("this is not a message of the shuffle plane");
-        return None;
-    }
-    let message = match decode_shuffled(&head) {
+    let head = object.inline_frame(0);
+    let decoded = match head {
+        Some(head) if kind == Data::TO_SERVER && sizes[0] <= SMALL => {
+            decode_shuffled(&head).map_err(|error| error.to_string())
+        }
+        _ => Err(format!("kind {kind}, sizes {sizes:?}")),
+    };
+    let message = match decoded {
         Ok(message) => message,
-        Err(_) => {
+        Err(reason) => {
             object.refuse("this is not a message of the shuffle plane");
-            return None;
+            return Err(reason);
         }
     };
     match &message {
         ToServer::Push(push) if sizes.len() == 2 && sizes[1] == push.length => {
-            Some((message, Some(object)))
+            Ok((message, Some(object)))
         }
-        ToServer::Push(_) => {
-            object.refuse("a push must have one batch, of the announced length");
-            None
+        ToServer::Push(push) => {
+            let reason = "a push must have one batch, of the announced length";
+            object.refuse(reason);
+            Err(format!("{reason} {}: {sizes:?}", push.length))
         }
         _ if sizes.len() == 1 => {
-            object.take().ok()?;
-            Some((message, None))
+            object.take().map_err(|error| error.to_string())?;
+            Ok((message, None))
         }
         _ => {
             object.refuse("only a push has bytes");
-            None
+            Err("only a push has bytes".into())
         }
     }
 }

@@ -27,6 +27,7 @@ mod memory;
 mod outgoing;
 mod tasks;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -56,6 +57,8 @@ pub const SERVICE: u32 = 2;
 const SIGNAL: usize = usize::MAX;
 /// The longest wait of the thread that serves connections.
 const LOOK: Duration = Duration::from_secs(1);
+/// For how long a line of the log is not written again.
+const QUIET: Duration = Duration::from_secs(30);
 /// How often tasks that wait ask whether they are interrupted.
 const POLL: Duration = Duration::from_millis(25);
 
@@ -191,6 +194,8 @@ pub(crate) struct Inner {
     wakes: Mutex<Option<Duration>>,
     stats: Mutex<Stats>,
     target: Mutex<u64>,
+    /// When lines were written to the log.
+    logged: Mutex<HashMap<String, Duration>>,
     /// Whether a message for the master waits for the end of its task.
     has_transferred: AtomicBool,
 }
@@ -215,6 +220,7 @@ impl Plane {
             wakes: Mutex::new(None),
             stats: Mutex::default(),
             target: Mutex::new(u64::MAX),
+            logged: Mutex::default(),
             has_transferred: AtomicBool::new(false),
         }))
     }
@@ -294,6 +300,21 @@ impl Inner {
         result
     }
 
+    /// Writes a line to the log, unless it was written a short while ago: what fails is tried again
+    /// several times a second.
+    fn log(&self, line: &str) {
+        let now = awake::now();
+        {
+            let mut logged = lock(&self.logged);
+            logged.retain(|_, at| now < *at + QUIET);
+            if logged.contains_key(line) {
+                return;
+            }
+            logged.insert(line.into(), now);
+        }
+        self.callbacks.log(format_args!("{line}"));
+    }
+
     fn finish(&self, after: After, due: Option<Duration>) {
         if after.is_changed {
             self.callbacks.wake();
@@ -302,7 +323,7 @@ impl Inner {
             self.callbacks.flush();
         }
         for line in &after.log {
-            self.callbacks.log(format_args!("{line}"));
+            self.log(line);
         }
         for rows in after.rows {
             send(rows);

@@ -297,11 +297,16 @@ impl Machines {
                 let from = SELF;
                 self.steps.push_back(Step::Arrived { from, push, batch });
             }
-            ServerEffect::Admit { from, push } => {
-                if let Some(batch) = self.incoming.admit(from, push) {
+            ServerEffect::Admit { from, push } => match self.incoming.admit(from, push) {
+                Ok(Some(batch)) => {
                     self.steps.push_back(Step::Arrived { from, push, batch });
                 }
-            }
+                Ok(None) => {}
+                Err(error) => {
+                    let line = format!("cannot receive rows of a shuffle: {error}");
+                    self.after.log.push(line);
+                }
+            },
             ServerEffect::Store {
                 shuffle,
                 group,
@@ -334,8 +339,6 @@ impl Machines {
                     Some((id, bytes.clone(), table.clone()))
                 });
                 let batches: Vec<_> = batches.collect();
-                let bytes = batches.iter().map(|(_, bytes, _)| bytes.len() as u64);
-                self.stats.spilled += bytes.sum::<u64>();
                 if !self.disk.spill(&self.inner, run, batches) {
                     let written = Err("the thread for files could not start".into());
                     let event = ServerEvent::Spilled { run, written };

@@ -412,6 +412,22 @@ fn few_rows_travel_in_messages() {
     whole_shuffle(3, true, 10);
 }
 
+/// Batches just below 64 KiB, with which a message does not fit into the header of an object.
+#[test]
+fn batches_of_every_length_travel() {
+    let cluster = Cluster::new(2, false);
+    let lengths = 8140..8200;
+    let maps: Vec<_> = (0..)
+        .zip(lengths)
+        .map(|(map, rows)| Numbers::new(map, 2 * rows, 2))
+        .collect();
+    cluster.register(maps.len() as u32, 2);
+    let receipts = cluster.transfer(&maps, 1);
+    let generation = cluster.commit(maps.len(), &receipts).unwrap();
+    cluster.compare(&maps, 2, generation);
+    cluster.end();
+}
+
 #[test]
 fn what_does_not_fit_goes_to_files_and_comes_back() {
     for shares_memory in [true, false] {

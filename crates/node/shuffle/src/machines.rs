@@ -213,6 +213,16 @@ impl Machines {
         !self.transferred.is_empty()
     }
 
+    /// What people read about a server: its address, where the machines know a number.
+    pub(crate) fn with_address(&self, text: &str, server: ServerId) -> String {
+        let address = match server == self.me {
+            true => Some("of this worker"),
+            false => self.outgoing.address(WorkerId(server.node)),
+        };
+        let number = format!("{server:?}");
+        text.replace(&number, address.unwrap_or(&number))
+    }
+
     /// A server cannot be reached.
     pub(crate) fn unreached(&mut self, worker: WorkerId) {
         let server = worker.into();

@@ -69,6 +69,11 @@ impl Outgoing {
         }
     }
 
+    /// The address of another worker, if it is known.
+    pub(crate) fn address(&self, worker: WorkerId) -> Option<&str> {
+        self.addresses.get(&worker).map(String::as_str)
+    }
+
     /// Whether a worker is on this host, so that memory can be shared with it.
     pub(crate) fn is_near(&mut self, worker: WorkerId) -> bool {
         let open = self.pool.as_mut().and_then(|pool| pool.get(worker));

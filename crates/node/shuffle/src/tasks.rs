@@ -266,10 +266,11 @@ impl Inner {
         loop {
             let next = self.wait(interrupted, |machines| {
                 let me = machines.me;
-                let running = machines.tasks.transfers.get_mut(&transfer)?;
-                if let Some(outcome) = running.outcome.clone() {
-                    return Some(Next::Over(outcome.map_err(transfer_failed)));
+                if let Some(outcome) = machines.tasks.transfers.get(&transfer)?.outcome.clone() {
+                    let failed = |error| transfer_failed(machines, &error);
+                    return Some(Next::Over(outcome.map_err(failed)));
                 }
+                let running = machines.tasks.transfers.get_mut(&transfer)?;
                 if running.wanted.is_empty() {
                     return None;
                 }
@@ -324,10 +325,11 @@ impl Inner {
     ) -> Result<(), Failure> {
         loop {
             let next = self.wait(interrupted, |machines| {
-                let reading = machines.tasks.reads.get_mut(&read)?;
-                if let Some(outcome) = reading.outcome.clone() {
-                    return Some(Next::Over(outcome.map_err(read_failed)));
+                if let Some(outcome) = machines.tasks.reads.get(&read)?.outcome.clone() {
+                    let failed = |error| read_failed(machines, &error);
+                    return Some(Next::Over(outcome.map_err(failed)));
                 }
+                let reading = machines.tasks.reads.get_mut(&read)?;
                 reading.came.pop_front().map(Next::Work)
             })?;
             let Came {
@@ -372,22 +374,24 @@ fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u
     }
 }
 
-fn transfer_failed(error: TransferError) -> Failure {
+fn transfer_failed(machines: &Machines, error: &TransferError) -> Failure {
     let text = error.to_string();
-    match error {
-        TransferError::Ended(_) | TransferError::Unreachable { .. } => Failure::Again(text),
-        TransferError::NoRoom { .. } => Failure::NoRoom(text),
-        TransferError::Malformed { .. } => Failure::Failed(text),
+    let at = |server| machines.with_address(&text, server);
+    match *error {
+        TransferError::Ended(_) => Failure::Again(text),
+        TransferError::Unreachable { server, .. } => Failure::Again(at(server)),
+        TransferError::NoRoom { server, .. } => Failure::NoRoom(at(server)),
+        TransferError::Malformed { server, .. } => Failure::Failed(at(server)),
     }
 }
 
-fn read_failed(error: ReadError) -> Failure {
+fn read_failed(machines: &Machines, error: &ReadError) -> Failure {
     let text = error.to_string();
-    match error {
-        ReadError::Superseded(_) | ReadError::Ended(_) | ReadError::Unreachable { .. } => {
-            Failure::Again(text)
-        }
-        ReadError::Missing { .. } => Failure::Damaged(text),
+    let at = |server| machines.with_address(&text, server);
+    match *error {
+        ReadError::Superseded(_) | ReadError::Ended(_) => Failure::Again(text),
+        ReadError::Unreachable { server, .. } => Failure::Again(at(server)),
+        ReadError::Missing { server, .. } => Failure::Damaged(at(server)),
         ReadError::NotAnOutput { .. } => Failure::Failed(text),
     }
 }

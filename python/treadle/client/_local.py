@@ -156,7 +156,7 @@ class LocalCluster:
         self._server: Any = None
         self._sidecar: SupervisedSidecar | None = None
         try:
-            self._secret = _secret_of(self.directory, stripped(secret))
+            self._secret = secret_file_in(self.directory, stripped(secret))
             self.secret_file = str(self._secret)
             self._insecure = insecure
             self._certificates = self._certificates_of(certificates)
@@ -503,7 +503,7 @@ def _warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address:
             )
 
 
-def _secret_of(directory: str, given: bytes | str | Path | None) -> Path:
+def secret_file_in(directory: str, given: bytes | str | Path | None) -> Path:
     """Return the file of the cluster's secret: this user's own, if none was given.
 
     With that other processes of the user can join. Where the user has no place for one, the cluster

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from treadle import _core
-from treadle._security import Certificates, write_certificates
-from treadle.client._local import LocalCluster, ThreadWorker
+from treadle._security import Certificates, of_prefix, write_certificates
+from treadle.client._local import LocalCluster, ThreadWorker, secret_file_in
 
 __all__ = ["SchedulerPart", "WorkerPart"]
 
@@ -85,20 +83,12 @@ class WorkerPart:
         resources: Mapping[str, float],
     ) -> None:
         self._directory = tempfile.mkdtemp(prefix="treadle-", dir=directory)
-        secret_file = Path(self._directory, "secret")
-        secret_file.touch(0o600)
-        secret_file.write_bytes(secret)
         if certificates is not None:
-            prefix = write_certificates(self._directory, certificates)
-            certificates = {
-                "ca": os.path.join(self._directory, "ca.pem"),
-                "certificate": f"{prefix}.pem",
-                "key": f"{prefix}-key.pem",
-            }
+            certificates = of_prefix(write_certificates(self._directory, certificates))
         scheme = "treadle" if certificates is None else "treadle+tls"
         self._arguments: dict[str, Any] = {
             "listen": f"{scheme}://{f'[{host}]' if ':' in host else host}:0",
-            "secret": secret_file,
+            "secret": secret_file_in(self._directory, secret),
             "certificates": certificates,
             "insecure": insecure,
             "directory": self._directory,

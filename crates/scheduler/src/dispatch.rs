@@ -264,7 +264,7 @@ impl Scheduler {
             },
         };
         if at.runnable == 0 {
-            at.moved = self.now;
+            at.begins(self.now);
         }
         let least = match at.sent.is_empty() {
             true => i32::MIN,

@@ -45,8 +45,7 @@ impl Scheduler {
         if victim == thief || to.free() == 0 {
             return false;
         }
-        // Tasks may take longer than was estimated.
-        let wait = from.wait().max(self.since(from.moved).as_micros() as u64);
+        let wait = from.wait_seen(self.now);
         let full = Guard::Budget.holds() && to.is_full();
         let has_relief = self.relieves(to, wait);
         let most = from
@@ -125,7 +124,7 @@ impl Scheduler {
             let Some(from) = self.workers.get(victim) else {
                 continue;
             };
-            let wait = from.wait().max(self.since(from.moved).as_micros() as u64);
+            let wait = from.wait_seen(self.now);
             let entries = from.own.entries();
             let skipped = ticks * INSIDE % entries.max(1);
             let all = from.own.iter().cycle().skip(skipped);

@@ -103,6 +103,9 @@ impl Scheduler {
         let kept_here = self.tasks[id].flags.has(Flags::KEEP);
         self.end_run(id, None);
         self.moved();
+        if let Some(at) = self.workers.get_mut(worker) {
+            at.finishes(self.now);
+        }
         if !self.trouble.is_empty() {
             self.trouble.remove(&id);
         }

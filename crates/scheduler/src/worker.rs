@@ -80,6 +80,10 @@ pub(crate) struct Worker {
     pub(crate) heard: Duration,
     /// When it last said anything of a task, or got one and had none.
     pub(crate) moved: Duration,
+    /// When it last finished a task, or was sent one while none was queued here for it.
+    finished: Duration,
+    /// How far apart it finishes tasks while more are queued here: a moving average, in microseconds.
+    interval: u64,
     /// Tasks that run or could, cancelled ones included until they are over.
     pub(crate) runnable: u32,
     /// Tasks that wait for others of this worker.
@@ -131,6 +135,8 @@ impl Worker {
             health: Health::default(),
             heard: now,
             moved: now,
+            finished: now,
+            interval: 0,
             runnable: 0,
             ahead: 0,
             seceded: 0,
@@ -235,6 +241,32 @@ impl Worker {
             }
             Load::Seceded => self.seceded -= 1,
         }
+    }
+
+    /// It begins to work, with nothing queued here.
+    pub(crate) fn begins(&mut self, now: Duration) {
+        self.moved = now;
+        if self.own.is_empty() {
+            self.finished = now;
+        }
+    }
+
+    /// It finished a task.
+    pub(crate) fn finishes(&mut self, now: Duration) {
+        if !self.own.is_empty() {
+            let since = now.saturating_sub(self.finished).as_micros() as u64;
+            self.interval = (self.interval * 7 + since) / 8;
+        }
+        self.finished = now;
+    }
+
+    /// How long the last task that is queued here waits for a slot, in microseconds. Tasks may follow
+    /// each other more slowly than their estimates say: each may need a message there and back, or
+    /// the worker may be silent since it began one.
+    pub(crate) fn wait_seen(&self, now: Duration) -> u64 {
+        let silent = now.saturating_sub(self.moved).as_micros() as u64;
+        let seen = self.interval * self.own.len() as u64;
+        self.wait().max(silent).max(seen)
     }
 
     /// How many tasks are at it, cancelled ones not counted.

@@ -16,9 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 import cloudpickle
-from distributed.protocol.pickle import dumps
-from distributed.protocol.serialize import Serialize, ToPickle
 
+from treadle._compat.distributed import Serialize, ToPickle, dumps
 from treadle.worker import errors
 
 __all__ = [

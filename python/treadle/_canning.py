@@ -24,6 +24,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle
 
+from treadle._compat.ipyparallel import CANNED
+
 __all__ = [
     "Buffer",
     "dumps",
@@ -388,19 +390,16 @@ def _depend(function: Any, condition: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _open(buffers: list[Any]) -> Any:
-    from ipyparallel.serialize import deserialize_object
+    from treadle._compat.ipyparallel import deserialize_object
 
     return deserialize_object(buffers, _namespace())[0]
 
 
-# By name: an engine need not import ipyparallel.
+# By module and name: an engine need not import ipyparallel.
 _OF_IPYPARALLEL: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
-    ("ipyparallel.serialize.canning", "Reference"): lambda obj: (_resolve, (obj.name,)),
-    ("ipyparallel.controller.dependency", "dependent"): lambda obj: (
-        _depend,
-        (obj.f, obj.df, obj.dargs, obj.dkwargs),
-    ),
-    ("ipyparallel.serialize.serialize", "PrePickled"): lambda obj: (_open, (obj.buffers,)),
+    CANNED["Reference"].parts: lambda obj: (_resolve, (obj.name,)),
+    CANNED["dependent"].parts: lambda obj: (_depend, (obj.f, obj.df, obj.dargs, obj.dkwargs)),
+    CANNED["PrePickled"].parts: lambda obj: (_open, (obj.buffers,)),
 }
 
 # Pickles name these by numbers, which costs no import where they are read.

@@ -44,9 +44,8 @@ def template(descriptor: int) -> None:
 
 
 def _preload() -> None:
-    from distributed import worker_memory  # noqa: F401
-
     from treadle import _cli_worker  # noqa: F401
+    from treadle._compat.distributed import worker_memory  # noqa: F401
     from treadle.worker import Service
 
     # It reads the versions of packages from their files.

@@ -312,7 +312,7 @@ def _flush_log() -> None:
 
 
 def _bytes(memory_limit: str, nthreads: int) -> int:
-    from distributed.worker_memory import parse_memory_limit
+    from treadle._compat.distributed import parse_memory_limit
 
     logger = logging.getLogger("treadle.worker")
     try:

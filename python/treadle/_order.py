@@ -31,7 +31,7 @@ def order(dsk: Graph, keys: Keys | None = None) -> dict[Key, int]:
     """
     graph: dict[Key, Any] = materialize(dsk)
     if keys is None:
-        from dask._task_spec import DependenciesMapping, convert_legacy_graph
+        from treadle._compat.dask import DependenciesMapping, convert_legacy_graph
 
         graph = convert_legacy_graph(graph)
         read: set[Key] = set().union(*DependenciesMapping(graph).values())

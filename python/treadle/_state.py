@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode
 from dask.core import flatten
 
+from treadle._compat.dask import DataNode, GraphNode
 from treadle._graph import Cache, Key, Keys
 
 __all__ = ["State"]

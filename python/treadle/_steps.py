@@ -14,10 +14,10 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from dask._task_spec import convert_legacy_graph
 from dask.callbacks import local_callbacks, unpack_callbacks
 
 from treadle import _core, _remote
+from treadle._compat.dask import convert_legacy_graph
 from treadle._graph import Cache, Graph, Key, Keys, materialize
 from treadle._state import State
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dask.callbacks import Callback
-from dask.local import synchronous_executor
 
 from treadle import _core
+from treadle._compat.dask import synchronous_executor
 from treadle._graph import Cache, Graph, Keys, configured_cache, materialize
 from treadle._steps import run_steps
 

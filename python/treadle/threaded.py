@@ -9,9 +9,9 @@ from typing import Any
 
 import dask.config
 from dask.callbacks import Callback
-from dask.local import MultiprocessingPoolExecutor
 
 from treadle import _core, sync
+from treadle._compat.dask import MultiprocessingPoolExecutor
 from treadle._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
 from treadle._settings import num_workers_of
 from treadle._steps import executor_size, run_steps

@@ -12,21 +12,18 @@ from queue import Queue
 from time import perf_counter_ns
 from typing import Any
 
-from dask._expr import HLGExpr
 from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
 from dask.utils import funcname
 from distributed.actor import Actor
-from distributed.utils_comm import pack_data
 from tlz import partition_all  # type: ignore[import-untyped]
 
 from treadle import _core
+from treadle._compat.dask import HLGExpr
+from treadle._compat.distributed import pack_data, parse_timedelta
 from treadle.client import _options
-from treadle.client._distributed import (
-    futures_of,
-    parse_timedelta,
-)
+from treadle.client._distributed import futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures

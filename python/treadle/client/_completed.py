@@ -14,15 +14,14 @@ from dask.utils import parse_timedelta
 from distributed.actor import BaseActorFuture
 from distributed.utils import Deadline
 
+from treadle._compat.distributed import clean_exception, get_global_client
 from treadle.client import _distributed
 from treadle.client._connected import Connected
 from treadle.client._distributed import (
     AsCompletedOfDistributed,
     FutureCancelledError,
     FutureOfDistributed,
-    clean_exception,
     default_client,
-    get_global_client,
     wait_for,
 )
 from treadle.client._future import Future

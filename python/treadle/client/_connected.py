@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import dask.config
 from dask.typing import no_default
-from distributed.objects import SchedulerInfo
 
 from treadle import _core, _trace
+from treadle._compat.distributed import (
+    SchedulerInfo,
+    del_global_client,
+    get_global_client,
+    parse_timedelta,
+    wait_of_distributed,
+)
 from treadle._install import Installation, found_by_client, left_by_client
 from treadle._loop import off_loop
 from treadle._secret import stripped
@@ -27,15 +33,7 @@ from treadle._security import named
 from treadle.client import _addresses, _distributed
 from treadle.client._counting import Counting
 from treadle.client._demands import Demands, check_options
-from treadle.client._distributed import (
-    ClientOfDistributed,
-    ClosedClientError,
-    FutureCancelledError,
-    del_global_client,
-    get_global_client,
-    parse_timedelta,
-    wait_of_distributed,
-)
+from treadle.client._distributed import ClientOfDistributed, ClosedClientError, FutureCancelledError
 from treadle.client._early import Early
 from treadle.client._gather import (
     all_done,

@@ -9,6 +9,7 @@ from typing import Any
 import dask.config
 from distributed.security import Security
 
+from treadle._compat.distributed import security_loaded
 from treadle._security import (
     Certificates,
     certificates_of,
@@ -17,7 +18,6 @@ from treadle._security import (
     temporary,
 )
 from treadle.client._addresses import Credentials, complete, has_tls
-from treadle.client._distributed import security_loaded
 
 __all__ = ["Demands", "check_options", "security_of_cluster"]
 

@@ -8,10 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from typing import Any
 
-from distributed.cluster_dump import write_state
-from distributed.diagnostics.task_stream import TaskStreamPlugin
-from distributed.versions import get_versions
-
+from treadle._compat.distributed import TaskStreamPlugin, get_versions, write_state
 from treadle.client import _report
 
 __all__ = ["Diagnostics", "TaskStream"]

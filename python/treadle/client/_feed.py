@@ -13,9 +13,7 @@ import pickle
 from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distributed.comm.core import Comm, CommClosedError, Connector
-from distributed.comm.registry import Backend, backends
-
+from treadle._compat.distributed import Backend, Comm, CommClosedError, Connector, backends
 from treadle.client._addresses import SCHEME, SCHEME_TLS
 from treadle.client._state import State
 
@@ -100,7 +98,7 @@ def _transition(plugin: Any, key: Hashable, state: State, status: str) -> None:
         plugin.transition(key, "processing", "forgotten", stimulus_id="progress")
 
 
-class _Feed(Comm):
+class _Feed(Comm):  # type: ignore[misc]
     """A connection to a scheduler that only knows the operation "feed"."""
 
     def __init__(self, client: Connected, address: str) -> None:
@@ -158,7 +156,7 @@ class _Feed(Comm):
         return self._closed
 
 
-class _Connector(Connector):
+class _Connector(Connector):  # type: ignore[misc]
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
 
@@ -176,7 +174,7 @@ class _Connector(Connector):
         )
 
 
-class TreadleBackend(Backend):
+class TreadleBackend(Backend):  # type: ignore[misc]
     """The scheme of Treadle's addresses, for what distributed does with addresses."""
 
     _scheme = SCHEME

@@ -6,11 +6,10 @@ from collections.abc import Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from distributed.client import logger
-
 from treadle import _core
+from treadle._compat.distributed import clean_exception, client_logger, parse_timedelta
 from treadle.client import _callbacks
-from treadle.client._distributed import FutureOfDistributed, clean_exception, parse_timedelta
+from treadle.client._distributed import FutureOfDistributed
 from treadle.client._short import shortened
 from treadle.client._state import State
 
@@ -181,7 +180,7 @@ class Future(FutureOfDistributed):
             try:
                 fn(self)
             except BaseException:
-                logger.exception("Error in callback %s of %s:", fn, self)
+                client_logger.exception("Error in callback %s of %s:", fn, self)
                 raise
 
         put = _callbacks.current().put

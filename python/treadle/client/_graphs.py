@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from dask._task_spec import Alias, DataNode, GraphNode
-
+from treadle._compat.dask import Alias, DataNode, GraphNode, convert_legacy_task
 from treadle._graph import materialize
-from treadle.client._distributed import convert_legacy_task
 
 __all__ = ["converted", "nodes_of"]
 

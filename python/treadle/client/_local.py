@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
-from distributed.core import Status
-from distributed.objects import SchedulerInfo
+from distributed import Status
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import format_dashboard_link
 
 from treadle import _core
+from treadle._compat.distributed import SchedulerInfo
 from treadle._numbers import amounts
 from treadle._secret import stripped
 from treadle._security import Certificates, certificates_of, named, write_certificates

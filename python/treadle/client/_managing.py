@@ -8,12 +8,11 @@ from html import escape
 from typing import Any
 
 from dask.typing import no_default
-from distributed.objects import SchedulerInfo
 
 from treadle import _scheduler_file
+from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
 from treadle.client._connected import Connected
-from treadle.client._distributed import WorkerStartTimeoutError, parse_timedelta
 from treadle.client._local import LocalCluster, cluster_at, dashboard_at
 from treadle.client._scheduler import ask
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import dask.config
 
+from treadle._compat.dask import PATCHED
 from treadle._numbers import whole
 from treadle.client._distributed import default_client
 
@@ -178,9 +179,9 @@ def _change_rechunks(module: Any) -> None:
 
 
 _CHANGES: dict[str, Callable[[Any], None]] = {
-    "dask.array.rechunk": _change_rechunks,
-    "dask.dataframe.dask_expr._merge": _change_merges,
-    "dask.dataframe.dask_expr._shuffle": _change_shuffles,
+    PATCHED["rechunks"].place: _change_rechunks,
+    PATCHED["merges"].place: _change_merges,
+    PATCHED["shuffles"].place: _change_shuffles,
 }
 
 

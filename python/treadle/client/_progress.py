@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dask.utils import format_time, key_split
 from distributed.utils import is_kernel
 
-from treadle.client._distributed import futures_of, parse_timedelta
+from treadle._compat.distributed import parse_timedelta
+from treadle.client._distributed import futures_of
 from treadle.client._state import State
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ def page(
     """
     from bokeh.embed import components
     from bokeh.resources import Resources
-    from distributed.dashboard.components.scheduler import task_stream_figure
-    from distributed.diagnostics.task_stream import rectangles
+
+    from treadle._compat.distributed import rectangles, task_stream_figure
 
     source, figure = task_stream_figure(sizing_mode="stretch_width", height=400)
     source.data.update(rectangles(runs))

@@ -16,11 +16,11 @@ from dask.sizeof import sizeof
 from dask.utils import key_split
 
 from treadle import _calls
+from treadle._compat.distributed import dumps
 from treadle._loop import off_loop
 from treadle._names import name_of
 from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
-from treadle.client._distributed import dumps
 from treadle.client._replay import Recipe
 from treadle.client._state import call_in
 

@@ -9,12 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from treadle.client._distributed import (
-    FutureCancelledError,
-    FutureStateOfDistributed,
-    clean_exception,
-    wait_for,
-)
+from treadle._compat.distributed import clean_exception
+from treadle.client._distributed import FutureCancelledError, FutureStateOfDistributed, wait_for
 from treadle.client._failures import Failure, Raised
 
 __all__ = ["NO_REASON", "Cancellation", "Expected", "State"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dask._task_spec import GraphNode, Task, _execute_subgraph
-
+from treadle._compat.dask import GraphNode, Task, execute_subgraph
+from treadle._compat.distributed import LIBRARY
 from treadle.shuffle._spec import describe, position
 
 if TYPE_CHECKING:
-    from distributed.shuffle._core import P2PBarrierTask
+    from treadle._compat.distributed import P2PBarrierTask
 
     # A task that reads the barrier, with its rank in the submission.
     Reader = tuple[int, GraphNode]
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 def is_barrier(node: GraphNode) -> bool:
     """Return whether a node of a graph is the barrier of a shuffle."""
-    core = sys.modules.get("distributed.shuffle._core")
-    return core is not None and isinstance(node, core.P2PBarrierTask)
+    kind = LIBRARY.loaded("P2PBarrierTask")
+    return kind is not None and isinstance(node, kind)
 
 
 def shuffles(barriers: list[tuple[P2PBarrierTask, list[Reader]]]) -> list[Shuffle]:
@@ -55,13 +54,11 @@ def _shuffle(barrier: P2PBarrierTask, readers: list[Reader]) -> Shuffle:
 
 def _unpacks(node: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield what a task reads of shuffles: their names, and the partition."""
-    from distributed.shuffle._merge import merge_unpack
-    from distributed.shuffle._rechunk import rechunk_unpack
-    from distributed.shuffle._shuffle import shuffle_unpack
+    from treadle._compat.distributed import merge_unpack, rechunk_unpack, shuffle_unpack
 
     if not isinstance(node, Task):
         return
-    if node.func is _execute_subgraph:
+    if node.func is execute_subgraph:
         for inner in node.args[0].values():
             yield from _unpacks(inner)
     elif node.func in (shuffle_unpack, rechunk_unpack):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from treadle.shuffle._spec import ArraySpec, FrameSpec, position
 
 if TYPE_CHECKING:
-    from distributed.shuffle._rechunk import Split, SplitAxes, SplitAxis
-
     from treadle import _core
+    from treadle._compat.distributed import Split, SplitAxes, SplitAxis
     from treadle.shuffle._piece import Piece
 
 
@@ -71,7 +70,7 @@ class Chunks:
     width = 0
 
     def __init__(self, spec: ArraySpec) -> None:
-        from distributed.shuffle._rechunk import split_axes
+        from treadle._compat.distributed import split_axes
 
         self._spec = spec
         self._count = position([len(axis) - 1 for axis in spec.new], spec.new) + 1

@@ -67,7 +67,7 @@ class Shuffles:
             return known.number, self._native.shuffle_transfer(known.number, number, rows)
 
         # Imported late, since it imports many modules.
-        from distributed.shuffle._exceptions import ShuffleClosedError
+        from treadle._compat.distributed import ShuffleClosedError
 
         try:
             with self._named(f"Shuffle {id}, input {partition_id}"):

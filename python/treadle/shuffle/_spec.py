@@ -16,7 +16,8 @@ from treadle.shuffle._pickles import dumps
 
 if TYPE_CHECKING:
     import pandas as pd
-    from distributed.shuffle._core import ShuffleSpec
+
+    from treadle._compat.distributed import ShuffleSpec
 
 Chunks = tuple[tuple[float, ...], ...]
 
@@ -53,8 +54,7 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
     a spec of another kind of shuffle, and ``ValueError`` if a partition that is read does not exist, or
     if the meta (or the chunks) are too large for a message.
     """
-    from distributed.shuffle._rechunk import ArrayRechunkSpec
-    from distributed.shuffle._shuffle import DataFrameShuffleSpec
+    from treadle._compat.distributed import ArrayRechunkSpec, DataFrameShuffleSpec
 
     told: FrameSpec | ArraySpec
     if isinstance(spec, DataFrameShuffleSpec):

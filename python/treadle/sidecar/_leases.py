@@ -10,15 +10,14 @@ from collections import defaultdict
 from typing import Any
 
 from distributed.metrics import time
-from distributed.multi_lock import MultiLockExtension
-from distributed.semaphore import SemaphoreExtension
 
 from treadle import _core
+from treadle._compat.distributed import MultiLockExtension, SemaphoreExtension
 
 __all__ = ["Leases", "Semaphores"]
 
 
-class Semaphores(SemaphoreExtension):
+class Semaphores(SemaphoreExtension):  # type: ignore[misc]
     """distributed's, whose leases do not end by a time in which this process was stopped.
 
     It did not listen then; whoever holds a lease may have been stopped as well.
@@ -26,7 +25,7 @@ class Semaphores(SemaphoreExtension):
 
     def __init__(self, scheduler: Any) -> None:
         self._stops = _core.stops()
-        super().__init__(scheduler)  # type: ignore[no-untyped-call]
+        super().__init__(scheduler)
 
     def _check_lease_timeout(self) -> None:
         stops, self._stops = self._stops, _core.stops()
@@ -34,7 +33,7 @@ class Semaphores(SemaphoreExtension):
             now = time()
             for leases in self.leases.values():
                 leases.update(dict.fromkeys(leases, now))
-        super()._check_lease_timeout()  # type: ignore[no-untyped-call]
+        super()._check_lease_timeout()
 
 
 class Leases:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from treadle._compat.distributed import get_plugin_name
 
 if TYPE_CHECKING:
     from treadle.sidecar._scheduler import SchedulerStandIn
@@ -142,7 +144,7 @@ def _checked(plugin: Any, name: str | None) -> str:
                 "start, before_close, close, restart, log_event, update_graph, and add and remove "
                 "of workers and clients"
             )
-    return name or str(_get_plugin_name(plugin))
+    return name or str(get_plugin_name(plugin))
 
 
 class WorkerPlugins:

@@ -15,24 +15,28 @@ from typing import Any
 import dask
 from dask.typing import no_default
 from dask.utils import key_split
-from distributed._async_taskgroup import AsyncTaskGroup
-from distributed.broker import Broker
-from distributed.core import Status
-from distributed.diagnostics.memory_sampler import MemorySamplerExtension
+from distributed import Scheduler, Status
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.event import EventExtension
-from distributed.multi_lock import MultiLockExtension
-from distributed.protocol.serialize import Serialized, serialize
-from distributed.publish import PublishExtension
-from distributed.queues import QueueExtension
-from distributed.scheduler import MemoryState, Scheduler, SchedulerState
 from distributed.utils import key_split_group
-from distributed.variable import VariableExtension
-from distributed.versions import get_versions
-from distributed.worker import run as run_function
 
 from treadle import _core
 from treadle._calls import error_of, pack, settle, unpack_answer
+from treadle._compat.distributed import (
+    AsyncTaskGroup,
+    Broker,
+    EventExtension,
+    MemorySamplerExtension,
+    MemoryState,
+    MultiLockExtension,
+    PublishExtension,
+    QueueExtension,
+    SchedulerState,
+    Serialized,
+    VariableExtension,
+    get_versions,
+    run_function,
+    serialize,
+)
 from treadle._log import Log
 from treadle._loop import LoopThread
 from treadle._story import told
@@ -90,7 +94,7 @@ class SchedulerStandIn:
         self.worker_plugins: dict[str, bytes] = {}
         self.task_metadata: dict[Hashable, Any] = {}
         longest = dask.config.get("distributed.admin.log-length", 10_000)
-        self._broker = Broker(longest, self)  # type: ignore[arg-type]
+        self._broker = Broker(longest, self)
         self._scheduler_plugins = SchedulerPlugins(self)
         self._worker_plugins = WorkerPlugins(self)
         self.semaphores = Semaphores(self)
@@ -103,7 +107,7 @@ class SchedulerStandIn:
             "queues": QueueExtension(holding),
             "variables": VariableExtension(holding),
             "events": EventExtension(self),
-            "memory_sampler": MemorySamplerExtension(self),  # type: ignore[arg-type]
+            "memory_sampler": MemorySamplerExtension(self),
         }
         self._add_handlers()
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from dask.utils import key_split
-from distributed.core import Status
-from distributed.scheduler import ALL_TASK_STATES, MemoryState
+from distributed import Status
 from distributed.utils import key_split_group
 
+from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
 from treadle._names import name_of
 from treadle._story import state_of
 from treadle._unserved import UnservedError

@@ -10,10 +10,9 @@ from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
 from ipyparallel import error
-from ipyparallel.client.client import ExecuteReply
-from ipyparallel.client.futures import MessageFuture
 
 from treadle import _canning, _reply
+from treadle._compat.ipyparallel import ExecuteReply, MessageFuture
 
 __all__ = [
     "Times",

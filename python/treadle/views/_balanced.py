@@ -8,10 +8,9 @@ from typing import Any
 
 import ipyparallel
 from ipyparallel import AsyncMapResult, AsyncResult, Dependency, Reference
-from ipyparallel.client.remotefunction import ParallelFunction, getname
-from ipyparallel.serialize import PrePickled
 
 from treadle import _canning
+from treadle._compat.ipyparallel import ParallelFunction, PrePickled, getname
 from treadle.views._tasks import Task
 from treadle.views._views import to_spread
 from treadle.worker._balanced import map_part

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import ipyparallel
 from ipyparallel import AsyncResult, error
-from ipyparallel.client.asyncresult import finished_tracker
-from ipyparallel.client.futures import MessageFuture
 
+from treadle._compat.ipyparallel import MessageFuture, finished_tracker
 from treadle.views._arrivals import (
     Times,
     finish,

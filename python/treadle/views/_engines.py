@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ipyparallel
-from ipyparallel.client.futures import MessageFuture, multi_future
 from traitlets import HasTraits
 
+from treadle._compat.ipyparallel import MessageFuture, multi_future
 from treadle.views._arrivals import succeeded
 from treadle.views._balanced import LoadBalancedView
 from treadle.views._cast import Cast, CastResult

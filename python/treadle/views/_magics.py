@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from distributed.client import _get_global_client
-from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
+
+from treadle._compat.distributed import get_global_client
+from treadle._compat.ipyparallel import ParallelMagics
 
 __all__ = ["Magics", "load"]
 
@@ -23,7 +24,7 @@ class Magics(ParallelMagics):  # type: ignore[misc]
     def view(self) -> Any:
         """The view that is used."""
         if self._view is None or self._view.client._closed:
-            client = _get_global_client()
+            client = get_global_client()
             if client is None or not hasattr(client, "engines"):
                 raise UsageError("%px needs engines: make a treadle.Client first")
             self._view = client.engines.direct_view("all", block=True)

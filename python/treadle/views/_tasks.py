@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipyparallel import Dependency, error
-from ipyparallel.client.futures import MessageFuture
 
 from treadle import _reply
+from treadle._compat.ipyparallel import MessageFuture
 from treadle.views._arrivals import finish, lose
 from treadle.worker._balanced import Failed, Outcome, Payload, run
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import ipyparallel
 from ipyparallel import AsyncMapResult, AsyncResult, Reference
-from ipyparallel.client import map as partitioning
-from ipyparallel.client.remotefunction import ParallelFunction, getname
-from ipyparallel.serialize import PrePickled
 
 from treadle import _canning
+from treadle._compat.ipyparallel import ParallelFunction, PrePickled, getname, partitioning
 from treadle.views._cast import Cast, CastResult
 from treadle.views._messages import History, Outstanding
 

@@ -10,15 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-from dask._task_spec import TaskRef
 from dask.utils import key_split
 from distributed.actor import Actor
-from distributed.threadpoolexecutor import ThreadPoolExecutor
 from distributed.utils import iscoroutinefunction
-from distributed.worker import _run_actor
 
 from treadle import _core
 from treadle._calls import Opaque
+from treadle._compat.dask import TaskRef
+from treadle._compat.distributed import ThreadPoolExecutor, run_actor
 from treadle.worker import errors
 from treadle.worker._slots import worker_here
 
@@ -47,7 +46,7 @@ class Actors:
         # Never bound to a client: with a future of its own it would keep the actor alive for ever.
         # In tasks of this worker it works by the worker alone; elsewhere it is unpickled, and bound.
         handle = Actor.__new__(Actor)
-        TaskRef.__init__(handle, key)  # type: ignore[arg-type]
+        TaskRef.__init__(handle, key)
         handle._cls = type(instance)
         handle._address = self._worker.address
         handle._key = key
@@ -115,7 +114,7 @@ class Actors:
 
 def _run_method(process: int, *call: Any) -> Any:
     try:
-        return _run_actor(*call)
+        return run_actor(*call)
     finally:
         if os.getpid() != process:
             _core.end_forked_child("a method of an actor")

@@ -9,8 +9,9 @@ import pickle
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from distributed.diagnostics.plugin import WorkerPlugin, _get_plugin_name
+from distributed.diagnostics.plugin import WorkerPlugin
 
+from treadle._compat.distributed import get_plugin_name
 from treadle.worker import errors
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Plugins:
         if not isinstance(plugin, WorkerPlugin):
             raise TypeError(f"{plugin!r} is not a WorkerPlugin")
         if name is None:
-            name = _get_plugin_name(plugin)
+            name = get_plugin_name(plugin)
         if name in self._plugins:
             await self.remove(name)
         self._plugins[name] = plugin

@@ -13,11 +13,15 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from distributed.core import Status
-from distributed.worker import benchmark_disk, benchmark_memory, benchmark_network
-from distributed.worker import run as run_function
+from distributed import Status
 
 from treadle._calls import pack, pack_answer, unpack, unpack_answer
+from treadle._compat.distributed import (
+    benchmark_disk,
+    benchmark_memory,
+    benchmark_network,
+    run_function,
+)
 from treadle._exit_status import LEFT, RESTART
 from treadle._log import Log
 from treadle._loop import LoopThread
@@ -93,7 +97,7 @@ class Service:
     @staticmethod
     def info() -> dict[str, Any]:
         """Describe the process in plain values."""
-        from distributed.versions import get_versions
+        from treadle._compat.distributed import get_versions
 
         return {
             "pid": os.getpid(),
@@ -151,10 +155,10 @@ class Service:
 
     async def _add_what_is_registered(self) -> None:
         if self._preload:
-            from distributed.preloading import process_preloads
+            from treadle._compat.distributed import process_preloads
 
             self._preloads = process_preloads(
-                self.worker,  # type: ignore[arg-type]
+                self.worker,
                 self._preload,
                 self._preload_argv,
                 file_dir=self.worker.local_directory,
@@ -363,7 +367,10 @@ class Service:
     def _run(
         self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
     ) -> Coroutine[Any, Any, Any]:
-        return run_function(self.worker, None, function, args, kwargs, wait)
+        called: Coroutine[Any, Any, Any] = run_function(
+            self.worker, None, function, args, kwargs, wait
+        )
+        return called
 
     async def _restart(self, **_: Any) -> None:
         """End so that a supervisor starts the process again."""
@@ -376,7 +383,7 @@ class Service:
         return await self._offload(benchmark_memory)
 
     async def _benchmark_network(self, address: str) -> Any:
-        return await benchmark_network(address, self.worker.rpc)  # type: ignore[arg-type]
+        return await benchmark_network(address, self.worker.rpc)
 
     async def _offload(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, function, *args)

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
-from dask.context import thread_state as task_state
-from distributed import threadpoolexecutor
-from distributed import worker as distributed_worker
+from treadle._compat.dask import task_state
+from treadle._compat.distributed import thread_state, worker_here
 
 if TYPE_CHECKING:
     from treadle.worker._native import Native
     from treadle.worker._standin import WorkerStandIn
 
 __all__ = ["blocking", "enter_thread", "leave_thread", "worker_here"]
-
-# Where distributed's `get_worker` looks.
-worker_here: ContextVar[Any] = distributed_worker._worker_cvar
 
 
 class _Here(threading.local):
@@ -58,8 +53,8 @@ def enter_thread(native: Native, worker: WorkerStandIn) -> None:
     """Make distributed's functions work in the tasks that the calling thread will run."""
     _here.native = native
     worker_here.set(worker)
-    threadpoolexecutor.thread_state.proceed = True
-    threadpoolexecutor.thread_state.executor = _Executor(native)
+    thread_state.proceed = True
+    thread_state.executor = _Executor(native)
     task_state.execution_state = {"worker": worker}
     task_state.key = _CurrentKey(native.current_key)
     task_state.start_time = _StartTime(native.started)
@@ -68,7 +63,7 @@ def enter_thread(native: Native, worker: WorkerStandIn) -> None:
 def leave_thread() -> None:
     """Undo :func:`enter_thread`."""
     _here.native = None
-    for state in (threadpoolexecutor.thread_state, task_state):
+    for state in (thread_state, task_state):
         state.__dict__.clear()
     _unregister()
 

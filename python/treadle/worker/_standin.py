@@ -14,14 +14,11 @@ from urllib.parse import urlsplit
 
 import dask
 from dask.utils import parse_timedelta
-from distributed import profile
-from distributed._async_taskgroup import AsyncTaskGroup
-from distributed.core import Status
-from distributed.protocol.serialize import _is_dumpable
+from distributed import Status, profile
 from distributed.utils import in_async_call
-from distributed.versions import get_versions
 
 from treadle._calls import pack
+from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpable
 from treadle._names import name_of
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
@@ -247,7 +244,7 @@ class WorkerStandIn:
 
     def log_event(self, topic: str | Collection[str], msg: Any) -> None:
         """Log an event for those that subscribed its topic. The message must be plain data."""
-        if not _is_dumpable(msg):
+        if not is_dumpable(msg):
             raise TypeError(f"Message must be msgpack serializable. Got {type(msg)=} instead.")
         if isinstance(msg, dict) and topic != self.address:
             msg = {**msg, "worker": self.address}

@@ -19,13 +19,13 @@ from typing import Any, cast
 
 import cloudpickle
 import dask
-import distributed.worker
-from dask import _task_spec
 from dask.utils import typename
 from distributed.exceptions import Reschedule
 from distributed.utils import truncate_exception
 from tblib.pickling_support import pickle_exception
 
+from treadle._compat.dask import task_spec
+from treadle._compat.distributed import worker_module
 from treadle.worker import _tracebacks
 
 __all__ = ["as_message", "dump", "dump_of_call", "load", "reschedules", "unserializable"]
@@ -40,8 +40,8 @@ _HIDDEN = (
     os.path.join(_PACKAGE, "_loop.py"),
     os.path.join(_PACKAGE, "sidecar", ""),
     os.path.join(_PACKAGE, "worker", ""),
-    distributed.worker.__file__,
-    _task_spec.__file__,
+    worker_module.__file__,
+    task_spec.__file__,
     os.path.join(os.path.dirname(concurrent.futures.__file__), ""),
     os.path.join(os.path.dirname(asyncio.__file__), ""),
 )

@@ -1,0 +1,156 @@
+"""Private parts of distributed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle._compat import Contact, Library
+
+__all__ = ["LIBRARY"]
+
+_EXTENSION = "serve what clients of distributed ask the scheduler for"
+_MESSAGE = "write and read what distributed puts into messages"
+_COMM = "have distributed connect to its addresses"
+_SHUFFLE = "run P2P shuffles"
+
+LIBRARY = Library(
+    "distributed",
+    oldest="2025.11.0",
+    newest="2026.8.0",
+    requirement="distributed>=2025.11",
+    contacts={
+        "ALL_TASK_STATES": Contact(
+            "distributed.scheduler:ALL_TASK_STATES", "count tasks by their states"
+        ),
+        "ArrayRechunkSpec": Contact("distributed.shuffle._rechunk:ArrayRechunkSpec", _SHUFFLE),
+        "AsyncTaskGroup": Contact(
+            "distributed._async_taskgroup:AsyncTaskGroup",
+            "run background tasks of extensions and plugins",
+            ("call_later", "call_soon", "stop"),
+        ),
+        "Backend": Contact("distributed.comm.registry:Backend", _COMM),
+        "Broker": Contact("distributed.broker:Broker", "publish events of topics"),
+        "Comm": Contact("distributed.comm.core:Comm", _COMM),
+        "CommClosedError": Contact("distributed.comm.core:CommClosedError", _COMM),
+        "Connector": Contact("distributed.comm.core:Connector", _COMM),
+        "DataFrameShuffleSpec": Contact(
+            "distributed.shuffle._shuffle:DataFrameShuffleSpec", _SHUFFLE
+        ),
+        "EventExtension": Contact("distributed.event:EventExtension", _EXTENSION),
+        "MemorySamplerExtension": Contact(
+            "distributed.diagnostics.memory_sampler:MemorySamplerExtension", _EXTENSION
+        ),
+        "MemoryState": Contact(
+            "distributed.scheduler:MemoryState", "say what memory workers use", ("sum",)
+        ),
+        "MultiLockExtension": Contact("distributed.multi_lock:MultiLockExtension", _EXTENSION),
+        "P2PBarrierTask": Contact("distributed.shuffle._core:P2PBarrierTask", _SHUFFLE),
+        "P2PConsistencyError": Contact(
+            "distributed.shuffle._exceptions:P2PConsistencyError", _SHUFFLE
+        ),
+        "P2POutOfDiskError": Contact("distributed.shuffle._exceptions:P2POutOfDiskError", _SHUFFLE),
+        "PublishExtension": Contact("distributed.publish:PublishExtension", _EXTENSION),
+        "QueueExtension": Contact("distributed.queues:QueueExtension", _EXTENSION),
+        "SchedulerInfo": Contact(
+            "distributed.objects:SchedulerInfo", "describe a cluster", ("_repr_html_",)
+        ),
+        "SchedulerState": Contact(
+            "distributed.scheduler:SchedulerState", "name what it does not serve of a scheduler"
+        ),
+        "SemaphoreExtension": Contact(
+            "distributed.semaphore:SemaphoreExtension", _EXTENSION, ("_check_lease_timeout",)
+        ),
+        "Serialize": Contact("distributed.protocol.serialize:Serialize", _MESSAGE),
+        "Serialized": Contact("distributed.protocol.serialize:Serialized", _MESSAGE),
+        "ShuffleClosedError": Contact(
+            "distributed.shuffle._exceptions:ShuffleClosedError", _SHUFFLE
+        ),
+        "ShuffleSpec": Contact("distributed.shuffle._core:ShuffleSpec", _SHUFFLE),
+        "Split": Contact("distributed.shuffle._rechunk:Split", _SHUFFLE),
+        "SplitAxes": Contact("distributed.shuffle._rechunk:SplitAxes", _SHUFFLE),
+        "SplitAxis": Contact("distributed.shuffle._rechunk:SplitAxis", _SHUFFLE),
+        "TaskStreamPlugin": Contact(
+            "distributed.diagnostics.task_stream:TaskStreamPlugin",
+            "select the runs of a task stream",
+            ("collect",),
+        ),
+        "ThreadPoolExecutor": Contact(
+            "distributed.threadpoolexecutor:ThreadPoolExecutor", "run the methods of actors"
+        ),
+        "ToPickle": Contact("distributed.protocol.serialize:ToPickle", _MESSAGE),
+        "VariableExtension": Contact("distributed.variable:VariableExtension", _EXTENSION),
+        "WorkerStartTimeoutError": Contact(
+            "distributed.client:WorkerStartTimeoutError", "raise what `wait_for_workers` raises"
+        ),
+        "backends": Contact("distributed.comm.registry:backends", _COMM),
+        "benchmark_disk": Contact("distributed.worker:benchmark_disk", "benchmark the hardware"),
+        "benchmark_memory": Contact(
+            "distributed.worker:benchmark_memory", "benchmark the hardware"
+        ),
+        "benchmark_network": Contact(
+            "distributed.worker:benchmark_network", "benchmark the hardware"
+        ),
+        "clean_exception": Contact(
+            "distributed.core:clean_exception", "raise what a message has of an exception"
+        ),
+        "client_logger": Contact("distributed.client:logger", "log where its clients log"),
+        "del_global_client": Contact(
+            "distributed.client:_del_global_client", "leave the list of clients"
+        ),
+        "dumps": Contact("distributed.protocol.pickle:dumps", _MESSAGE),
+        "get_global_client": Contact(
+            "distributed.client:_get_global_client", "find the last client"
+        ),
+        "get_plugin_name": Contact(
+            "distributed.diagnostics.plugin:_get_plugin_name", "name plugins as it does"
+        ),
+        "get_versions": Contact("distributed.versions:get_versions", "compare versions"),
+        "is_dumpable": Contact(
+            "distributed.protocol.serialize:_is_dumpable", "see what can be an event"
+        ),
+        "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
+        "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
+        "parse_memory_limit": Contact(
+            "distributed.worker_memory:parse_memory_limit", "read limits of memory as it does"
+        ),
+        "parse_timedelta": Contact("distributed.utils:_parse_timedelta", "read times as it does"),
+        "process_preloads": Contact(
+            "distributed.preloading:process_preloads", "run preloads of workers"
+        ),
+        "rechunk_unpack": Contact("distributed.shuffle._rechunk:rechunk_unpack", _SHUFFLE),
+        "rectangles": Contact(
+            "distributed.diagnostics.task_stream:rectangles", "draw the runs of a task stream"
+        ),
+        "run_actor": Contact("distributed.worker:_run_actor", "call methods of actors"),
+        "run_function": Contact("distributed.worker:run", "call functions for `Client.run`"),
+        "security_loaded": Contact(
+            "distributed.client:_maybe_call_security_loader",
+            "ask what `distributed.client.security-loader` gives for an address",
+        ),
+        "serialize": Contact("distributed.protocol.serialize:serialize", _MESSAGE),
+        "shuffle_unpack": Contact("distributed.shuffle._shuffle:shuffle_unpack", _SHUFFLE),
+        "split_axes": Contact("distributed.shuffle._rechunk:split_axes", _SHUFFLE),
+        "task_stream_figure": Contact(
+            "distributed.dashboard.components.scheduler:task_stream_figure",
+            "draw the runs of a task stream",
+        ),
+        "thread_state": Contact(
+            "distributed.threadpoolexecutor:thread_state", "serve `secede` and `rejoin`"
+        ),
+        "wait_of_distributed": Contact(
+            "distributed.client:_wait", "recognise what `wait` hands to `Client.sync`"
+        ),
+        "worker_module": Contact("distributed.worker", "hide its frames in tracebacks"),
+        "worker_memory": Contact("distributed.worker_memory", "be imported before workers fork"),
+        "worker_here": Contact("distributed.worker:_worker_cvar", "serve `get_worker`"),
+        "write_state": Contact(
+            "distributed.cluster_dump:write_state", "write what `dump_cluster_state` writes"
+        ),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    found = LIBRARY.find(name)
+    globals()[name] = found
+    return found

@@ -97,6 +97,9 @@ LIBRARY = Library(
         "del_global_client": Contact(
             "distributed.client:_del_global_client", "leave the list of clients"
         ),
+        "close_global_client": Contact(
+            "distributed.client:_close_global_client", "close the last client when a script ends"
+        ),
         "dumps": Contact("distributed.protocol.pickle:dumps", _MESSAGE),
         "get_global_client": Contact(
             "distributed.client:_get_global_client", "find the last client"

@@ -215,8 +215,8 @@ def _serve_worker(
 ) -> NoReturn:
     global _workers
     from dask.system import CPU_COUNT
-    from distributed.worker_memory import parse_memory_limit
 
+    from treadle._compat.distributed import parse_memory_limit
     from treadle.hosting._parts import WorkerPart
 
     _workers = job.workers
@@ -258,8 +258,8 @@ def _connect(job: _Job) -> None:
 
 def _leave(job: _Job) -> None:
     """Close the script's clients, then let the other ranks end."""
-    from distributed.client import _close_global_client
+    from treadle._compat.distributed import close_global_client
 
-    _close_global_client()
+    close_global_client()
     job.meet()
     job.meet()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
 import treadle
+from waiting import until
 
 
 @pytest.fixture(params=["sync", "threaded", "one-thread"])
@@ -23,16 +24,9 @@ def get(request: pytest.FixtureRequest) -> Callable:
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so; what happens on other threads has no fixed moment."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < until, "it did not happen"
-            time.sleep(0.001)
-
-    return wait
+def eventually() -> Callable[..., Any]:
+    """Wait until something is so: :func:`waiting.until`."""
+    return until
 
 
 @pytest.fixture

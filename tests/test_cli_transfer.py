@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from waiting import until
 
 if sys.platform != "linux":
     pytest.skip("treadle.transfer needs Linux", allow_module_level=True)
@@ -229,17 +230,12 @@ def test_what_cannot_be_measured_is_said_in_a_line(
 def test_an_interrupt_ends_both_processes(start: Start) -> None:
     bench = start("bench", "transfer", "--mode=raw", "--seconds=600")
     children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
-    deadline = time.monotonic() + TIMEOUT
-    while not (child := children.read_text().split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    child, *_ = until(lambda: children.read_text().split(), "a child is there", TIMEOUT)
     bench.send_signal(signal.SIGINT)
     _, errors = bench.communicate(timeout=TIMEOUT)
     assert bench.returncode not in (0, None)
     assert "Traceback" not in errors
-    while is_running(child[0]):
-        assert time.monotonic() < deadline, "the ps is still there"
-        time.sleep(0.01)
+    until(lambda: not is_running(child), "its child ends", TIMEOUT)
 
 
 def is_running(process: str) -> bool:

@@ -6,7 +6,6 @@ Tasks run in other processes, so everything here can be imported and pickled the
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ from typing import Any
 import distributed
 import pytest
 
+from waiting import SOON, until
+
 AGAINST = os.environ.get("TREADLE_TESTS_AGAINST", "treadle")
 
 
 def distributed_fails(why: str) -> pytest.MarkDecorator:
     """A test of what the documentation promises and distributed itself does not do."""
     return pytest.mark.skipif(AGAINST == "distributed", reason=f"distributed fails: {why}")
-
-
-# Seconds after which something that has to happen is taken not to happen. No test measures time.
-SOON = 30
 
 
 def client_class() -> type[distributed.Client]:
@@ -115,11 +112,7 @@ class Gate:
             os.close(file)
 
     def wait(self) -> None:
-        until = time.monotonic() + 2 * SOON
-        while not (self.directory / "open").exists():
-            if time.monotonic() > until:
-                raise TimeoutError("nobody opened the gate")
-            time.sleep(0.002)
+        until((self.directory / "open").exists, "somebody opens the gate", 2 * SOON)
 
     def arrivals(self) -> list[str]:
         """The names of those that arrived, the first one first."""

@@ -44,6 +44,7 @@ import numpy as np
 import pandas as pd
 
 import differential_tasks as tasks
+from waiting import until
 
 # Seconds in which a workload has to end.
 LIMIT = 60
@@ -369,7 +370,7 @@ def keys(random: Random, side: Side) -> Any:
         one.cancel()
         found += [one.status, other.status, outcome(other.result, timeout=LIMIT)]
     del one, other
-    wait_until(lambda: not client.who_has().get(key))
+    until(lambda: not client.who_has().get(key), "it is forgotten", LIMIT)
     found.append(client.submit(tasks.add, 5, 6, key=key).result(timeout=LIMIT))
     return found
 
@@ -473,14 +474,6 @@ WORKLOADS: dict[str, tuple[Workload, int]] = {
 
 
 # Comparing
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + LIMIT
-    while not reached():
-        if time.monotonic() > until:
-            raise TimeoutError("it does not come")
-        time.sleep(0.01)
 
 
 def outcome(call: Callable[..., Any], *args: Any, **options: Any) -> Any:

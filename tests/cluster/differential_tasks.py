@@ -13,6 +13,8 @@ import distributed
 import numpy as np
 import pandas as pd
 
+from waiting import until
+
 
 @dataclass
 class Box:
@@ -169,11 +171,7 @@ def hold(directory: str, name: str, seconds: float) -> int:
 
 
 def wait_for(directory: str) -> None:
-    until = time.monotonic() + 60
-    while not (Path(directory) / "open").exists():
-        if time.monotonic() > until:
-            raise TimeoutError("nobody opened the gate")
-        time.sleep(0.005)
+    until((Path(directory) / "open").exists, "somebody opens the gate", 60)
 
 
 def where(*_values: Any) -> Any:

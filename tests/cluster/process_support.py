@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from client_support import SOON
+from waiting import SOON, until
 
 HERE = Path(__file__).parent
 
@@ -25,14 +24,6 @@ def send(pid: int, number: int) -> None:
     """Send a signal to a process that may be gone already."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = SOON) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
 
 
 def kill(pid: int) -> None:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from client_support import SOON
 from treadle.client import DataLost
+from waiting import until
 
 WORDS = 40_000  # of eight bytes: too large to live at the scheduler
 
@@ -176,3 +177,7 @@ def connected(client: distributed.Client) -> dict[str, int]:
     return {name: pid for name, pid in processes(client).items() if name in names} or processes(
         client
     )
+
+
+def until_replaced(client: distributed.Client, name: str, pid: int) -> None:
+    until(lambda: processes(client)[name] != pid, f"worker {name} is replaced")

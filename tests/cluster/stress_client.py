@@ -31,6 +31,7 @@ from distributed import as_completed, wait
 from distributed.client import FutureCancelledError, FuturesCancelledError
 
 import treadle
+from waiting import until
 
 # Seconds in which what has to happen happens.
 SOON = 60.0
@@ -246,15 +247,6 @@ def check(value: Any, expected: Any) -> None:
         raise AssertionError(f"{value!r:.50} is not {expected!r:.50}")
 
 
-def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        if time.monotonic() > deadline:
-            faulthandler.dump_traceback()
-            raise AssertionError(what())
-        time.sleep(0.01)
-
-
 def round_of(client: treadle.Client, seed: int, threads: int, seconds: float) -> dict[str, int]:
     """Do it once. Raises an AssertionError that says what is wrong."""
     called: Counter[int] = Counter()
@@ -285,10 +277,18 @@ def round_of(client: treadle.Client, seed: int, threads: int, seconds: float) ->
     return {"steps": sum(actor.steps for actor in actors), "interrupts": signals.count}
 
 
+def wait_for(condition: Callable[[], bool], instead: Callable[[], str]) -> None:
+    try:
+        until(condition, instead, SOON)
+    except AssertionError:
+        faulthandler.dump_traceback()
+        raise
+
+
 def judge(client: treadle.Client, actors: list[Actor]) -> None:
     """Check what is true when all has come to rest."""
     held = [pair for actor in actors for pair in actor.held]
-    until(
+    wait_for(
         lambda: all(future.status in ENDED for future, _ in held),
         lambda: f"never end: {[f for f, _ in held if f.status not in ENDED]}",
     )
@@ -301,7 +301,7 @@ def judge(client: treadle.Client, actors: list[Actor]) -> None:
     for actor in actors:
         expected += actor.expected
     called = actors[0].called
-    until(
+    wait_for(
         lambda: all(called[number] for number in expected),
         lambda: f"{sum(not called[number] for number in expected)} callbacks were not called",
     )
@@ -312,8 +312,8 @@ def judge(client: treadle.Client, actors: list[Actor]) -> None:
         actor.held.clear()
     future = None
     gc.collect()
-    until(lambda: not client.futures, lambda: f"not forgotten here: {client.futures}")
-    until(lambda: not client.who_has(), lambda: f"not forgotten there: {client.who_has()}")
+    wait_for(lambda: not client.futures, lambda: f"not forgotten here: {client.futures}")
+    wait_for(lambda: not client.who_has(), lambda: f"not forgotten there: {client.who_has()}")
 
 
 def main() -> None:

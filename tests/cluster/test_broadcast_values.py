@@ -16,7 +16,8 @@ import pytest
 from distributed import wait
 
 from client_support import AGAINST, SOON, Gate, addresses, distributed_fails
-from process_support import Process, send, until
+from process_support import Process, send
+from waiting import until
 
 treadle_only = pytest.mark.skipif(AGAINST != "treadle", reason="it is about how Treadle does it")
 

@@ -14,7 +14,7 @@ import pytest
 import casts_support as engine
 from casts_support import Caster
 from client_support import AGAINST, client_class, make_client
-from process_support import until
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="distributed has no casts")
 

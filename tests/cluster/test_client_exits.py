@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from client_support import AGAINST, SOON, addresses, inc
-from process_support import until
 from reliability_support import processes
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import dask
@@ -31,6 +30,7 @@ from client_support import (
     note,
     pass_gate,
 )
+from waiting import until
 
 
 def test_a_client_closes_with_its_block(new_client):
@@ -421,10 +421,7 @@ def test_in_process_tasks_leave_no_threads_behind():
     before = foreign()
     with make_in_process_client() as client:
         assert [x for x, _ in client.gather(client.map(nested, range(4)))] == [0, 1, 2, 3]
-    until = time.monotonic() + SOON
-    while after := foreign() - before:
-        assert time.monotonic() < until, after
-        time.sleep(0.01)
+    until(lambda: not foreign() - before, lambda: str(foreign()))
 
 
 def test_in_process_client_runs_the_same_calls(in_process_client):

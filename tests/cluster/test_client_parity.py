@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,7 @@ from client_support import (
     make_in_process_client,
     pass_gate,
 )
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + SOON
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
+from waiting import until
 
 # Futures
 
@@ -127,7 +118,7 @@ def test_an_unknown_worker_has_nothing(client: distributed.Client) -> None:
 
 def test_call_stacks_and_logs_are_tuples(client: distributed.Client, gate: Gate) -> None:
     future = client.submit(pass_gate, gate, 1)
-    eventually(gate.arrived)
+    until(gate.arrived)
     (stacks,) = client.call_stack(future).values()
     assert isinstance(stacks[future.key], tuple)
     gate.open()
@@ -167,7 +158,7 @@ def test_events_of_workers_name_the_worker(client: distributed.Client, workers: 
         distributed.get_worker().log_event("parity", {"x": 1})
 
     client.submit(log, workers=workers[0]).result()
-    eventually(lambda: bool(client.get_events("parity")))
+    until(lambda: bool(client.get_events("parity")))
     ((_, message),) = client.get_events("parity")
     assert message == {"x": 1, "worker": workers[0]}
 
@@ -263,7 +254,7 @@ def test_a_local_cluster_is_scaled() -> None:
         future = client.submit(identity, b"x" * 5000)
         assert len(future.result()) == 5000
         client.cluster.scale(1)
-        eventually(lambda: len(client.nthreads()) == 1)
+        until(lambda: len(client.nthreads()) == 1)
         assert len(future.result()) == 5000
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from client_support import AGAINST, SOON, Gate, pass_gate
-from process_support import HERE, until
+from process_support import HERE
+from waiting import until
 
 LARGE = 2_500_000  # numbers: 20 MB
 

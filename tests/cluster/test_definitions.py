@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import Process, until
+from process_support import Process
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="it reads Treadle's metrics")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import kill, until
+from process_support import kill
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it reaches into treadle's files"),

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import alive, kill, until
+from process_support import alive, kill
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it reaches into treadle's cluster"),

@@ -16,8 +16,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON
-from process_support import until
 from treadle._security import temporary
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),

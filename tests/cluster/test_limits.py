@@ -10,8 +10,9 @@ import distributed
 import pytest
 
 from client_support import AGAINST, SOON, inc
-from process_support import kill, until
+from process_support import kill
 from reliability_support import processes
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="distributed has other limits"),

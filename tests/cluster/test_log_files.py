@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import kill, until
+from process_support import kill
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the options are Treadle's")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import distributed
 import numpy as np
 
-from client_support import SOON
+from waiting import until
 
 MB = 10**6
 COUNT = 300
@@ -26,15 +24,6 @@ def _used(client: distributed.Client) -> int:
         raise AssertionError("Linux says how much it is")
 
     return sum(client.run(resident).values())
-
-
-def _until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def _ones(index: int, nbytes: int) -> np.ndarray:
@@ -54,7 +43,7 @@ def test_released_values_return_their_memory(fresh_client: distributed.Client) -
         distributed.wait(futures)
         assert _used(client) > before + COUNT * nbytes * 9 // 10
         del futures
-        assert _until(lambda: _used(client) < before + 50 * MB), _used(client) - before
+        until(lambda: _used(client) < before + 50 * MB, lambda: str(_used(client) - before))
 
 
 def test_what_was_fetched_returns_its_memory(fresh_client: distributed.Client) -> None:
@@ -66,7 +55,7 @@ def test_what_was_fetched_returns_its_memory(fresh_client: distributed.Client) -
     before = _used(client)
     total = client.submit(_total, *values, workers=[other])
     assert total.result() == sum(index * (MB // 8) for index in range(100))
-    assert _until(lambda: _used(client) < before + 50 * MB), _used(client) - before
+    until(lambda: _used(client) < before + 50 * MB, lambda: str(_used(client) - before))
 
 
 def test_a_copy_goes_with_its_last_reader(fresh_client: distributed.Client) -> None:
@@ -74,7 +63,7 @@ def test_a_copy_goes_with_its_last_reader(fresh_client: distributed.Client) -> N
     one, other = (worker["name"] for worker in client.scheduler_info()["workers"].values())
     value = client.submit(_ones, 1, MB, workers=[one], pure=False)
     assert client.submit(_total, value, workers=[other], pure=False).result() == MB // 8
-    assert _until(lambda: len(client.who_has([value])[value.key]) == 1)
+    until(lambda: len(client.who_has([value])[value.key]) == 1)
     # A value that is read again stays where it was read, too.
     assert client.submit(_total, value, workers=[other], pure=False).result() == MB // 8
     assert len(client.who_has([value])[value.key]) == 2

@@ -8,8 +8,8 @@ import pytest
 from relay_support import Relay, only_refused, port_of
 
 from client_support import AGAINST, SOON, client_class, has_no_workers, inc, refused
-from process_support import until
 from treadle import _core
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the handshake is Treadle's")
 

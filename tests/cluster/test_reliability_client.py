@@ -11,7 +11,8 @@ import textwrap
 import pytest
 
 from client_support import AGAINST, SOON, inc, reach
-from process_support import HERE, until
+from process_support import HERE
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="it reads Treadle's state")
 

@@ -10,7 +10,8 @@ import textwrap
 import pytest
 
 from client_support import AGAINST, SOON, inc
-from process_support import HERE, descriptors, resident, threads, until
+from process_support import HERE, descriptors, resident, threads
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="it looks into Treadle's scheduler")
 

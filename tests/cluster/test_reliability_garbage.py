@@ -11,7 +11,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from client_support import AGAINST, SOON, inc
-from process_support import descriptors, resident, until
+from process_support import descriptors, resident
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the ports are Treadle's")
 

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import kill, until
-from reliability_support import Workload, connected, processes
+from process_support import kill
+from reliability_support import Workload, connected, until_replaced
 
 ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "50"))
 SEED = int(os.environ.get("TREADLE_SEED", "0"))
@@ -25,10 +25,6 @@ pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it reaches into treadle's cluster"),
     pytest.mark.usefixtures("quiet"),
 ]
-
-
-def until_replaced(client, name, pid):
-    until(lambda: processes(client)[name] != pid, f"{name} is replaced")
 
 
 @pytest.mark.timeout(120 + 10 * ROUNDS, method="signal")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from client_support import AGAINST, SOON, addresses, reach
-from process_support import alive, until
+from process_support import alive
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the commands are Treadle's")
 

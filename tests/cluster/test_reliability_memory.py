@@ -14,9 +14,10 @@ import pytest
 from distributed import Event, wait
 
 from client_support import AGAINST, SOON, inc, pass_gate
-from process_support import HERE, until
+from process_support import HERE
 from reliability_support import nap
 from treadle.client import WorkerLost
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="the causes are Treadle's"),

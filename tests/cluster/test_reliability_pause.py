@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from client_support import AGAINST, SOON, Gate
-from process_support import HERE, send, until
+from process_support import HERE, send
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the timeouts are Treadle's")
 

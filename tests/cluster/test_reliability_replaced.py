@@ -9,8 +9,9 @@ import distributed
 import pytest
 
 from client_support import AGAINST, SOON, Gate, addresses, inc, pass_gate
-from process_support import send, until
-from reliability_support import processes
+from process_support import send
+from reliability_support import processes, until_replaced
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it reaches into treadle's cluster"),
@@ -63,10 +64,6 @@ def close_this_worker() -> None:
 
     worker = distributed.get_worker()
     asyncio.run_coroutine_threadsafe(worker.close(), worker.loop.asyncio_loop).result(SOON)
-
-
-def until_replaced(client: distributed.Client, name: str, pid: int) -> None:
-    until(lambda: processes(client)[name] != pid, f"worker {name} is replaced")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -23,8 +23,9 @@ from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST, SOON, Gate, pass_gate
-from process_support import alive, kill, send, until
+from process_support import alive, kill, send
 from reliability_support import connected, processes
+from waiting import until
 
 ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "50"))
 SEED = int(os.environ.get("TREADLE_SEED", "0"))

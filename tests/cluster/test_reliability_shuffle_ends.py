@@ -12,7 +12,6 @@ from distributed.shuffle._exceptions import P2POutOfDiskError
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST, SOON
-from process_support import until
 from test_reliability_disk import small_disk  # noqa: F401  a fixture
 from test_reliability_shuffle import (
     INPUTS,
@@ -25,6 +24,7 @@ from test_reliability_shuffle import (
     transferred,
 )
 from test_reliability_tls import certs, tls  # noqa: F401  fixtures
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="what is left is Treadle's"),

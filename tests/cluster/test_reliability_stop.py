@@ -12,8 +12,9 @@ import distributed
 import pytest
 
 from client_support import AGAINST, SOON, Gate, addresses, inc
-from process_support import send, until
+from process_support import send
 from reliability_support import processes
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="the timeout is Treadle's"),

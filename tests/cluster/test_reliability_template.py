@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from client_support import AGAINST, SOON
-from process_support import kill, until
+from process_support import kill
 from reliability_support import processes
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it reaches into treadle's cluster"),

@@ -11,9 +11,9 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, inc
-from process_support import until
 from treadle import _core, _scheduler_file
 from treadle.client import _addresses
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the files are Treadle's")
 

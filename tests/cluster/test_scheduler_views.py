@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import treadle
-from process_support import until
+from waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal, assert_series_equal
 
 from client_support import AGAINST, SOON, Gate, pass_gate
-from process_support import until
+from waiting import until
 
 in_order = pytest.mark.skipif(AGAINST != "treadle", reason="distributed promises no order")
 only_here = pytest.mark.skipif(AGAINST != "treadle", reason="distributed refuses it")

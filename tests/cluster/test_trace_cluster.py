@@ -23,6 +23,7 @@ import treadle
 from client_support import AGAINST, SOON, Gate, make_client
 from treadle import _trace
 from treadle.client import _tracing
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")
 
@@ -244,9 +245,7 @@ def test_a_client_that_leaves_traces_no_more(client: treadle.Client) -> None:
     second.trace_cluster()
     assert ask(client, since=0)["workers"]
     second.close()
-    until = time.monotonic() + SOON
-    while ask(client, since=0)["workers"]:
-        assert time.monotonic() < until
+    until(lambda: not ask(client, since=0)["workers"])
 
 
 def test_what_a_dead_worker_had_sent_is_there(client: treadle.Client, gate: Gate) -> None:
@@ -257,10 +256,7 @@ def test_what_a_dead_worker_had_sent_is_there(client: treadle.Client, gate: Gate
         before = client.map(inc, range(20), workers=[one])
         client.gather(before)
         held = client.submit(gate.wait, workers=[one], allow_other_workers=True, key="held")
-        until = time.monotonic() + SOON
-        while b"held" not in b"".join(p[2] for p in ask(client, since=0)["parts"]):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: b"held" in b"".join(p[2] for p in ask(client, since=0)["parts"]))
         os.kill(victim, signal.SIGKILL)
         gate.open()
         held.result()

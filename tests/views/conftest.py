@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("ipyparallel")
 
 import treadle
-from views_support import until
+from views_support import SOON
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def module_client() -> Iterator[treadle.Client]:
 @pytest.fixture
 def client(module_client: treadle.Client) -> treadle.Client:
     """A client of three engines, whose namespaces are empty."""
-    until(lambda: len(module_client.ids) == 3, "a worker that died comes back")
+    until(lambda: len(module_client.ids) == 3, "a worker that died comes back", SOON)
     module_client.engines.clear(block=True)
     return module_client
 

@@ -11,7 +11,8 @@ import pytest
 from ipyparallel import CompositeError
 
 import treadle
-from views_support import SOON, until
+from views_support import SOON
+from waiting import until
 
 # A worker's process takes some 150 MB itself.
 LIMIT = 400_000_000

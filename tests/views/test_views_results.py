@@ -17,7 +17,8 @@ from ipyparallel import CompositeError, RemoteError, TaskAborted, interactive
 from ipyparallel.error import EngineError  # noqa: F401 (its name is what comes)
 
 from treadle.views._transport import Transport
-from views_support import SOON, endless, until
+from views_support import SOON, endless
+from waiting import until
 
 
 def test_waiting(view: Any, tmp_path: Any) -> None:

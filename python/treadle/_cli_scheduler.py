@@ -123,9 +123,10 @@ def _serve(
 ) -> None:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
-    from treadle._settings import scheduler_settings
+    from treadle._settings import scheduler_settings, warn_of_unread
     from treadle.sidecar import SupervisedSidecar
 
+    warn_of_unread()
     server: Any = _core.Server(
         address,
         contact=contact,

@@ -177,12 +177,14 @@ def _run(
     from dask.system import CPU_COUNT
 
     from treadle import _core
-    from treadle._settings import memory_share_of_termination
+    from treadle._settings import memory_share_of_termination, warn_of_unread
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service
 
     # Copies of a worker that its tasks forked have no use without it, and memory and files all the same.
     _core.end_children_with_process()
+    if not supervised:
+        warn_of_unread()
     nthreads = nthreads or CPU_COUNT
     limit = _bytes(memory_limit, nthreads)
     _remember(address, credentials)

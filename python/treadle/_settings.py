@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dask
@@ -9,9 +11,31 @@ from dask.system import CPU_COUNT
 
 from treadle._numbers import whole
 
-__all__ = ["memory_share_of_termination", "num_workers_of", "scheduler_settings"]
+__all__ = [
+    "memory_share_of_termination",
+    "num_workers_of",
+    "scheduler_settings",
+    "warn_of_unread",
+]
 
 _ALLOWED = "distributed.scheduler.allowed-failures"
+
+# What is read of `distributed.`, here or by those parts of distributed that Treadle runs; a name that
+# ends with a point stands for all below it.
+_READ = (
+    *("adaptive.", "deploy.", "logging.", "version"),
+    *("admin.event-loop", "admin.large-graph-warning-threshold", "admin.log-format"),
+    *("admin.log-length", "admin.max-error-length"),
+    *("client.direct-to-workers", "client.preload", "client.preload-argv"),
+    *("client.scheduler-info-interval", "client.security-loader"),
+    *("comm.default-scheme", "comm.require-encryption", "comm.retry.", "comm.timeouts.connect"),
+    "comm.tls.",
+    *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
+    *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
+    "worker.memory.terminate",
+)
+
+_warned_of: set[str] = set()
 
 
 def num_workers_of(given: int | None) -> int:
@@ -32,3 +56,31 @@ def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
 def memory_share_of_termination() -> float:
     """Return the share of its memory limit above which a worker's process ends; 0: never."""
     return float(dask.config.get("distributed.worker.memory.terminate", 0.95) or 0.0)
+
+
+def warn_of_unread() -> None:
+    """Warn, once in this process, of each setting of distributed that somebody set and nobody reads."""
+    defaults = dask.config.merge(*dask.config.defaults).get("distributed", {})
+    found = _set(dask.config.config.get("distributed", {}), defaults, "")
+    groups = tuple(name for name in _READ if name.endswith("."))
+    read = _warned_of.union(_READ)
+    unread = [name for name in found if name not in read and not name.startswith(groups)]
+    if unread:
+        _warned_of.update(unread)
+        warnings.warn(
+            "Treadle does not read these settings of Dask's configuration: "
+            f"{', '.join(f'distributed.{name}' for name in unread)} "
+            "(docs/using-a-cluster.md says which it reads)",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _set(config: Any, defaults: Any, prefix: str) -> Iterator[str]:
+    """Yield the names of the settings that differ from the defaults."""
+    for name, value in config.items():
+        default = defaults.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            yield from _set(value, default, f"{prefix}{name}.")
+        elif name not in defaults or value != default:
+            yield f"{prefix}{name}"

@@ -247,12 +247,12 @@ def test_tasks_of_high_priority_run_first(client, workers, gate, eventually):
     blocker = client.submit(pass_gate, gate, name="blocker", workers=workers[:1])
     futures = [
         client.submit(note, gate, p, blocker, priority=p, workers=workers[:1])
-        for p in (0, -10, 10, 5, -5)
+        for p in (0, -10, 10, 1.2, 5, -0.5, 1.9, -5)
     ]
-    eventually(lambda: len(client.who_has()) == 6)
+    eventually(lambda: len(client.who_has()) == 9)
     gate.open()
     wait(futures, timeout=SOON)
-    assert gate.arrivals() == ["blocker", "10", "5", "0", "-5", "-10"]
+    assert gate.arrivals() == ["blocker", "10", "5", "1.9", "1.2", "0", "-0.5", "-5", "-10"]
 
 
 def test_tasks_of_high_priority_pass_those_that_a_worker_has_already(

@@ -9,6 +9,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, inc
+from treadle._priorities import rank, ranked
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed takes what it is given")
 
@@ -34,9 +35,23 @@ def test_numbers_of_tasks(client, option, value):
     assert client.submit(inc, 1, pure=False).result(SOON) == 2
 
 
-@pytest.mark.parametrize("option", ["retries", "priority"])
-def test_large_numbers_of_tasks_that_fit(client, option):
-    assert client.submit(inc, 1, pure=False, **{option: 2**31 - 2.5}).result(SOON) == 2
+@pytest.mark.filterwarnings("ignore:treadle. priority=:UserWarning")
+@pytest.mark.parametrize(("option", "value"), [("retries", 2**31 - 2.5), ("priority", 1.8e9 + 0.5)])
+def test_large_numbers_of_tasks_that_fit(client, option, value):
+    assert client.submit(inc, 1, pure=False, **{option: value}).result(SOON) == 2
+
+
+def test_priorities_keep_their_order_and_can_be_read():
+    rising = [-1.8e9, -300, -256, -255.5, -1.9, -1.2, -1, -0.5, -1e-9]
+    rising = [*rising, 0, *(-number for number in reversed(rising))]
+    ranks = [rank(number) for number in rising]
+    assert ranks == sorted(set(ranks))
+    assert [ranked(one) for one in ranks] == pytest.approx(rising, abs=1e-6)
+
+
+def test_a_fraction_that_does_not_count_is_named():
+    with pytest.warns(UserWarning, match=r"priority=300\.5 counts as 300"):
+        assert rank(300.5) == rank(300)
 
 
 @pytest.mark.parametrize("amount", ["b", -1, math.nan, math.inf])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 
 import distributed
 import pytest
 
 from client_support import AGAINST, SOON, client_class, inc
-from process_support import until
+from waiting import until
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="distributed's scheduler ends"),
@@ -68,6 +69,26 @@ def test_a_local_cluster_replaces_a_sidecar_whose_loop_ends(fresh_client):
     until(lambda: fresh_client.cluster._sidecar.scheduler.id != before, "it is replaced")
     until(lambda: queues(fresh_client), "a queue works")
     assert fresh_client.submit(inc, 1).result(SOON) == 2
+
+
+def test_clients_are_told_what_is_lost_with_a_sidecar_and_hear_of_topics_still(
+    fresh_client, caplog, quiet
+):
+    seen = []
+    fresh_client.subscribe_topic("news", lambda event: seen.append(event[1]))
+    fresh_client.subscribe_topic("olds", lambda event: seen.append(event[1]))
+    fresh_client.unsubscribe_topic("olds")
+    lost = distributed.Variable("lost", client=fresh_client)
+    lost.set(1)
+    logging.disable(logging.NOTSET)
+    fresh_client.run_on_scheduler(stop_the_loop)
+    until(lambda: "queues, variables" in caplog.text, "it is told")
+    until(lambda: queues(fresh_client), "a queue works")
+    with pytest.raises(asyncio.TimeoutError):
+        lost.get(timeout=0.1)
+    fresh_client.log_event("olds", "bad")
+    fresh_client.log_event("news", "good")
+    until(lambda: seen == ["good"], "an event comes")
 
 
 def test_a_scheduler_replaces_a_sidecar_whose_loop_ends(start, secret):

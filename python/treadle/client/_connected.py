@@ -30,6 +30,7 @@ from treadle._install import Installation, found_by_client, left_by_client
 from treadle._loop import off_loop
 from treadle._secret import stripped
 from treadle._security import named
+from treadle._settings import warn_of_unread
 from treadle.client import _addresses, _distributed
 from treadle.client._counting import Counting
 from treadle.client._demands import Demands, check_options
@@ -116,6 +117,8 @@ class Connected(Counting):
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
         check_options(kwargs, scheduler_file)
+        if name != "worker":
+            warn_of_unread()
         if address is None and scheduler_file is None:
             address = dask.config.get("scheduler-address", None)
         own = _addresses.Credentials(stripped(secret), named(certificates), insecure)
@@ -126,6 +129,8 @@ class Connected(Counting):
         self._connection = Early(address if isinstance(address, str) else "")
         self._asyncio_loop = None
         self._observed = False
+        # What it hears of: a scheduler's Python side that begins anew is to be told again.
+        self._topics: set[str] = set()
         self._released = deque()
         self._ended = deque()
         # Who traces.
@@ -607,6 +612,10 @@ class Connected(Counting):
                 message.get("msg"),
             )
         else:
+            if operation == "subscribe-topic":
+                self._topics.add(message["topic"])
+            elif operation == "unsubscribe-topic":
+                self._topics.discard(message["topic"])
             message.setdefault("client", self.id)
             stream(connection, operation, message)
 

@@ -36,6 +36,10 @@ class Handlers:
             client._observed = argument["submissions"]
             client._connection.answer(id, None)
             return
+        if operation == "begun-anew":
+            client._connection.answer(id, None)
+            self._begun_anew(client, _calls.unpack(argument, opening=True)["reason"])
+            return
         if operation != "event":
             client._connection.answer(id, None, error=f"clients do not serve {operation!r}")
             return
@@ -56,6 +60,19 @@ class Handlers:
             handler(event["event"])
         except Exception:
             of_distributed.exception("%s of a task", topic)
+
+    def _begun_anew(self, client: Client, reason: str) -> None:
+        """The scheduler's Python side was replaced by another, which knows nothing of the past."""
+        logger.error(
+            "The scheduler's Python side has ended (%s) and was started again. Locks, semaphores, "
+            "queues, variables, events, published data, metadata and plugins are gone; a lock that is "
+            "held can be had by others. Tasks and futures go on.",
+            reason,
+        )
+        client._observed = False
+        for topic in list(client._topics):
+            with suppress(Exception):
+                client._send_to_scheduler({"op": "subscribe-topic", "topic": topic})
 
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Nothing moves, and that will not change by itself."""

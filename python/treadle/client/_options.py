@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
 
 from treadle._numbers import amounts, whole
+from treadle._priorities import rank
 from treadle.client._distributed import get_annotations
 
 __all__ = ["Options", "annotated", "of_annotations", "of_call", "of_graph", "resolved"]
@@ -18,9 +18,8 @@ Options: TypeAlias = dict[str, Any]
 
 _KNOWN = ("priority", "retries", "workers", "allow_other_workers", "resources")
 
-# What fits into messages; a fraction of a priority takes the last place.
+# What fits into messages.
 _MOST_RETRIES = 2**32 - 1
-_HIGHEST_PRIORITY = 2**31 - 2
 
 
 def annotated(
@@ -82,7 +81,7 @@ def of_annotations(annotations: Mapping[str, Any]) -> Options:
     """Return the options that annotations of one task stand for; others mean nothing here."""
     options: Options = {}
     if priority := annotations.get("priority"):
-        options["priority"] = _priority(priority)
+        options["priority"] = rank(priority)
     if retries := annotations.get("retries"):
         options["retries"] = whole("retries", retries, 0, _MOST_RETRIES)
     if workers := annotations.get("workers"):
@@ -101,20 +100,6 @@ def names(workers: Any) -> list[str]:
     if not isinstance(workers, Iterable):
         raise TypeError(f"workers= must be a list of names, not {type(workers).__name__}")
     return [f"{w[0]}:{w[1]}" if isinstance(w, tuple) else str(w) for w in workers]
-
-
-def _priority(value: Any) -> int:
-    # Distributed takes any number; what is below 1 must not be the same as 0.
-    number = whole("priority", value, -_HIGHEST_PRIORITY, _HIGHEST_PRIORITY)
-    if number == value:
-        return number
-    warnings.warn(
-        f"treadle: priority={value} is taken as a whole number, away from zero: those of one whole "
-        "part run in the order in which they were submitted",
-        UserWarning,
-        stacklevel=2,
-    )
-    return number + (1 if value > 0 else -1)
 
 
 def of_graph(

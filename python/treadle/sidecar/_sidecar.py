@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cache
 from typing import Any
@@ -60,6 +60,16 @@ class Sidecar:
         }
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._process)
         self._process()
+
+    def succeed(self, clients: Mapping[str, str], reason: str | None) -> None:
+        """Tell the clients of a sidecar that ended, given with their nodes, that this one is new."""
+
+        def tell() -> None:
+            for client, node in clients.items():
+                self.scheduler.nodes.setdefault(client, node)
+                self.scheduler.client_send(client, {"op": "begun-anew", "reason": reason})
+
+        self._loop.soon(tell)
 
     def close(self, timeout: float = 5.0) -> None:
         """End: plugins are told, the connection is closed, the thread ends."""

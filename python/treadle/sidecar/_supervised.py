@@ -21,7 +21,8 @@ _PAUSE = 1.0
 class SupervisedSidecar:
     """A :class:`Sidecar` for as long as it is wanted.
 
-    Tasks go on while there is none. Locks, queues and variables begin anew with each.
+    Tasks go on while there is none. Locks, queues and variables begin anew with each, which clients
+    are told.
 
     Parameters
     ----------
@@ -62,5 +63,7 @@ class SupervisedSidecar:
                 return
             reason = self._sidecar.reason
             logger.error("The scheduler's Python side ended (%s): starting another", reason)
+            clients = self._sidecar.scheduler.nodes
             self._sidecar.close()
             self._sidecar = Sidecar(self._connect)
+            self._sidecar.succeed(clients, reason)

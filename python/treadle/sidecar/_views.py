@@ -18,6 +18,7 @@ from distributed.utils import key_split_group
 
 from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
 from treadle._names import name_of
+from treadle._priorities import ranked
 from treadle._story import state_of
 from treadle._unserved import UnservedError
 
@@ -160,7 +161,8 @@ class TaskView(_View):
     @property
     def priority(self) -> tuple[Any, ...]:
         """The user's, negated; the number of the submission; the place in that one's order."""
-        return tuple(self._now["priority"])
+        user, *rest = self._now["priority"]
+        return -ranked(-user), *rest
 
     @property
     def _restrictions(self) -> tuple[set[str], set[str]]:

@@ -108,6 +108,7 @@ def test_a_retired_worker_hands_its_data_over(fresh_client, gate):
     wait(future, timeout=SOON)
     retired = client.retire_workers([first])
     assert set(retired) == {first}
+    assert retired[first]["status"] == "closed"
     assert addresses(client) == [second]
     assert holders(client, future) == {second}
     assert future.result(timeout=SOON) == 5

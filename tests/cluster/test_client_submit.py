@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import time
+import warnings
 
+import dask
 import distributed
 import pytest
 from dask.tokenize import tokenize
@@ -24,6 +27,8 @@ from client_support import (
     pass_gate,
     reach,
 )
+
+LARGE = "distributed.admin.large-graph-warning-threshold"
 
 
 def here():
@@ -241,6 +246,23 @@ def test_without_retries_a_task_runs_once(client, tmp_path):
     future = client.submit(fail_times, 1, str(tmp_path))
     assert isinstance(future.exception(timeout=SOON), RuntimeError)
     assert attempts(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    "submit",
+    [
+        lambda client, data: client.submit(len, data),
+        lambda client, data: client.map(len, [data, b""]),
+        lambda client, data: client.compute(dask.delayed(len)(data)),
+    ],
+    ids=["submit", "map", "compute"],
+)
+def test_large_arguments_are_warned_of(client, submit):
+    with pytest.warns(UserWarning, match=r"Sending large graph of size 11\.\d\d MiB"):
+        wait(submit(client, os.urandom(12_000_000)))
+    with warnings.catch_warnings(), dask.config.set({LARGE: "100 MB"}):
+        warnings.simplefilter("error")
+        wait(submit(client, os.urandom(12_000_000)))
 
 
 def test_tasks_of_high_priority_run_first(client, workers, gate, eventually):

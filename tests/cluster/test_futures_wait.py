@@ -8,7 +8,7 @@ import pytest
 from distributed import as_completed, wait
 from distributed.client import FIRST_COMPLETED
 
-from client_support import AGAINST, SOON, add, fail, inc, pass_gate
+from client_support import AGAINST, SOON, add, distributed_fails, fail, inc, pass_gate
 
 
 def test_wait_returns_what_is_done_and_what_is_not(client):
@@ -54,6 +54,20 @@ def test_wait_times_out(client, gate):
         wait([future], timeout="100 ms")
     gate.open()
     wait(future, timeout="30 s")
+
+
+@distributed_fails("it looks at nothing in no time, and always times out")
+def test_no_time_is_enough_for_what_is_done(client, gate):
+    done, running = client.submit(inc, 1), client.submit(pass_gate, gate)
+    wait(done, timeout=SOON)
+    assert wait(done, timeout=0).done == {done}
+    assert done.result(timeout=0) == 2
+    assert next(as_completed([done, running], timeout=0)) is done
+    with pytest.raises(distributed.TimeoutError):
+        wait([done, running], timeout=0)
+    with pytest.raises(distributed.TimeoutError):
+        next(as_completed([running], timeout=0))
+    gate.open()
 
 
 def test_wait_takes_one_argument_of_futures(client):

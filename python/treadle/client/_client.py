@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,10 +13,11 @@ from queue import Queue
 from time import perf_counter_ns
 from typing import Any
 
+import dask
 from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
-from dask.utils import funcname
+from dask.utils import format_bytes, funcname, parse_bytes
 from distributed.actor import Actor
 from tlz import partition_all  # type: ignore[import-untyped]
 
@@ -38,6 +40,8 @@ __all__ = ["Client"]
 
 # How often something is submitted whose arguments other threads cancel meanwhile.
 _ATTEMPTS = 10
+# The setting that says from what size on the data of a submission is warned of.
+_LARGE = "distributed.admin.large-graph-warning-threshold"
 
 
 class Client(Viewing):
@@ -141,6 +145,7 @@ class Client(Viewing):
     def _submit(self, futures: list[Future], submit: Callable[[], None], *arguments: Any) -> None:
         """Submit, and give the futures up if that fails."""
         start = perf_counter_ns() if self._recorders else 0
+        before = self._usable("send update-graph message").kept()[1]
         attempts = _ATTEMPTS
         held: list[Future] = []
         try:
@@ -166,8 +171,23 @@ class Client(Viewing):
         except BaseException:
             self._withdraw(futures)
             raise
+        self._warn_if_large(before)
         if start:
             self._record("submit", start, len(futures))
+
+    def _warn_if_large(self, before: int) -> None:
+        """Warn of data that came with a submission, before which the client kept so many bytes."""
+        connection = self._connection
+        size = 0 if connection is None else connection.kept()[1] - before
+        # Nothing else is kept: most submissions need not look up the setting.
+        if size > 0 and size > parse_bytes(dask.config.get(_LARGE)):
+            warnings.warn(
+                f"Sending large graph of size {format_bytes(size)}.\n"
+                "This may cause some slowdown.\n"
+                "Consider loading the data in tasks, or client.scatter and its futures.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _disown(self, state: State) -> None:
         connection = self._connection
@@ -383,11 +403,13 @@ class Client(Viewing):
             for key in wanted:
                 futures[key] = self._claim(key, State if key in graph else Expected)
         states = [future._bound()[1] for future in futures.values()]
+        before = connection.kept()[1]
         try:
             connection.submit(graph, wanted, states, options, options_of)
         except BaseException:
             self._withdraw(list(futures.values()))
             raise
+        self._warn_if_large(before)
         for state in states:
             state.sent = True
         if start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from typing import Any
 
@@ -12,6 +13,10 @@ from treadle._compat.distributed import TaskStreamPlugin, get_versions, write_st
 from treadle.client import _report
 
 __all__ = ["Diagnostics", "TaskStream"]
+
+
+# Seconds by which runs of one thread may seem to overlap: reports are of different moments.
+_OVERLAP = 0.001
 
 
 class TaskStream:
@@ -27,6 +32,8 @@ class TaskStream:
         self._ask = ask
         self._next: int | None = None
         self._lock = asyncio.Lock()
+        # By worker, when the last run of each row of the stream ends.
+        self._rows: defaultdict[str, list[float]] = defaultdict(list)
         # Of distributed: keeps a bounded number of runs, and finds those of a time.
         self._runs = TaskStreamPlugin(None)
 
@@ -65,12 +72,26 @@ class TaskStream:
             "memory" if good else "erred",
             name=name,
             worker=worker,
-            # Which of the worker's threads it was is not told.
-            thread=0,
+            thread=self._row(worker, start, stop),
             startstops=({"action": "compute", "start": start, "stop": stop},),
             status="OK" if good else "error",
             nbytes=nbytes,
         )
+
+    def _row(self, worker: str, start: float, stop: float) -> int:
+        """Return the number of a row of the worker's that is free: its threads are not told.
+
+        Runs come in about the order of their ends, so that there are about as many rows as threads if
+        the one is taken that was free for the shortest time.
+        """
+        rows = self._rows[worker]
+        free = [row for row, end in enumerate(rows) if end <= start + _OVERLAP]
+        if not free:
+            rows.append(stop)
+            return len(rows) - 1
+        row = max(free, key=rows.__getitem__)
+        rows[row] = stop
+        return row
 
 
 class Diagnostics:

@@ -226,6 +226,8 @@ class Scheduler(Diagnostics):
         """Have workers leave; returns what was known of them."""
         gone: dict[str, Any] = await self._native("retire_workers")(**kwargs)
         _rename(gone)
+        for worker in gone.values():
+            worker["status"] = "closed"
         return gone
 
     async def rebalance(self, **kwargs: Any) -> dict[str, Any]:

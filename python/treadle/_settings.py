@@ -25,10 +25,11 @@ _ALLOWED = "distributed.scheduler.allowed-failures"
 _READ = (
     *("adaptive.", "deploy.", "logging.", "version"),
     *("admin.event-loop", "admin.large-graph-warning-threshold", "admin.log-format"),
-    *("admin.log-length", "admin.max-error-length"),
+    *("admin.log-length", "admin.low-level-log-length", "admin.max-error-length"),
     *("client.direct-to-workers", "client.preload", "client.preload-argv"),
     *("client.scheduler-info-interval", "client.security-loader"),
     *("comm.default-scheme", "comm.require-encryption", "comm.retry.", "comm.timeouts.connect"),
+    "diagnostics.computations.",
     "comm.tls.",
     *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),

@@ -51,6 +51,13 @@ def test_workers_of_an_array(client, workers):
     assert {a for where in client.who_has(y).values() for a in where} == {workers[0]}
 
 
+def test_the_part_of_a_graph_counts_more_than_the_computation(client, workers):
+    with dask.annotate(workers=workers[:1]):
+        x = delayed(here, pure=False)()
+    future = client.compute(x, optimize_graph=False, workers=workers[1:])
+    assert future.result(timeout=SOON) == workers[0]
+
+
 def test_workers_around_a_computation(client, workers):
     with dask.annotate(workers=workers[1:]):
         assert delayed(here, pure=False)().compute() == workers[1]

@@ -1,14 +1,25 @@
 """A pytest plugin for distributed's own test files, from a checkout without its `conftest.py`.
 
-What that gives them: the fixtures of `distributed.utils_test`, and `--runslow`.
+What that gives them: the fixtures of `distributed.utils_test`, and `--runslow`. Their schedulers follow
+the steps of tasks from the start, as distributed's do.
 """
 
 from __future__ import annotations
 
+import dask
+import distributed.utils_test
 import pytest
 
 # Tests get their fixtures by their names, from a plugin's namespace.
 from distributed.utils_test import *  # noqa: F403
+
+# Tests begin with one of these each.
+for _config in (dask.config.config, distributed.utils_test.original_config):
+    dask.config.update(_config, {"treadle": {"scheduler": {"steps": True}}})
+    # `treadle_distributed.Client` is no user's code.
+    dask.config.get("distributed.diagnostics.computations.ignore-modules", config=_config).append(
+        "treadle_distributed"
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -42,6 +42,7 @@ from distributed.utils_test import (
 
 import counted
 import treadle
+from schedulers_of_tests import SchedulerOfTest, scheduler_of
 from treadle.client import LocalCluster
 from treadle.client._aside import aside
 from treadle.shuffle import _graph
@@ -164,12 +165,6 @@ class Values(Mapping[Any, Any]):
         """Do nothing: `gen_cluster` empties its workers at its end, and they go anyway."""
 
 
-def scheduler_of(cluster: LocalCluster) -> StandIn:
-    real = cluster._sidecar.scheduler
-    # Treadle's scheduler checks its invariants in tests of its own.
-    return StandIn(real, treadle_cluster=cluster, validate_state=lambda: None)
-
-
 def worker_of(cluster: LocalCluster, real: Any) -> StandIn:
     return StandIn(real, data=Values(cluster._sidecar.scheduler, real))
 
@@ -182,7 +177,7 @@ async def start_cluster(
     scheduler_kwargs: Mapping[str, Any] | None = None,
     worker_kwargs: Mapping[str, Any] | None = None,
     timeout: float = PATIENCE,
-) -> tuple[StandIn, list[StandIn]]:
+) -> tuple[SchedulerOfTest, list[StandIn]]:
     """`distributed.utils_test.start_cluster`, which `gen_cluster` calls."""
     if Worker not in (distributed.Worker, Nanny, NoSchedulerDelayWorker):
         pytest.skip(f"it has workers of a class of its own: {Worker.__name__}")
@@ -219,7 +214,7 @@ async def start_cluster(
     return scheduler_of(cluster), workers
 
 
-async def end_cluster(s: StandIn, workers: Sequence[StandIn]) -> None:
+async def end_cluster(s: SchedulerOfTest, workers: Sequence[StandIn]) -> None:
     """`distributed.utils_test.end_cluster`, which `gen_cluster` calls."""
     await asyncio.to_thread(s.treadle_cluster.close)
 

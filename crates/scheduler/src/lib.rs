@@ -68,6 +68,6 @@ pub use effect::{Effect, Effects, Notice, Stuck};
 pub use error::SchedulerError;
 pub use event::{Event, Located, Submission, WorkerProfile};
 pub use scheduler::Scheduler;
-pub use story::{State, Transition};
+pub use story::{State, Step, Transition};
 pub use view::{TaskView, WorkerView};
 pub use worker::{Health, WorkerStatus};

@@ -64,13 +64,18 @@ impl Scheduler {
                     }
                 }
             }
-            Report::Failed { object, error, .. } => match self.referent(worker, object) {
+            Report::Failed {
+                object,
+                error,
+                duration,
+            } => match self.referent(worker, object) {
                 Referent::Present => {
                     let failure = Failure::Raised {
                         task: object.task,
                         error,
                     };
                     self.raised(object, failure, effects);
+                    self.story.add_run(object.task, duration, 0);
                 }
                 other => self.over(other, worker, "failed", object, effects),
             },

@@ -69,6 +69,15 @@ pub struct Transition {
     pub worker: Option<WorkerId>,
 }
 
+/// A step of a task, for who wants to know of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The transition.
+    pub transition: Transition,
+    /// How long the task ran, and the bytes of its value (0 if it raised), if a run has ended.
+    pub ran: Option<(Duration, u64)>,
+}
+
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -80,12 +89,26 @@ struct Record {
     state: State,
 }
 
+impl Record {
+    fn transition(&self) -> Transition {
+        Transition {
+            time: Duration::from_nanos(self.nanos),
+            cause: self.cause,
+            task: self.task,
+            state: self.state,
+            worker: (self.worker != NOBODY).then_some(WorkerId(self.worker)),
+        }
+    }
+}
+
 /// The latest transitions, oldest overwritten first.
 #[derive(Debug)]
 pub(crate) struct Story {
     records: Vec<Record>,
     capacity: usize,
     next: usize,
+    /// What nobody has taken yet, if somebody wants to know.
+    watched: Option<Vec<Step>>,
 }
 
 impl Story {
@@ -94,6 +117,7 @@ impl Story {
             records: Vec::new(),
             capacity,
             next: 0,
+            watched: None,
         }
     }
 
@@ -123,6 +147,34 @@ impl Story {
                 self.next = 0;
             }
         }
+        if let Some(steps) = &mut self.watched {
+            let transition = record.transition();
+            let ran = None;
+            steps.push(Step { transition, ran });
+        }
+    }
+
+    /// Adds to the latest transition of a task, the end of a run, what that took and returned.
+    #[inline]
+    pub(crate) fn add_run(&mut self, task: TaskId, duration: Duration, nbytes: u64) {
+        if let Some(steps) = &mut self.watched {
+            let mut steps = steps.iter_mut().rev();
+            if let Some(step) = steps.find(|step| step.transition.task == task) {
+                step.ran = Some((duration, nbytes));
+            }
+        }
+    }
+
+    /// Keeps each transition from now on until it is taken, or none.
+    pub(crate) fn watch(&mut self, wanted: bool) {
+        if wanted != self.watched.is_some() {
+            self.watched = wanted.then(Vec::new);
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Step> {
+        let steps = self.watched.as_mut();
+        steps.map(core::mem::take).unwrap_or_default()
     }
 
     /// The transitions of a task since its id was last given away, oldest first.
@@ -136,13 +188,7 @@ impl Story {
             {
                 story.clear();
             }
-            story.push(Transition {
-                time: Duration::from_nanos(record.nanos),
-                cause: record.cause,
-                task,
-                state: record.state,
-                worker: (record.worker != NOBODY).then_some(WorkerId(record.worker)),
-            });
+            story.push(record.transition());
         }
         story
     }

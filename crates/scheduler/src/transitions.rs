@@ -119,6 +119,7 @@ impl Scheduler {
                 inline,
             },
         );
+        self.story.add_run(id, duration, value.nbytes);
         self.trim_sent(worker);
         let task = &mut self.tasks[id];
         let mut recipe = None;

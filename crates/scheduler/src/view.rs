@@ -13,7 +13,7 @@ use crate::performed::Performed;
 use crate::scheduler::{Scheduler, state_of};
 use crate::task::{Flags, Phase, Task};
 use crate::worker::{Health, Worker, WorkerStatus};
-use crate::{State, Transition, WorkerProfile};
+use crate::{State, Step, Transition, WorkerProfile};
 
 /// A task, to look at.
 #[derive(Clone, Copy)]
@@ -321,6 +321,16 @@ impl Scheduler {
     /// The latest transitions of a task, as far as they are remembered, oldest first.
     pub fn story(&self, task: TaskId) -> Vec<Transition> {
         self.story.of(task)
+    }
+
+    /// Keeps each transition until [`Scheduler::take_steps`], from now on, or none any more.
+    pub fn watch_steps(&mut self, wanted: bool) {
+        self.story.watch(wanted);
+    }
+
+    /// What happened since the last call, oldest first, while that is [watched](Self::watch_steps).
+    pub fn take_steps(&mut self) -> Vec<Step> {
+        self.story.take()
     }
 
     /// Bytes of memory that tasks take here, recipes and inline values not counted.

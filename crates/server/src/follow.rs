@@ -48,6 +48,9 @@ impl Core {
     /// Does what the scheduler has said; the caller has tasks forgotten, before anybody looks at keys.
     pub(crate) fn follow(&mut self) {
         loop {
+            if self.watched {
+                self.tell_steps();
+            }
             let mut effects = mem::take(&mut self.followed.0);
             for effect in effects.drain(..) {
                 self.act(effect);

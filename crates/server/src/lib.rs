@@ -12,6 +12,7 @@
 //! | `keys`, `locals`, `symbols`, `definitions`, `awaited` | names of things |
 //! | `submit`, `put` | from clients' messages to the scheduler's events |
 //! | `follow` | from the scheduler's effects to messages |
+//! | `steps` | each transition, for the sidecar if it wants to know |
 //! | `calls`, `operations`, `waiting` | questions: those that are passed on, and those to the scheduler |
 //! | `shuffles` | the master of the shuffle plane |
 //! | `check` | the invariants |
@@ -43,6 +44,7 @@ mod operations;
 mod put;
 mod shuffles;
 mod state;
+mod steps;
 mod submit;
 mod symbols;
 mod waiting;

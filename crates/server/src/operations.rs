@@ -188,13 +188,13 @@ impl Core {
         names.iter().filter_map(find).collect()
     }
 
-    fn address(&self, worker: WorkerId) -> Value {
+    pub(crate) fn address(&self, worker: WorkerId) -> Value {
         let node = self.workers.get(worker);
         Value::Str(node.map_or_else(String::new, |node| node.address.clone()))
     }
 
     /// A key, decoded.
-    fn key(&self, task: treadle_types::TaskId) -> Value {
+    pub(crate) fn key(&self, task: treadle_types::TaskId) -> Value {
         let key = self.keys.key(task);
         Value::from_bytes(key).unwrap_or_else(|_| Value::Bytes(key.to_vec()))
     }

@@ -115,6 +115,8 @@ pub struct Core {
     pub(crate) shuffles: Shuffles,
     /// Whether clients shall tell the sidecar what they submit.
     pub(crate) observed: bool,
+    /// Whether the sidecar is told of each step of tasks.
+    pub(crate) watched: bool,
     pub(crate) counts: Counts,
 }
 
@@ -146,6 +148,7 @@ impl Core {
             awaited: Awaited::default(),
             shuffles: Shuffles::default(),
             observed: false,
+            watched: false,
             counts: Counts::default(),
         }
     }

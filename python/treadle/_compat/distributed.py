@@ -12,6 +12,7 @@ _EXTENSION = "serve what clients of distributed ask the scheduler for"
 _MESSAGE = "write and read what distributed puts into messages"
 _COMM = "have distributed connect to its addresses"
 _SHUFFLE = "run P2P shuffles"
+_STEPS = "keep groups, spans and computations of tasks"
 
 LIBRARY = Library(
     "distributed",
@@ -32,6 +33,7 @@ LIBRARY = Library(
         "Broker": Contact("distributed.broker:Broker", "publish events of topics"),
         "Comm": Contact("distributed.comm.core:Comm", _COMM),
         "CommClosedError": Contact("distributed.comm.core:CommClosedError", _COMM),
+        "Computation": Contact("distributed.scheduler:Computation", _STEPS, ("code", "groups")),
         "Connector": Contact("distributed.comm.core:Connector", _COMM),
         "DataFrameShuffleSpec": Contact(
             "distributed.shuffle._shuffle:DataFrameShuffleSpec", _SHUFFLE
@@ -73,6 +75,13 @@ LIBRARY = Library(
             "distributed.diagnostics.task_stream:TaskStreamPlugin",
             "select the runs of a task stream",
             ("collect",),
+        ),
+        "TaskGroup": Contact(
+            "distributed.scheduler:TaskGroup", _STEPS, ("add_duration", "add_type", "done")
+        ),
+        "TaskPrefix": Contact("distributed.scheduler:TaskPrefix", _STEPS, ("remove_group",)),
+        "TaskState": Contact(
+            "distributed.scheduler:TaskState", _STEPS, ("add_dependency", "set_nbytes")
         ),
         "ThreadPoolExecutor": Contact(
             "distributed.threadpoolexecutor:ThreadPoolExecutor", "run the methods of actors"

@@ -24,17 +24,17 @@ from tlz import partition_all  # type: ignore[import-untyped]
 from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
-from treadle.client import _options
+from treadle.client import _observed, _options
 from treadle.client._distributed import futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import nodes_of
-from treadle.client._observed import tell_plugins
 from treadle.client._scatter import Scattering
 from treadle.client._short import shortened
 from treadle.client._state import Cancellation, Expected, State
 from treadle.client._viewing import Viewing
+from treadle.worker._spans import in_span
 
 __all__ = ["Client"]
 
@@ -134,8 +134,10 @@ class Client(Viewing):
             retries=retries,
             resources=resources,
         )
-        if self._observed:
-            tell_plugins(connection, self.id, [key], [key], annotations)
+        if _observed.is_told(self, annotations):
+            _observed.tell(self, connection, [key], [key], annotations)
+        if "span" in annotations:
+            func = in_span(func, annotations["span"])
         options = _options.of_call(annotations, actor)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
         self._submit([future], submit, args, kwargs)
@@ -232,6 +234,8 @@ class Client(Viewing):
             )
         for it in iterables:
             len(it)  # raises of what is not a collection
+        if allow_other_workers not in (True, False, None):
+            raise TypeError("allow_other_workers= must be True or False")
         if allow_other_workers and workers is None:
             raise ValueError("Only use allow_other_workers= if using workers=")
         if workers is not None and not isinstance(workers, (str, Number, list, set)):
@@ -300,9 +304,11 @@ class Client(Viewing):
             return futures
         if len(states) != len(fresh):
             keys = list(compress(keys, fresh))
-        if self._observed:
+        if _observed.is_told(self, annotations):
             wanted = [future.key for future in futures]
-            tell_plugins(connection, self.id, wanted, keys, annotations)
+            _observed.tell(self, connection, wanted, keys, annotations)
+        if "span" in annotations:
+            func = in_span(func, annotations["span"])
 
         def submit() -> None:
             arguments: Any = zip(*iterables, strict=False)
@@ -348,10 +354,10 @@ class Client(Viewing):
         self,
         expr: Any,
         keys: Collection[Hashable],
-        span_metadata: Any = None,  # noqa: ARG002 (distributed's signature)
+        span_metadata: Any = None,
         workers: Any = None,
         allow_other_workers: bool | None = None,
-        internal_priority: Any = None,  # noqa: ARG002
+        internal_priority: Any = None,  # noqa: ARG002 (distributed's signature)
         user_priority: Any = 0,
         resources: Mapping[str, float] | None = None,
         retries: int | None = None,
@@ -376,8 +382,10 @@ class Client(Viewing):
         graph, by_key = nodes_of(expr)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
         submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
-        if self._observed:
-            tell_plugins(connection, self.id, wanted, graph, annotations, by_key)
+        if _observed.is_told(self, annotations, by_key):
+            _observed.tell(
+                self, connection, wanted, graph, annotations, by_key, metadata=span_metadata
+            )
         try:
             try:
                 return submit()

@@ -58,6 +58,8 @@ __all__ = ["Connected", "connected"]
 
 
 logger = logging.getLogger("treadle.client")
+# Where distributed logs it.
+_of_distributed = logging.getLogger("distributed.client")
 
 # Seconds in which a connection says goodbye.
 _GOODBYE = 5.0
@@ -121,6 +123,8 @@ class Connected(Counting):
             warn_of_unread()
         if address is None and scheduler_file is None:
             address = dask.config.get("scheduler-address", None)
+            if address:
+                _of_distributed.info("Config value `scheduler-address` found: %s", address)
         own = _addresses.Credentials(stripped(secret), named(certificates), insecure)
         role = "worker" if name == "worker" else "client"
         self._demands = Demands(address, scheduler_file, security, own, role)

@@ -52,10 +52,13 @@ def resolved(
 ) -> dict[str, dict[Hashable, Any]]:
     """Return annotations by name and key, as ``SchedulerPlugin.update_graph`` gets them."""
     found: dict[str, dict[Hashable, Any]] = {}
-    for name, values in by_key.items():
-        found[name] = {key: value for key, value in values.items() if key in keys}
     for name, value in annotations.items():
         found[name] = {key: value(key) if callable(value) else value for key in keys}
+    known = set(keys)
+    for name, values in by_key.items():
+        own = {key: value for key, value in values.items() if key in known and value is not None}
+        if own:
+            found.setdefault(name, {}).update(own)
     return found
 
 
@@ -115,7 +118,7 @@ def of_graph(
     annotations
         Of the whole submission; a value may be a function of the key.
     by_key
-        ``expr.__dask_annotations__()``: by name, then by key. Those of the submission count more.
+        ``expr.__dask_annotations__()``: by name, then by key. They count more.
     actors
         Whether the values are actors: all, or those of some keys.
     """
@@ -127,13 +130,13 @@ def of_graph(
     if actors is True:
         common["actor"] = True
     varied: dict[Hashable, dict[str, Any]] = {}
-    for name in _KNOWN:
-        for key, value in by_key.get(name, {}).items():
-            if key in graph and name not in annotations:
-                varied.setdefault(key, {})[name] = value
     for name, function in called.items():
         for key in graph:
             varied.setdefault(key, {})[name] = function(key)
+    for name in _KNOWN:
+        for key, value in by_key.get(name, {}).items():
+            if key in graph and value is not None:
+                varied.setdefault(key, {})[name] = value
     options = {key: of_annotations({**fixed, **values}) for key, values in varied.items()}
     if actors is True:
         for own in options.values():

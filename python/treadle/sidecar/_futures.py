@@ -15,7 +15,7 @@ from typing import Any
 from treadle.sidecar._connection import Connection
 from treadle.worker import errors
 
-__all__ = ["Tasks", "Watched"]
+__all__ = ["Tasks", "Watched", "failure_of"]
 
 # Seconds after which a key of which the scheduler has said nothing is taken to be pending.
 _PATIENCE = 10.0
@@ -54,7 +54,7 @@ class Watched:
             # Neither is opened here: the user's classes need not be there.
             self.exception, self.traceback, _ = errors.split(payload)
         else:
-            self.exception, self.traceback = _failure(kind, key, payload), None
+            self.exception, self.traceback = failure_of(kind, key, payload), None
         self._is("erred")
 
     def native_cancelled(self, reason: str | None, message: str | None) -> None:
@@ -75,7 +75,8 @@ class Watched:
         self.told.set()
 
 
-def _failure(kind: str, key: Hashable, payload: Any) -> BaseException:
+def failure_of(kind: str, key: Hashable, payload: Any) -> BaseException:
+    """Return the exception of a task that did not raise."""
     with suppress(ImportError, AttributeError):
         module = importlib.import_module("treadle.client._failures")
         exception = module.exception(kind, key, payload)

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import logging
 import pickle
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,10 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SchedulerPlugins", "WorkerPlugins"]
 
-logger = logging.getLogger(__name__)
+# Where distributed logs what plugins raise.
+logger = logging.getLogger("distributed.scheduler")
 
-# These would have to run in the scheduler's own steps, which are native.
-_NOT_SERVED = ("transition", "valid_workers_downscaling")
+# This would have to run in the scheduler's own steps, which are native.
+_NOT_SERVED = ("valid_workers_downscaling",)
+
+_OVERWRITES = "Scheduler already contains a plugin with name {}; overwriting."
 
 # Seconds that clients have to know that what they submit is to be told.
 _PATIENCE = 5.0
@@ -59,7 +61,10 @@ class SchedulerPlugins:
         result: Any = plugin.start(self._scheduler)  # type: ignore[arg-type]
         if inspect.isawaitable(result):
             await result
+        if name in self._scheduler.plugins and self._scheduler.plugins[name] is not plugin:
+            warnings.warn(_OVERWRITES.format(name), UserWarning, stacklevel=2)
         self._scheduler.plugins[name] = plugin
+        self.watch()
         await self.observe()
 
     def put(self, plugin: SchedulerPlugin, name: str | None, *, idempotent: bool) -> None:
@@ -68,12 +73,9 @@ class SchedulerPlugins:
         if name in self._scheduler.plugins:
             if idempotent:
                 return
-            warnings.warn(
-                f"Scheduler already contains a plugin with name {name}; overwriting.",
-                UserWarning,
-                stacklevel=3,
-            )
+            warnings.warn(_OVERWRITES.format(name), UserWarning, stacklevel=3)
         self._scheduler.plugins[name] = plugin
+        self.watch()
 
     async def remove(self, name: str) -> None:
         """Forget a plugin.
@@ -94,16 +96,27 @@ class SchedulerPlugins:
             raise ValueError(
                 f"Could not find plugin {name!r} among the current scheduler plugins"
             ) from None
+        self.watch()
 
-    async def update_graph(self, **graph: Any) -> None:
-        """Tell the plugins what a client is about to submit."""
-        stimulus = f"update-graph-{time.time()}"
-        await self.tell("update_graph", self._scheduler, stimulus_id=stimulus, **graph)
+    @property
+    def observing(self) -> bool:
+        """Whether clients tell what they submit."""
+        return self._observing
+
+    def watch(self) -> None:
+        """Have the scheduler tell each step of tasks if a plugin wants to know, and only then."""
+        plugins = self._scheduler.plugins.values()
+        if any(_overrides(plugin, "transition") for plugin in plugins):
+            self._scheduler.steps.begin(keep=False)
+        else:
+            self._scheduler.steps.end()
 
     async def observe(self) -> None:
-        """Have clients tell what they submit if a plugin wants to know, and only then."""
+        """Have clients tell what they submit if somebody wants to know, and only then."""
         plugins = self._scheduler.plugins.values()
-        wanted = any(_overrides(plugin, "update_graph") for plugin in plugins)
+        wanted = self._scheduler.steps.wanted or any(
+            _overrides(plugin, "update_graph") for plugin in plugins
+        )
         if wanted == self._observing:
             return
         self._observing = wanted
@@ -115,6 +128,15 @@ class SchedulerPlugins:
         # One that leaves meanwhile, or has no time to answer, submits nothing either.
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), _PATIENCE)
+
+    def call(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        """Call a hook that is no coroutine of all plugins that have it; what it raises is logged."""
+        for name, plugin in list(self._scheduler.plugins.items()):
+            if _overrides(plugin, hook):
+                try:
+                    getattr(plugin, hook)(*args, **kwargs)
+                except Exception:
+                    logger.exception("Plugin %s failed in %s", name, hook)
 
     async def tell(self, hook: str, *args: Any, **kwargs: Any) -> None:
         """Call a hook of all plugins; what it raises is logged."""
@@ -141,8 +163,8 @@ def _checked(plugin: Any, name: str | None) -> str:
         if _overrides(plugin, hook):
             raise NotImplementedError(
                 f"SchedulerPlugin.{hook} is not served: Treadle's scheduler is native. Served are "
-                "start, before_close, close, restart, log_event, update_graph, and add and remove "
-                "of workers and clients"
+                "start, before_close, close, restart, log_event, update_graph, transition, and add and "
+                "remove of workers and clients"
             )
     return name or str(get_plugin_name(plugin))
 

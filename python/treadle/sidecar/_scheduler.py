@@ -40,12 +40,13 @@ from treadle._compat.distributed import (
 from treadle._log import Log
 from treadle._loop import LoopThread
 from treadle._story import told
-from treadle._unserved import UnservedError
+from treadle._unserved import UnservedError, not_followed
 from treadle._upload import upload_file
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
 from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
+from treadle.sidecar._steps import Steps
 from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
 
 __all__ = ["SchedulerStandIn"]
@@ -65,6 +66,9 @@ _OF_DISTRIBUTED = frozenset(
 )
 
 
+_OF_STEPS = ("computations", "total_nthreads_history")
+
+
 class SchedulerStandIn:
     """The scheduler, as its Python side knows it: with what ``distributed.Scheduler`` has for
     extensions, for plugins and for the functions of ``run_on_scheduler``.
@@ -81,8 +85,11 @@ class SchedulerStandIn:
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.address = connection.address
         self.loop = self.io_loop = loop.io_loop
+        self.loop_thread = loop
         self.status = Status.running
-        self.tasks = Scheduled(self._ask_now)
+        self._asked = _Asked(self)
+        self._tasks = Scheduled(self._asked)
+        self.steps = Steps(self)
         # The keys that variables, queues and published data hold.
         self.held = Tasks(connection)
         # The clients, and the nodes that they are.
@@ -93,6 +100,8 @@ class SchedulerStandIn:
         self.plugins: dict[str, Any] = {}
         self.worker_plugins: dict[str, bytes] = {}
         self.task_metadata: dict[Hashable, Any] = {}
+        # The keys of those that were tasks when it was set.
+        self._of_tasks: set[Hashable] = set()
         longest = dask.config.get("distributed.admin.log-length", 10_000)
         self._broker = Broker(longest, self)
         self._scheduler_plugins = SchedulerPlugins(self)
@@ -108,6 +117,7 @@ class SchedulerStandIn:
             "variables": VariableExtension(holding),
             "events": EventExtension(self),
             "memory_sampler": MemorySamplerExtension(self),
+            "spans": self.steps.spans,
         }
         self._add_handlers()
 
@@ -138,7 +148,7 @@ class SchedulerStandIn:
             "subscribe-topic": self.subscribe_topic,
             "unsubscribe-topic": self.unsubscribe_topic,
             "log-event": self.log_event,
-            "update-graph": self._scheduler_plugins.update_graph,
+            "update-graph": self._submitted,
         }
 
     # keys that extensions hold
@@ -230,11 +240,11 @@ class SchedulerStandIn:
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
         """Return what the scheduler says about itself and its workers."""
-        identity: dict[str, Any] = self._ask_now("identity", {"n_workers": n_workers})
+        identity: dict[str, Any] = self.ask_now("identity", {"n_workers": n_workers})
         return identity
 
-    def _ask_now(self, operation: str, argument: Any) -> Any:
-        """Ask the native scheduler; blocks the loop for a moment."""
+    def ask_now(self, operation: str, argument: Any) -> Any:
+        """Ask the native scheduler; blocks the calling thread for a moment."""
         answers: list[tuple[Any, Any]] = []
 
         def done(result: Any, error: Any) -> None:
@@ -248,29 +258,78 @@ class SchedulerStandIn:
             raise error_of(error)
         return result
 
+    async def _submitted(self, follow: bool = False, **_: Any) -> None:
+        """A client tells what it submits, which was noted when it came; with ``follow``, it has had
+        the scheduler tell its steps.
+        """
+        if follow:
+            self.steps.begin()
+            await self.observe()
+        self.steps.apply()
+
+    @property
+    def tasks(self) -> Mapping[Hashable, Any]:
+        """All tasks. While a plugin is told of a step, they are as they were at that step."""
+        return self.steps.tasks if self.steps.applying else self._tasks
+
+    @property
+    def computations(self) -> Any:
+        """What was submitted together, oldest first, since somebody wanted to know.
+
+        Raises
+        ------
+        NotImplementedError
+            Steps of tasks are not followed.
+        """
+        self._followed("computations")
+        return self.steps.computations
+
+    @property
+    def total_nthreads_history(self) -> list[tuple[float, int]]:
+        """When workers have come and gone, and how many threads there were since."""
+        self._followed("total_nthreads_history")
+        return self.steps.nthreads
+
+    def _followed(self, what: str) -> None:
+        if not self.steps.wanted:
+            raise not_followed(f"Scheduler.{what}")
+        self.steps.sync()
+
     @property
     def workers(self) -> Workers:
         """What is known of each worker, by address."""
-        return Workers(self._ask_now)
+        return Workers(self._asked)
 
     @property
     def clients(self) -> Clients:
         """The clients, by id."""
-        return Clients(self._ask_now, list(self.nodes))
+        return Clients(self._asked, list(self.nodes))
 
     @property
-    def task_prefixes(self) -> Groups:
+    def task_prefixes(self) -> Any:
         """The tasks by what their keys begin with."""
-        return Groups(self._ask_now, key_split)
+        if self.steps.wanted:
+            self.steps.sync()
+            return self.steps.prefixes
+        return Groups(self._asked, key_split)
 
     @property
-    def task_groups(self) -> Groups:
+    def task_groups(self) -> Any:
         """The tasks by their keys without the place in a collection."""
-        return Groups(self._ask_now, key_split_group)
+        if self.steps.wanted:
+            self.steps.sync()
+            return self.steps.groups
+        return Groups(self._asked, key_split_group)
 
     @property
-    def transition_log(self) -> list[tuple[Any, ...]]:
-        """What the scheduler remembers of all tasks that it knows: see :meth:`story`."""
+    def transition_log(self) -> Any:
+        """What the scheduler remembers of all tasks: (key, from, to, {}, cause, time), oldest first.
+
+        While steps are followed, those of tasks that it has forgotten, too.
+        """
+        if self.steps.wanted:
+            self.steps.sync()
+            return self.steps.log
         return self.story(*self.tasks)
 
     @property
@@ -281,8 +340,8 @@ class SchedulerStandIn:
     def get_task_status(self, keys: Iterable[Hashable]) -> dict[Hashable, str | None]:
         """Return the state of each key; None: there is no such task."""
         keys = list(keys)
-        found = self._ask_now("tasks", {"keys": keys})
-        known = {one["key"]: TaskView(self._ask_now, one, live=False).state for one in found}
+        found = self.ask_now("tasks", {"keys": keys})
+        known = {one["key"]: TaskView(self._asked, one, live=False).state for one in found}
         return {key: known.get(key) for key in keys}
 
     def get_task_prefix_states(self) -> dict[str, dict[str, int]]:
@@ -295,26 +354,26 @@ class SchedulerStandIn:
 
     def get_who_has(self, keys: Iterable[Hashable] | None = None) -> dict[Hashable, list[str]]:
         """Return the addresses of the workers that have values, by key."""
-        return self._ask_now("who_has", {"keys": None if keys is None else list(keys)})  # type: ignore[no-any-return]
+        return self.ask_now("who_has", {"keys": None if keys is None else list(keys)})  # type: ignore[no-any-return]
 
     def get_has_what(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
         """Return the keys of the values that workers have, by address."""
-        return self._ask_now("has_what", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+        return self.ask_now("has_what", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
 
     def get_ncores(self, workers: Iterable[str] | None = None) -> dict[str, int]:
         """Return the threads of workers, by address."""
-        return self._ask_now("ncores", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+        return self.ask_now("ncores", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
 
     def get_processing(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
         """Return the keys of the tasks that were sent to workers, by address."""
-        return self._ask_now("processing", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
+        return self.ask_now("processing", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
 
     def get_nbytes(
         self, keys: Iterable[Hashable] | None = None, summary: bool = True
     ) -> dict[Any, int]:
         """Return the bytes of values by key, or by prefix."""
         asked = {"keys": None if keys is None else list(keys), "summary": summary}
-        return self._ask_now("nbytes", asked)  # type: ignore[no-any-return]
+        return self.ask_now("nbytes", asked)  # type: ignore[no-any-return]
 
     async def replicate(
         self, keys: Iterable[Hashable], n: int | None = None, workers: Any = None, **_: Any
@@ -336,9 +395,19 @@ class SchedulerStandIn:
         """End a worker; its tasks run again elsewhere."""
         await self.ask("", "remove_worker", {"worker": address})
 
+    async def restart(self, **_: Any) -> None:
+        """Drop all tasks and values. Workers stay: ``Client.restart`` restarts them, too."""
+        await self.ask("", "restart", {})
+        # The plugins were told before: this was called after.
+        loop = self.loop_thread.asyncio_loop
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop))
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in _OF_STEPS:
+            # Their properties have raised the same, which ends here.
+            raise not_followed(f"Scheduler.{name}")
         if name in _OF_DISTRIBUTED:
             raise UnservedError(
                 f"Scheduler.{name} of distributed is not served: Treadle's scheduler is native"
@@ -376,6 +445,8 @@ class SchedulerStandIn:
     def set_metadata(self, keys: Collection[Hashable], value: Any = None) -> None:
         """Set a value in nested dictionaries, which are made on the way."""
         *path, last = keys
+        if not path and last in self._tasks:
+            self._of_tasks.add(last)
         metadata = self.task_metadata
         for key in path:
             inner = metadata.get(key)
@@ -386,6 +457,7 @@ class SchedulerStandIn:
 
     def get_metadata(self, keys: Collection[Hashable], default: Any = no_default) -> Any:
         """Return a value from nested dictionaries, or the default, or raise ``KeyError``."""
+        self._forget_metadata(keys)
         metadata: Any = self.task_metadata
         try:
             for key in keys:
@@ -396,9 +468,16 @@ class SchedulerStandIn:
             return default
         return metadata
 
+    def _forget_metadata(self, keys: Collection[Hashable]) -> None:
+        """What was set for a task goes with it, as soon as somebody looks."""
+        first = next(iter(keys), None)
+        if first in self._of_tasks and first not in self._tasks:
+            self._of_tasks.discard(first)
+            self.task_metadata.pop(first, None)
+
     def story(self, *keys: Hashable) -> list[tuple[Any, ...]]:
         """Return what the scheduler remembers of keys: (key, from, to, more, cause, time)."""
-        return told(self._ask_now("story", {"keys": list(keys)}))
+        return told(self.ask_now("story", {"keys": list(keys)}))
 
     def get_logs(
         self, start: float = 0, n: int | None = None, timestamps: bool = False
@@ -479,6 +558,14 @@ class SchedulerStandIn:
         states = [worker.memory for worker in self.workers.values()]
         return MemoryState.sum(*states)
 
+    async def observe(self) -> None:
+        """Have clients tell what they submit, if somebody wants to know."""
+        await self._scheduler_plugins.observe()
+
+    def call_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        """Call a hook that is no coroutine of all scheduler plugins that have it."""
+        self._scheduler_plugins.call(hook, *args, **kwargs)
+
     async def tell_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:
         """Call a hook of all scheduler plugins."""
         await self._scheduler_plugins.tell(hook, *args, **kwargs)
@@ -494,6 +581,21 @@ class SchedulerStandIn:
         if self._directory is not None:
             self._directory.remove()
         self.status = Status.closed
+
+
+class _Asked:
+    """How views ask the native scheduler, and where the steps of tasks are."""
+
+    def __init__(self, scheduler: SchedulerStandIn) -> None:
+        self._scheduler = scheduler
+
+    def __call__(self, operation: str, argument: Any) -> Any:
+        return self._scheduler.ask_now(operation, argument)
+
+    @property
+    def steps(self) -> Steps:
+        """What became of tasks, if somebody wanted to know."""
+        return self._scheduler.steps
 
 
 class _Holding:

@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, suppress
 from functools import cache
 from typing import Any
 
+import dask
+
 from treadle._calls import pack_answer, unpack
 from treadle._loop import LoopThread
 from treadle.sidecar._connection import Connection, Handlers
@@ -57,9 +59,13 @@ class Sidecar:
             "worker-joined": self._worker_joined,
             "worker-lost": self._worker_lost,
             "restarted": self._restarted,
+            "steps": self._stepped,
         }
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._process)
         self._process()
+        if dask.config.get("treadle.scheduler.steps", False):
+            self.scheduler.steps.begin()
+            await self.scheduler.observe()
 
     def succeed(self, clients: Mapping[str, str], reason: str | None) -> None:
         """Tell the clients of a sidecar that ended, given with their nodes, that this one is new."""
@@ -107,7 +113,19 @@ class Sidecar:
 
     def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         """Answer a call, soon. Calls begin in the order in which they came."""
+        if operation in ("steps", "stream:update-graph"):
+            self._note(node, operation, argument)
         self._loop.soon(self._begin, id, node, operation, argument)
+
+    def _note(self, node: str, operation: str, argument: Any) -> None:
+        """Keep what comes of tasks in its order; whoever reads applies it before."""
+        try:
+            if operation == "steps" and node == "":
+                self.scheduler.steps.told(argument)
+            elif node != "":
+                self.scheduler.steps.submitted(unpack(argument, opening=False))
+        except Exception:
+            logger.exception("%s of %s cannot be read", operation, node or "the scheduler")
 
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Do nothing: the clients are told, too."""
@@ -215,16 +233,22 @@ class Sidecar:
         await self.scheduler.tell_plugins("remove_client", self.scheduler, client)
 
     async def _worker_joined(self, about: dict[str, Any]) -> None:
+        self.scheduler.steps.count_threads()
         await self.scheduler.tell_plugins("add_worker", self.scheduler, about["address"])
 
     async def _worker_lost(self, about: dict[str, Any]) -> None:
+        self.scheduler.steps.count_threads()
         await self._gone({about["address"], about["name"]})
         stimulus = f"worker-lost-{time.time()}"
         await self.scheduler.tell_plugins(
             "remove_worker", self.scheduler, about["address"], stimulus_id=stimulus
         )
 
+    async def _stepped(self, _about: dict[str, Any]) -> None:
+        self.scheduler.steps.apply()
+
     async def _restarted(self, _about: dict[str, Any]) -> None:
+        self.scheduler.steps.restarted()
         await self.scheduler.tell_plugins("restart", self.scheduler)
 
     async def _gone(self, nodes: set[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dask.utils import key_split
 from distributed import Status
@@ -20,12 +20,31 @@ from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
 from treadle._names import name_of
 from treadle._priorities import ranked
 from treadle._story import state_of
-from treadle._unserved import UnservedError
+from treadle._unserved import UnservedError, not_followed
 
-__all__ = ["ClientView", "Clients", "Groups", "Scheduled", "TaskView", "WorkerView", "Workers"]
+if TYPE_CHECKING:
+    from treadle.sidecar._steps import Steps
 
-# Asks the native scheduler: operation and argument.
-Ask = Callable[[str, Mapping[str, Any]], Any]
+__all__ = [
+    *("ClientView", "Clients", "Groups", "Scheduled", "TaskView", "WorkerView", "Workers"),
+    "class_name",
+]
+
+
+class Ask(Protocol):
+    """Asks the native scheduler: operation and argument."""
+
+    @property
+    def steps(self) -> Steps:
+        """What became of tasks, if somebody wanted to know."""
+
+    def __call__(self, operation: str, argument: Mapping[str, Any]) -> Any: ...
+
+
+_OF_STEPS = (
+    *("annotations", "exception", "exception_blame", "exception_text"),
+    *("traceback", "traceback_text"),
+)
 
 
 class _View:
@@ -40,6 +59,9 @@ class _View:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in _OF_STEPS:
+            # Their properties have raised the same, which ends here.
+            raise not_followed(f"TaskState.{name}")
         raise UnservedError(
             f"Treadle's scheduler does not know {name!r} of {self!r}: a view has "
             f"{', '.join(sorted(n for n in dir(self) if not n.startswith('_')))}"
@@ -61,6 +83,14 @@ class _View:
 
 def _of_task(name: str) -> Any:
     return property(lambda task: task._now[name])
+
+
+def _of_steps(name: str) -> Any:
+    def of(task: TaskView) -> Any:
+        return getattr(task._followed(name), name, None)
+
+    of.__doc__ = f"As distributed's, while steps of tasks are followed: {name}."
+    return property(of)
 
 
 class TaskView(_View):
@@ -157,6 +187,12 @@ class TaskView(_View):
     suspicious = _of_task("suspicious")
     actor = _of_task("actor")
     loose_restrictions = _of_task("loose")
+    annotations = _of_steps("annotations")
+    exception = _of_steps("exception")
+    exception_blame = _of_steps("exception_blame")
+    exception_text = _of_steps("exception_text")
+    traceback = _of_steps("traceback")
+    traceback_text = _of_steps("traceback_text")
 
     @property
     def priority(self) -> tuple[Any, ...]:
@@ -194,17 +230,33 @@ class TaskView(_View):
     @property
     def type(self) -> str | None:
         """The name of its value's class, where that is known."""
-        return str(_class_name(self._now["class"])) or None
+        return str(class_name(self._now["class"])) or None
 
     @property
-    def prefix(self) -> GroupView:
+    def prefix(self) -> Any:
         """The tasks of its prefix."""
+        followed = self._followed()
+        if followed is not None:
+            return followed.prefix
         return Groups(self._ask, key_split)[self.prefix_key]
 
     @property
-    def group(self) -> GroupView:
+    def group(self) -> Any:
         """The tasks of its group."""
+        followed = self._followed()
+        if followed is not None:
+            return followed.group
         return Groups(self._ask, key_split_group)[self.group_key]
+
+    def _followed(self, what: str = "") -> Any:
+        steps = self._ask.steps
+        if not steps.wanted:
+            if not what:
+                return None
+            raise not_followed(f"TaskState.{what}")
+        if self._live:
+            steps.sync()
+        return steps.tasks.get(self.key)
 
     @property
     def prefix_key(self) -> str:
@@ -227,7 +279,7 @@ _FORGOTTEN = {
 }
 
 
-def _class_name(pickled: bytes) -> str:
+def class_name(pickled: bytes) -> str:
     """The name in a pickled class, without importing it."""
     import pickletools
 

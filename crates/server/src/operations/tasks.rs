@@ -189,14 +189,24 @@ impl Core {
         ])))
     }
 
-    /// Clients that come shall tell the sidecar what they submit, says that, or need not.
+    /// Whether clients shall tell the sidecar what they submit (`submissions`), and whether the sidecar
+    /// is told of each step of tasks (`steps`). A client can ask for the latter, too.
     pub(crate) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
-        if !matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client)) {
+        let is_sidecar =
+            matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client));
+        let (submissions, steps) = (arguments.get("submissions"), arguments.get("steps"));
+        if !is_sidecar && (submissions.is_some() || steps != Some(&Value::Bool(true))) {
             return Err(OperationError::Invalid(
-                "only the scheduler's Python side can observe what is submitted",
+                "observe: only the scheduler's Python side decides on submissions, and ends steps",
             ));
         }
-        self.observed = arguments.is_set("submissions");
+        if submissions.is_some() {
+            self.observed = arguments.is_set("submissions");
+        }
+        if steps.is_some() {
+            self.watched = arguments.is_set("steps");
+            self.scheduler.watch_steps(self.watched);
+        }
         Ok(Some(Value::None))
     }
 

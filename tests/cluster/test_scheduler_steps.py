@@ -1,0 +1,156 @@
+"""What follows each step of tasks, if somebody wants to know: plugins, spans, computations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import pytest
+from distributed import SchedulerPlugin, span
+
+import treadle
+from client_support import inc
+from process_support import until
+
+
+@pytest.fixture(scope="module")
+def followed() -> Iterator[Any]:
+    """A cluster that follows steps from its start."""
+    with dask.config.set({"treadle.scheduler.steps": True}):
+        client = treadle.Client(n_workers=1, threads_per_worker=2, processes=False)
+    with client:
+        yield client
+
+
+def throws(x: int) -> None:
+    raise RuntimeError("hello")
+
+
+class Transitions(SchedulerPlugin):
+    """Notes what it is told."""
+
+    name = "transitions"
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def start(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+    def transition(self, key, start, finish, *args, stimulus_id, **kwargs):
+        task = self.scheduler.tasks[key]
+        assert task.state == finish
+        assert stimulus_id
+        self.told.append((key, start, finish, {d.key for d in task.dependencies}, kwargs))
+
+
+def told(client: Any) -> list[tuple[Any, ...]]:
+    def of(dask_scheduler: Any) -> Any:
+        dask_scheduler.steps.sync()
+        return dask_scheduler.plugins["transitions"].told
+
+    return client.run_on_scheduler(of)  # type: ignore[no-any-return]
+
+
+def test_a_plugin_is_told_each_transition(client):
+    before = client.submit(inc, 0, key="before")
+    assert before.result() == 1
+    client.register_plugin(Transitions())
+    first = client.submit(inc, before, key="first")
+    failed = client.submit(throws, first, key="failed")
+    with pytest.raises(RuntimeError):
+        failed.result()
+    steps = told(client)
+    of_first = [(start, finish) for key, start, finish, *_ in steps if key == "first"]
+    assert of_first == [
+        ("released", "waiting"),
+        ("waiting", "processing"),
+        ("processing", "memory"),
+    ]
+    reads = {key: dependencies for key, _, finish, dependencies, _ in steps if finish == "waiting"}
+    assert reads == {"first": {"before"}, "failed": {"first"}}
+    (done,) = [more for key, _, finish, _, more in steps if (key, finish) == ("first", "memory")]
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    assert done["worker"] in workers
+    assert done["nbytes"] > 0
+    (ran,) = done["startstops"]
+    assert ran["action"] == "compute"
+    assert ran["stop"] >= ran["start"] > 1e9
+    (erred,) = [more for *_, finish, _, more in steps if finish == "erred"]
+    assert "hello" in erred["exception_text"]
+    assert erred["cause"] == "failed"
+    assert erred["worker"] in workers
+    client.unregister_scheduler_plugin("transitions")
+    assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.steps.wanted) is False
+
+
+def test_a_span_is_followed_from_the_first_task_on(client):
+    with span("work", "part") as name:
+        futures = client.map(inc, range(3), key="counted")
+    assert client.gather(futures) == [1, 2, 3]
+
+    def look(dask_scheduler: Any) -> Any:
+        found = dask_scheduler.extensions["spans"].spans[name]
+        group = dask_scheduler.tasks[futures[0].key].group
+        return {
+            "name": found.name,
+            "parent": found.parent.name,
+            "memory": found.states["memory"],
+            "done": found.done,
+            "times": found.enqueued <= found.start <= found.stop,
+            "took": found.duration > 0 and found.all_durations.keys() == {"compute"},
+            "same": group.span_id == name,
+            "annotation": dask_scheduler.tasks[futures[0].key].annotations["span"]["name"],
+        }
+
+    assert client.run_on_scheduler(look) == {
+        "name": ("work", "part"),
+        "parent": ("work",),
+        "memory": 3,
+        "done": True,
+        "times": True,
+        "took": True,
+        "same": True,
+        "annotation": ("work", "part"),
+    }
+
+
+def test_a_span_outlives_its_tasks(followed):
+    with span("short") as name:
+        assert followed.compute(dask.delayed(inc)(1)).result() == 2
+
+    def look(dask_scheduler: Any) -> Any:
+        found = dask_scheduler.extensions["spans"].spans[name]
+        return found.states["forgotten"] >= 1 and found.done
+
+    until(lambda: followed.run_on_scheduler(look), "the tasks are forgotten")
+
+
+def test_a_computation_has_its_code_and_annotations(followed):
+    with (
+        dask.config.set({"distributed.diagnostics.computations.nframes": 1}),
+        dask.annotate(colour="red"),
+    ):
+        future = followed.submit(inc, 1, key="shown")
+    assert future.result() == 2
+
+    def look(dask_scheduler: Any) -> Any:
+        computation = dask_scheduler.computations[-1]
+        (code,) = computation.code
+        task = dask_scheduler.tasks["shown"]
+        names = {group.name for group in computation.groups}
+        return code[-1].code, computation.annotations, task.annotations, names
+
+    code, annotations, of_task, names = followed.run_on_scheduler(look)
+    assert 'followed.submit(inc, 1, key="shown")' in code
+    assert annotations == of_task == {"colour": "red"}
+    assert names == {"shown"}
+
+
+def test_what_is_not_followed_says_how_to():
+    with (
+        treadle.Client(n_workers=1, processes=False) as client,
+        pytest.raises(NotImplementedError, match=r"treadle\.scheduler\.steps"),
+    ):
+        client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.computations)

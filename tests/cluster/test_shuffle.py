@@ -5,6 +5,7 @@ from __future__ import annotations
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import dask.local
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from dask.dataframe.shuffle import partitioning_index
 from distributed import wait
 from numpy.testing import assert_array_equal
-from pandas.testing import assert_frame_equal, assert_series_equal
+from pandas.testing import assert_frame_equal, assert_index_equal, assert_series_equal
 
 from client_support import AGAINST, SOON, Gate, pass_gate
 from waiting import until
@@ -330,6 +331,29 @@ def test_the_default_is_by_the_number_of_partitions(client):
         with dask.config.set(scheduler="sync"):
             # There is a client, and it does not compute.
             assert len(many.shuffle("key").compute()) == 100
+        shuffled = many.shuffle("key")
+        for other in ("threads", "sync", dask.local.get_sync):
+            assert len(shuffled.compute(scheduler=other)) == 100
+            assert len(shuffled.persist(scheduler=other).compute(scheduler=other)) == 100
+        assert len(shuffled.compute(scheduler=client)) == 100
+
+
+@only_here
+def test_an_index_that_is_ignored_is_new_in_each_output(client):
+    frame = rows(200).set_index(pd.Index([f"row {n}" for n in range(200)]))
+    unset = {"dataframe.shuffle.method": None}
+    with dask.config.set(unset), client.as_current():
+        lazy = dd.from_pandas(frame, 8, sort=False)
+        shuffled = lazy.shuffle("key", ignore_index=True)
+        assert "P2PShuffle" in kinds_of(shuffled)
+        by_tasks = lazy.shuffle("key", ignore_index=True, shuffle_method="tasks")
+        outputs = client.gather(client.compute(shuffled.to_delayed()))
+        expected = client.gather(client.compute(by_tasks.to_delayed()))
+        for output, other in zip(outputs, expected, strict=True):
+            assert_index_equal(output.index, pd.RangeIndex(len(output)))
+            assert_frame_equal(unordered(output), unordered(other))
+        one = shuffled.partitions[3].compute()
+        assert_frame_equal(one, outputs[3])
 
 
 # ends

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+import dask.base
 import dask.config
 
 from treadle._compat.dask import PATCHED
@@ -61,6 +62,31 @@ def _is_worthwhile(partitions: Iterable[int], setting: str) -> bool:
     return max(partitions) >= limit
 
 
+# Functions of Dask that optimize a graph, and then give it to their local variable `schedule`.
+_COMPUTING = tuple(
+    function.__code__
+    for function in (dask.base.compute, dask.base.persist, dask.base.compute_as_if_collection)
+)
+_COLLECTIONS = "dask.dataframe.dask_expr._collection"
+
+
+def _scheduler_of_call() -> Any:
+    """Return what the call of ``compute`` or ``persist`` around this one gives its graph to, if any.
+
+    Dask does not pass the argument ``scheduler`` on to what it optimizes.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _COMPUTING:
+            return frame.f_locals.get("schedule")
+        if frame.f_code.co_name == "persist" and frame.f_globals.get("__name__") == _COLLECTIONS:
+            # It optimizes before it calls Dask's.
+            scheduler = frame.f_locals.get("kwargs", {}).get("scheduler")
+            return None if scheduler is None else dask.base.get_scheduler(scheduler=scheduler)
+        frame = frame.f_back
+    return None
+
+
 def _is_free(method: Any, name: str) -> bool:
     """Whether nobody has chosen a method, and the client that will compute is Treadle's."""
     from treadle.client._connected import Connected
@@ -68,6 +94,9 @@ def _is_free(method: Any, name: str) -> bool:
     chosen = dask.config.get(name, None) if method is None else method
     if not isinstance(chosen, Unchosen):
         return False
+    schedule = _scheduler_of_call()
+    if schedule is not None:
+        return isinstance(getattr(schedule, "__self__", None), Connected)
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         # The client exists, and something else is to compute.
         return False
@@ -85,18 +114,21 @@ def _are_frames(*exprs: Any) -> bool:
 
 
 def _change_shuffles(module: Any) -> None:
+    reset = importlib.import_module("dask.dataframe.dask_expr._expr").ResetIndex
     lower = module.Shuffle._lower
 
     @wraps(lower)
     def _lower(self: Any) -> Any:
         counts = (self.frame.npartitions, self.npartitions_out)
-        if (
+        if not (
             _is_free(self.method, _FRAMES)
             and _is_worthwhile(counts, _FRAMES_BELOW)
             and _are_frames(self.frame)
         ):
-            self = self.substitute_parameters({"method": "p2p"})
-        return lower(self)
+            return lower(self)
+        shuffled = lower(self.substitute_parameters({"method": "p2p"}))
+        # Dask's shuffle by tasks gives outputs that ignore the index a new one. P2P keeps it.
+        return reset(shuffled, drop=True) if self.ignore_index else shuffled
 
     module.Shuffle._lower = _lower
 

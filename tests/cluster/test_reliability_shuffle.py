@@ -238,23 +238,30 @@ def test_a_worker_that_is_paused_for_a_moment(client, gates):
     assert len(client.scheduler_info()["workers"]) == 3
 
 
-@pytest.mark.parametrize("phase", ["transfers", "reads"])
+@pytest.mark.parametrize("phase", ["transfers", "barrier", "reads"])
 def test_a_worker_retires(client, gates, phase):
     gate = gates()
-    if phase == "transfers":
-        shuffle = Shuffle(client, table(), gates={INPUTS - 1: gate})
-        until(lambda: gate.arrived() and transferred(client) >= INPUTS - 1, "all but one ended")
-    else:
+    if phase == "reads":
         shuffle = Shuffle(client, table(), after=After(gate))
         until(lambda: gate.arrived(2), "some outputs were read")
-    # In transfers not the one whose task waits: it would wait for that.
-    pid = arrivals_elsewhere(gate, connected(client).values()) if phase == "transfers" else None
+    else:
+        shuffle = Shuffle(client, table(), gates={INPUTS - 1: gate})
+        until(lambda: gate.arrived() and transferred(client) >= INPUTS - 1, "all but one ended")
+    # Before reads not the one whose task waits: it would wait for that.
+    pid = None if phase == "reads" else arrivals_elsewhere(gate, connected(client).values())
     workers = client.scheduler_info()["workers"].items()
     pids = processes(client)
     address = next(a for a, worker in workers if pid in (None, pids[str(worker["name"])]))
+    if phase == "barrier":
+        # The barrier asks it what it has, and waits.
+        send(pid, signal.SIGSTOP)
+        gate.open()
+        time.sleep(0.5)
     retiring = threading.Thread(target=client.retire_workers, args=([address],))
     retiring.start()
     time.sleep(0.5)
+    if phase == "barrier":
+        send(pid, signal.SIGCONT)
     gate.open()
     shuffle.check()
     retiring.join(SOON)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         progress,
         wait,
     )
-    from treadle.hosting import attach
+    from treadle.hosting import adopt, attach, give_back
 
 __all__ = [
     "ActorLost",
@@ -45,10 +45,12 @@ __all__ = [
     "Trace",
     "WorkerLost",
     "__version__",
+    "adopt",
     "as_completed",
     "attach",
     "empty",
     "get",
+    "give_back",
     "install",
     "installed",
     "order",
@@ -71,7 +73,7 @@ _CLIENT = frozenset(
     ]
 )
 # Those of treadle.hosting, which does, too.
-_HOSTING = frozenset(["attach"])
+_HOSTING = frozenset(["adopt", "attach", "give_back"])
 
 
 def __getattr__(name: str) -> Any:

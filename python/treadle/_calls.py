@@ -45,6 +45,7 @@ SIDECAR = frozenset(
         *("memory_sampler_start", "memory_sampler_stop"),
         *("log_event", "events", "get_metadata", "set_metadata"),
         *("run_function", "versions", "logs", "get_logs", "broadcast"),
+        *("adaptive_target", "workers_to_close"),
         *("register_scheduler_plugin", "unregister_scheduler_plugin"),
         *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
         "worker_plugin",

@@ -288,3 +288,21 @@ def join(secret: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
     for client in reversed(made):
         with suppress(Exception):
             client.close(timeout=SOON)
+
+
+@pytest.fixture
+def dask_client(tmp_path):
+    """Makes Dask clusters of processes, with a client each."""
+    made = []
+
+    def make(**options):
+        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"} | options
+        cluster = distributed.LocalCluster(local_directory=str(tmp_path), **options)
+        made.append(cluster)
+        client = distributed.Client(cluster, set_as_default=False)
+        made.append(client)
+        return client
+
+    yield make
+    for one in reversed(made):
+        one.close()

@@ -25,24 +25,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def dask_client(tmp_path):
-    """Makes Dask clusters of processes, with a client each."""
-    made = []
-
-    def make(**options):
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"} | options
-        cluster = distributed.LocalCluster(local_directory=str(tmp_path), **options)
-        made.append(cluster)
-        client = distributed.Client(cluster, set_as_default=False)
-        made.append(client)
-        return client
-
-    yield make
-    for one in reversed(made):
-        one.close()
-
-
 def pids(client):
     return sorted(client.run(os.getpid).values())
 
@@ -186,7 +168,7 @@ def test_another_version_is_refused_with_what_to_do(dask_client):
     there.run(set_version, "0.0.1")
     try:
         with pytest.raises(
-            RuntimeError, match=r"version 0\.0\.1 on worker .*pip install treadle=="
+            RuntimeError, match=r"version 0\.0\.1 on workers tcp:.*pip install treadle=="
         ):
             treadle.attach(there)
     finally:

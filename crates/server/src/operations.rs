@@ -150,6 +150,7 @@ impl Core {
             "story" => self.story(arguments),
             "tasks" => self.list_tasks(arguments),
             "progress" => self.progress(arguments),
+            "load" => self.load(),
             "recipe" => self.recipe(arguments),
             "observe" => self.observe(asker, arguments),
             "desire" => self.desire(arguments, true),

@@ -601,7 +601,7 @@ class Client(Viewing):
         hash: bool = True,  # noqa: A002
     ) -> Any:
         limit = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
-        scattering = Scattering(data, hash)
+        scattering = Scattering(data, hash, of_host=None if self._host is None else self._host.owns)
         return await scattering.run(self, workers, broadcast, limit)
 
     # Tasks

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import html
 import logging
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -334,7 +335,7 @@ class Connected(Counting):
             await off_loop(self.cluster.close)
         host, self._host = self._host, None
         if host is not None:
-            await off_loop(host.stop)
+            await host.stop()
         self.scheduler = None
         self.status = "closed"
 
@@ -342,8 +343,60 @@ class Connected(Counting):
         text: str = super().__repr__()
         return text if self._host is None else f"{text[:-1]} in {self._host}>"
 
-    def detach(self) -> None:
+    def _repr_html_(self) -> str:
+        text: str = super()._repr_html_()
+        if self._host is None:
+            return text
+        place = html.escape(f"In {self._host}")
+        link = self._host.dashboard_link
+        if link is not None:
+            link = html.escape(link)
+            place += f", dashboard: <a href='{link}' target='_blank'>{link}</a>"
+        return f"<div>{place}</div>{text}"
+
+    def detach(self, keep: bool = False) -> Any:
         """End Treadle in the cluster that it was attached to, and close this client.
+
+        Parameters
+        ----------
+        keep
+            Give the host's workers the values that are wanted first: those of all keys of which this
+            client has a finished future at that time. Tasks that still run are cancelled, and failed
+            ones have no value. For collections, see :func:`treadle.give_back`.
+
+        Returns
+        -------
+        With ``keep``, a dictionary with a future of the host's client for each of these keys; else
+        None. In an event loop, what has to be awaited for that.
+
+        Raises
+        ------
+        RuntimeError
+            This client is not what :func:`treadle.attach` returned; or a value could not be given
+            back, in which case it stays attached.
+        """
+        host = self.host()
+        if not keep:
+            return self.close()
+        kept = self.sync(self._keep_values, host)
+        if self.asynchronous:
+            return self._detach(kept)
+        self.close()
+        return kept
+
+    async def _detach(self, keeping: Awaitable[Any]) -> Any:
+        kept = await keeping
+        await self._close()
+        return kept
+
+    async def _keep_values(self, host: Host) -> Mapping[Hashable, Any]:
+        with self._refcount_lock:
+            finished = [key for key, state in self.futures.items() if state.status == "finished"]
+            wanted = [self._claim(key) for key in finished]
+        return await host.give_back(self, wanted)
+
+    def host(self) -> Host:
+        """Return what this client is attached to.
 
         Raises
         ------
@@ -352,7 +405,7 @@ class Connected(Counting):
         """
         if self._host is None:
             raise RuntimeError("this client was not made by treadle.attach, so there is no host")
-        self.close()
+        return self._host
 
     def close(self, timeout: Any = no_default) -> Any:
         """End the connection, and the workers if this client started them.

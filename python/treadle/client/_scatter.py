@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dask.tokenize import tokenize
 
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
+from treadle.client._future import Future
 from treadle.client._gather import until
 from treadle.client._scheduler import ask
 
@@ -28,9 +29,15 @@ class Scattering:
 
     Exactly lists, tuples (with names or not), sets and dicts are containers of values. Anything
     else is one value: a subclass of dict may mean more than its items.
+
+    Futures of what hosts Treadle, of which ``of_host`` is true, stand for their values, under their
+    own keys, which come from the host's workers.
     """
 
-    def __init__(self, data: Any, hashed: bool) -> None:
+    def __init__(
+        self, data: Any, hashed: bool, of_host: Callable[[Any], bool] | None = None
+    ) -> None:
+        self._of_host = of_host or _nothing
         if isinstance(data, (range, Iterator)):
             data = list(data)
         kind = type(data)
@@ -42,7 +49,7 @@ class Scattering:
             return
         single = kind not in (list, tuple, set, frozenset) and not named
         values = [data] if single else list(data)
-        keys = [_key(value, hashed) for value in values]
+        keys = [value.key if self._of_host(value) else _key(value, hashed) for value in values]
         self.values = dict(zip(keys, values, strict=True))
         if single:
             self.shape = lambda futures: futures[keys[0]]
@@ -65,11 +72,13 @@ class Scattering:
         names = [] if workers is None else _options.names(workers)
         await self._workers(connection, names, timeout)
         copies = _ALL if broadcast is True else max(1, int(broadcast))
-        futures = {}
+        futures = await self._take_from_host(client)
         states = []
-        again = []
+        again = list(futures.values())
         with client._refcount_lock:
             for key, value in self.values.items():
+                if key in futures:
+                    continue
                 futures[key] = future = client._claim(key)
                 state = future._bound()[1]
                 state.type = type(value)
@@ -101,6 +110,27 @@ class Scattering:
             await client._replicate(again, n=n, workers=names or None)
         return self.shape(futures)
 
+    async def _take_from_host(self, client: Client) -> dict[Any, Any]:
+        """Return futures of the values that the host has.
+
+        Raises
+        ------
+        TypeError
+            There is a future of a cluster that this client is not attached to.
+        """
+        theirs = {key: value for key, value in self.values.items() if self._of_host(value)}
+        for key, value in self.values.items():
+            is_future = isinstance(value, _distributed.FutureOfDistributed)
+            if is_future and not isinstance(value, Future) and key not in theirs:
+                raise TypeError(
+                    f"{value.key!r} is a future of {value.client!r}: only a client that treadle.attach"
+                    " returned takes futures of Dask, and only of the cluster that it is attached to"
+                )
+        if not theirs:
+            return {}
+        found = await client.host().adopt(client, theirs.values())
+        return {key: found[future.key] for key, future in theirs.items()}
+
     @staticmethod
     async def _workers(connection: Any, names: list[str], timeout: float) -> None:
         """Wait until there is a worker that may be used."""
@@ -115,6 +145,10 @@ class Scattering:
             await wait_for(some(), timeout)
         except _distributed.TimeoutError:
             raise _distributed.TimeoutError("No valid workers found") from None
+
+
+def _nothing(_value: Any) -> bool:
+    return False
 
 
 def _key(value: Any, hashed: bool) -> str:

@@ -4,6 +4,7 @@
 """
 
 from treadle.hosting._attach import attach
+from treadle.hosting._collections import adopt, give_back
 from treadle.hosting._host import Host, Place
 
-__all__ = ["Host", "Place", "attach"]
+__all__ = ["Host", "Place", "adopt", "attach", "give_back"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import distributed
 
 from treadle.hosting._dask import DaskHost
+from treadle.hosting._host import Host, Place
 
 if TYPE_CHECKING:
     from treadle.client import Client
@@ -19,6 +20,7 @@ def attach(
     *,
     nthreads: int | None = None,
     memory_fraction: float = 0.8,
+    processes: bool = False,
     **kwargs: Any,
 ) -> Client:
     """Start Treadle inside a Dask cluster, and return a client of it.
@@ -34,18 +36,22 @@ def attach(
     Parameters
     ----------
     dask_client
-        A synchronous client of the cluster.
+        A client of the cluster. With an asynchronous one, what is returned has to be awaited, in
+        the client's event loop; it gives an asynchronous client.
     nthreads
         How many tasks each worker runs at once; by default as many as Dask's worker.
     memory_fraction
         The part of the memory limit of Dask's worker that Treadle's has, from 0 to 1.
+    processes
+        Whether Treadle's workers are processes of their own beside Dask's workers: for tasks that
+        must not share an interpreter with them. Values between the two are copied then.
     **kwargs
         What :class:`treadle.Client` takes.
 
     Raises
     ------
     TypeError
-        ``dask_client`` is not a client of Dask, or is asynchronous.
+        ``dask_client`` is not a client of Dask.
     ValueError
         ``nthreads`` or ``memory_fraction`` is out of range.
     RuntimeError
@@ -62,27 +68,42 @@ def attach(
         raise TypeError(
             f"treadle.attach takes a distributed.Client, not {type(dask_client).__name__}"
         )
-    if dask_client.asynchronous:
-        raise TypeError(
-            "treadle.attach does not serve asynchronous clients: give a synchronous one of the "
-            "same cluster"
-        )
     if nthreads is not None and nthreads < 1:
         raise ValueError(f"nthreads={nthreads}: a worker runs one task at least")
     if not 0 < memory_fraction <= 1:
         raise ValueError(f"memory_fraction={memory_fraction}: give a fraction from 0 to 1")
-    host = DaskHost(dask_client, nthreads, memory_fraction)
-    place = host.start()
+    host = DaskHost(dask_client, nthreads, memory_fraction, processes)
+    if dask_client.asynchronous:
+        # To be awaited: the same happens in the event loop.
+        return _attach(host, kwargs)  # type: ignore[return-value]
+    place = dask_client.sync(host.start)
     try:
-        client = Client(
-            place.address,
-            secret=place.secret,
-            certificates=place.certificates,
-            insecure=place.insecure,
-            **kwargs,
-        )
+        client = _connect(place, kwargs)
     except BaseException:
-        host.stop()
+        dask_client.sync(host.stop)
         raise
     client._host = host
     return client
+
+
+async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
+    place = await host.start()
+    try:
+        client: Client = await _connect(place, {**kwargs, "asynchronous": True})  # type: ignore[misc]
+    except BaseException:
+        await host.stop()
+        raise
+    client._host = host
+    return client
+
+
+def _connect(place: Place, kwargs: dict[str, Any]) -> Client:
+    from treadle.client import Client
+
+    return Client(
+        place.address,
+        secret=place.secret,
+        certificates=place.certificates,
+        insecure=place.insecure,
+        **kwargs,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from treadle import _core
-from treadle._security import Certificates, certificates_of
-from treadle.hosting._host import Place
+from treadle._loop import off_loop
+from treadle._security import certificates_of
+from treadle.hosting._host import Host, Place
 
 __all__ = ["DaskHost"]
 
@@ -24,90 +25,151 @@ __all__ = ["DaskHost"]
 NAME = "treadle"
 # Seconds in which Dask's scheduler answers.
 _PATIENCE = 5.0
-# Seconds in which the values of a worker that leaves move to others.
-_HAND_OVER = 10.0
+# Seconds in which the values of a worker that retires move to others.
+_RETIRING = 60.0
 _LOOPBACK = "127.0.0.1"
 
 
 class HostedScheduler(SchedulerPlugin):
-    """Treadle's scheduler in the process of Dask's."""
+    """Treadle's scheduler in the process of Dask's. Dask's adaptive scaling knows its load."""
 
     name = NAME
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._part: Any = None
+        # Names of workers that are not to go: as of the last time that somebody asked.
+        self._needed: frozenset[str] = frozenset()
 
     async def start(self, scheduler: Any) -> None:
         from treadle.hosting._parts import SchedulerPart
 
-        host = host_of(scheduler.address)
-        certificates = certificates_at(scheduler, "scheduler")
-        insecure = certificates is None and not _is_loopback(host)
-        self._part = await asyncio.to_thread(
-            SchedulerPart, host, self._secret, certificates, insecure
-        )
+        make = partial(SchedulerPart, secret=self._secret, **links_of(scheduler, "scheduler"))
+        self._part = await off_loop(make)
         self.address = self._part.address
+        self._scheduler = scheduler
+        self._handlers = {
+            name: scheduler.handlers[name]
+            for name in ("adaptive_target", "workers_to_close", "retire_workers")
+        }
+        scheduler.handlers |= {
+            "adaptive_target": self._adaptive_target,
+            "workers_to_close": self._workers_to_close,
+            "retire_workers": self._retire_workers,
+        }
 
     async def close(self) -> None:
         part, self._part = self._part, None
         if part is not None:
-            await asyncio.to_thread(part.close)
+            self._scheduler.handlers |= self._handlers
+            await off_loop(part.close)
+
+    # What adaptive scaling asks
+
+    async def _adaptive_target(self, target_duration: Any = None) -> int:
+        await self._look()
+        theirs: int = self._handlers["adaptive_target"](target_duration=target_duration)
+        return max(theirs, await self._ask("adaptive_target", target_duration))
+
+    async def _workers_to_close(self, **kwargs: Any) -> list[Any]:
+        await self._look()
+        chosen: list[Any] = self._handlers["workers_to_close"](**kwargs)
+        return chosen
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        """Leave out workers whose tasks or values of Treadle are needed."""
+        del scheduler
+        return [worker for worker in workers if str(worker.name) not in self._needed]
+
+    async def _look(self) -> None:
+        """Find out which workers are not to go: those that Treadle's scheduler would keep."""
+        self._needed = frozenset(await self._ask("needed"))
+
+    async def _retire_workers(self, **kwargs: Any) -> Any:
+        """Retire workers when their values of Treadle are elsewhere."""
+        states = self._scheduler.workers
+        addresses = kwargs.get("workers") or ()
+        names = {str(states[one].name) for one in addresses if one in states}
+        names |= {str(name) for name in kwargs.get("names") or ()}
+        if names:
+            # Dask's worker takes its own time when it ends.
+            with suppress(OSError, TimeoutError):
+                await self._ask("retire", names)
+        return await self._handlers["retire_workers"](**kwargs)
+
+    async def _ask(self, what: str, *args: Any) -> Any:
+        return await off_loop(partial(getattr(self._part, what), *args, timeout=_RETIRING))
 
 
 class HostedWorker(WorkerPlugin):
-    """Treadle's worker in the process of a worker of Dask."""
+    """Treadle's worker in the process of a worker of Dask, or in one beside it."""
 
     name = NAME
 
     def __init__(
-        self, scheduler: str, secret: bytes, nthreads: int | None, memory_fraction: float
+        self,
+        scheduler: str,
+        secret: bytes,
+        nthreads: int | None,
+        memory_fraction: float,
+        processes: bool,
     ) -> None:
         self._scheduler = scheduler
         self._secret = secret
         self._nthreads = nthreads
         self._memory_fraction = memory_fraction
+        self._processes = processes
         self._part: Any = None
 
     async def setup(self, worker: Any) -> None:
-        from treadle.hosting._parts import WorkerPart
+        from treadle.hosting import _beside, _parts
 
-        host = host_of(worker.address)
-        certificates = certificates_at(worker, "worker")
-        limit = worker.memory_manager.memory_limit or 0
         make = partial(
-            WorkerPart,
+            _parts.ProcessPart if self._processes else _parts.WorkerPart,
             self._scheduler,
-            host=host,
             directory=worker.local_directory,
             secret=self._secret,
-            certificates=certificates,
-            insecure=certificates is None and not _is_loopback(host),
             name=str(worker.name),
             nthreads=self._nthreads or worker.state.nthreads,
-            memory_limit=int(limit * self._memory_fraction),
+            memory_limit=int((worker.memory_manager.memory_limit or 0) * self._memory_fraction),
             resources=dict(worker.state.total_resources),
+            **links_of(worker, "worker"),
         )
         try:
-            self._part = await asyncio.to_thread(make)
+            if self._processes and worker.address.startswith("inproc://"):
+                raise ValueError(
+                    "processes=True: nothing can be connected to a worker of Dask at inproc://. "
+                    "Start the Dask cluster with protocol='tcp://'"
+                )
+            self._part = await off_loop(make)
         except Exception as error:
             text = f"Treadle's worker cannot start on worker {worker.address}: {error}"
             raise RuntimeError(text) from error
+        if not self._processes:
+            _beside.enter(worker)
 
-    async def teardown(self, worker: Any) -> None:  # noqa: ARG002
+    async def teardown(self, worker: Any) -> None:
+        from treadle.hosting import _beside
+
         part, self._part = self._part, None
         if part is not None:
-            await asyncio.to_thread(part.close, _HAND_OVER)
+            await off_loop(part.close)
+        _beside.leave(worker)
 
 
-class DaskHost:
-    """A Dask cluster, through a client of it."""
+class DaskHost(Host):
+    """A Dask cluster, through a client of it. Coroutines run in any loop, and its own is used."""
 
-    def __init__(self, client: Any, nthreads: int | None, memory_fraction: float) -> None:
+    def __init__(
+        self,
+        client: distributed.Client,
+        nthreads: int | None,
+        memory_fraction: float,
+        processes: bool,
+    ) -> None:
         self._client = client
-        self._nthreads = nthreads
-        self._memory_fraction = memory_fraction
-        self._address = client.scheduler.address
+        self._options = nthreads, memory_fraction, processes
+        self._address: str = client.scheduler.address  # type: ignore[union-attr]
         self._has_scheduler = self._has_workers = False
 
     def __str__(self) -> str:
@@ -118,77 +180,111 @@ class DaskHost:
         link: str | None = self._client.dashboard_link
         return link
 
-    def start(self) -> Place:
-        self._check_versions()
-        secret = secrets.token_bytes(32)
-        try:
-            return self._start(secret)
-        except BaseException:
-            self.stop()
-            raise
+    async def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a coroutine function with Dask's client, in the loop of that."""
+        loop = self._client.loop.asyncio_loop  # type: ignore[attr-defined]
+        if loop is asyncio.get_running_loop():
+            return await function(self._client, *args)
+        asked = asyncio.run_coroutine_threadsafe(function(self._client, *args), loop)
+        return await asyncio.wrap_future(asked)
 
-    def _start(self, secret: bytes) -> Place:
-        client = self._client
-        if client.run_on_scheduler(_is_attached):
+    # Beginning
+
+    async def start_scheduler(self) -> Place:
+        await self._ask(self._check)
+        secret = secrets.token_bytes(32)
+        self._has_scheduler = True
+        address = await self._ask(_start_scheduler, secret)
+        certificates = None
+        if self._address.startswith("tls://"):
+            certificates = certificates_of(self._client.security, "client")
+        return Place(address, secret, certificates, certificates is None)
+
+    async def start_workers(self, place: Place) -> None:
+        self._has_workers = True
+        await self._ask(_register, HostedWorker(place.address, place.secret, *self._options))
+
+    async def _check(self, client: Any) -> None:
+        """Refuse a cluster that has an attachment, no Treadle, or another one."""
+        ours = _core.__version__
+        there, versions = await asyncio.gather(
+            client.run_on_scheduler(_look_at_scheduler), client.run(_version)
+        )
+        version, is_attached = there
+        if is_attached:
             raise RuntimeError(
                 f"Treadle is attached to {self} already: detach it first (client.detach()), or "
                 "connect a further treadle.Client to the address of the attached one"
             )
-        self._has_scheduler = True
-        client.register_plugin(HostedScheduler(secret), name=NAME)
-        address = client.run_on_scheduler(_address)
-        self._has_workers = True
-        plugin = HostedWorker(address, secret, self._nthreads, self._memory_fraction)
-        client.register_plugin(plugin, name=NAME)
-        certificates = certificates_of(client.security, "client") if _has_tls(client) else None
-        return Place(address, secret, certificates, certificates is None)
-
-    def _check_versions(self) -> None:
-        """Refuse a cluster that has no Treadle, or another one."""
-        ours = _core.__version__
-        client = self._client
-        found = {"the scheduler": client.run_on_scheduler(_version)}
-        found |= {f"worker {name}": v for name, v in client.run(_version).items()}
-        for where, version in found.items():
+        found: dict[str | None, list[str]] = {}
+        for address, one in versions.items():
+            found.setdefault(one, []).append(address)
+        places = {one: f"workers {', '.join(sorted(them))}" for one, them in found.items()}
+        if version != ours or version in places:
+            places[version] = " and ".join(filter(None, ["the scheduler", places.get(version)]))
+        for version, where in places.items():
             if version == ours:
                 continue
             what = "is not installed" if version is None else f"has the version {version}"
             raise RuntimeError(
-                f"Treadle {what} on {where} of {self}, and {ours} here. Run "
-                f"`pip install treadle=={ours}` there, or register distributed's plugin "
-                f"PipInstall(['treadle=={ours}'])"
+                f"Treadle {what} on {where} of {self}, and has the version {ours} here. Run `pip "
+                f"install treadle=={ours}` there, or client.register_plugin(distributed.PipInstall("
+                f"['treadle=={ours}'])) with Dask's client"
             )
 
-    def stop(self) -> None:
+    # Ending
+
+    async def stop(self) -> None:
         # A cluster that has gone has taken Treadle along.
         with suppress(OSError):
             if self._client.status == "running":
-                self._stop(self._client)
+                await self._ask(self._stop)
                 return
             # Its user has closed it.
             options: dict[str, Any] = {"timeout": _PATIENCE, "set_as_default": False}
-            with distributed.Client(
-                self._address, security=self._client.security, **options
+            async with distributed.Client(
+                self._address, security=self._client.security, asynchronous=True, **options
             ) as client:
-                self._stop(client)
+                await self._stop(client)
 
-    def _stop(self, client: distributed.Client) -> None:
+    async def _stop(self, client: Any) -> None:
         if self._has_workers:
             self._has_workers = False
             # A worker that is closing has removed its plugin.
             with suppress(KeyError):
-                client.unregister_worker_plugin(NAME)
+                await client.unregister_worker_plugin(NAME)
         if self._has_scheduler:
             self._has_scheduler = False
-            client.run_on_scheduler(_close)
+            await client.run_on_scheduler(_close)
+
+    # Values
+
+    def owns(self, future: Any) -> bool:
+        if not isinstance(future, distributed.Future):
+            return False
+        scheduler = getattr(future.client, "scheduler", None)
+        return scheduler is not None and scheduler.address == self._address
+
+    async def adopt(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
+        from treadle.hosting._exchange import adopted
+
+        return await adopted(client, futures, self._ask, self._address)
+
+    async def give_back(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
+        from treadle.hosting._exchange import given_back
+
+        return await given_back(client, futures, self._ask, self._address)
 
 
-def host_of(address: str) -> str:
-    """Return the interface of an address of Dask: the loopback one inside a process."""
-    parts = urlsplit(address)
-    if parts.scheme in ("tcp", "tls") and parts.hostname:
-        return parts.hostname
-    return _LOOPBACK
+def links_of(server: Any, role: str) -> dict[str, Any]:
+    """Return how Treadle listens beside a scheduler or worker of Dask: ``host``, ``certificates``
+    (None: its connections have no TLS) and ``insecure``."""
+    parts = urlsplit(server.address)
+    host = parts.hostname if parts.scheme in ("tcp", "tls") else None
+    host = host or _LOOPBACK  # inside a process
+    certificates = certificates_of(server.security, role) if parts.scheme == "tls" else None
+    insecure = certificates is None and not _is_loopback(host)
+    return {"host": host, "certificates": certificates, "insecure": insecure}
 
 
 def _is_loopback(host: str) -> bool:
@@ -198,15 +294,17 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def certificates_at(server: Any, role: str) -> Certificates | None:
-    """Return the certificates of a Dask scheduler or worker; None: its connections have no TLS."""
-    if not server.address.startswith("tls://"):
-        return None
-    return certificates_of(server.security, role)
+# In the loop of Dask's client
 
 
-def _has_tls(client: Any) -> bool:
-    return bool(client.scheduler.address.startswith("tls://"))
+async def _start_scheduler(client: Any, secret: bytes) -> str:
+    await client.register_plugin(HostedScheduler(secret), name=NAME)
+    address: str = await client.run_on_scheduler(_address)
+    return address
+
+
+async def _register(client: Any, plugin: WorkerPlugin) -> None:
+    await client.register_plugin(plugin, name=NAME)
 
 
 # What runs in the cluster. Treadle may not be installed there, so it goes there by value.
@@ -227,8 +325,12 @@ def _version() -> str | None:
 
 
 @_by_value
-def _is_attached(dask_scheduler: Any) -> bool:
-    return "treadle" in dask_scheduler.plugins
+def _look_at_scheduler(dask_scheduler: Any) -> tuple[str | None, bool]:
+    try:
+        import treadle
+    except ImportError:
+        return None, False
+    return treadle.__version__, "treadle" in dask_scheduler.plugins
 
 
 @_by_value

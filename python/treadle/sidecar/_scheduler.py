@@ -42,6 +42,7 @@ from treadle._loop import LoopThread
 from treadle._story import told
 from treadle._unserved import UnservedError, not_followed
 from treadle._upload import upload_file
+from treadle.sidecar._adaptive import target_of, workers_to_close
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
 from treadle.sidecar._leases import Semaphores
@@ -135,6 +136,8 @@ class SchedulerStandIn:
             "logs": self.get_logs,
             "get_logs": self.get_logs,
             "broadcast": self.broadcast,
+            "adaptive_target": self.adaptive_target,
+            "workers_to_close": self.workers_to_close,
             "register_scheduler_plugin": self._scheduler_plugins.add,
             "unregister_scheduler_plugin": self._scheduler_plugins.remove,
             "register_worker_plugin": self._worker_plugins.add,
@@ -390,6 +393,36 @@ class SchedulerStandIn:
         asked = {name: list(value) for name, value in asked.items() if value is not None}
         gone: dict[str, Any] = await self.ask("", "retire_workers", asked)
         return gone
+
+    async def adaptive_target(self, target_duration: Any = None) -> int:
+        """Return how many workers there should be for what there is to do."""
+        load = await self.ask("", "load", {})
+        return target_of(load, await self._known_workers(), target_duration)
+
+    async def workers_to_close(
+        self,
+        memory_ratio: float | None = None,
+        n: int | None = None,
+        key: Any = None,
+        minimum: int | None = None,
+        target: int | None = None,
+        attribute: str = "address",
+    ) -> list[Any]:
+        """Return which workers can go: their addresses, or their names."""
+        if key is not None:
+            raise NotImplementedError(
+                "workers_to_close(key=...) is not served: workers go one by one"
+            )
+        workers = await self._known_workers()
+        chosen = workers_to_close(
+            workers, n=n, target=target, minimum=minimum, memory_ratio=memory_ratio
+        )
+        return [workers[one]["name"] if attribute == "name" else one for one in chosen]
+
+    async def _known_workers(self) -> dict[str, dict[str, Any]]:
+        identity = await self.ask("", "identity", {"n_workers": -1})
+        workers = {address: dict(worker) for address, worker in identity["workers"].items()}
+        return {one: worker for one, worker in workers.items() if worker["status"] != "closed"}
 
     async def remove_worker(self, address: str, **_: Any) -> None:
         """End a worker; its tasks run again elsewhere."""

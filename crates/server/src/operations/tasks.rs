@@ -4,6 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_scheduler::{Event, State, TaskView};
 use treadle_types::{Symbol, TaskId, Value};
@@ -147,6 +148,36 @@ impl Core {
             (Value::Str(name), Value::Dict(states.collect()))
         });
         Ok(Some(Value::Dict(entries.collect())))
+    }
+
+    /// What there is to do, for whoever scales the cluster: how many tasks are `ready` and `assigned`,
+    /// how many `seconds` they take by what was seen of their functions, and how many are of functions
+    /// that were never seen to end.
+    pub(crate) fn load(&self) -> Answered {
+        let learnt: BTreeMap<Symbol, Duration> = self
+            .scheduler
+            .learnt()
+            .map(|(function, duration, _)| (function, duration))
+            .collect();
+        let (mut ready, mut assigned, mut unknown) = (0_u64, 0_u64, 0_u64);
+        let mut seconds = 0.0;
+        for task in self.scheduler.tasks() {
+            match task.state() {
+                State::Ready => ready += 1,
+                State::Assigned | State::Retracting => assigned += 1,
+                _ => continue,
+            }
+            match learnt.get(&task.function()) {
+                Some(duration) => seconds += duration.as_secs_f64(),
+                None => unknown += 1,
+            }
+        }
+        Ok(Some(dict([
+            ("ready", int(ready)),
+            ("assigned", int(assigned)),
+            ("seconds", Value::Float(seconds)),
+            ("unknown", int(unknown)),
+        ])))
     }
 
     /// What a task runs: its recipe, the definitions that this refers to, and its inputs. Nothing of

@@ -1,0 +1,179 @@
+"""Futures of Dask that become Treadle's, and back. The values do not pass through the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from typing import Any
+
+import distributed
+
+from treadle.client._gather import until
+from treadle.client._scheduler import ask
+from treadle.client._state import State
+from treadle.hosting import _beside
+
+__all__ = ["adopted", "given_back"]
+
+# The priority of what takes a value: no computation should have to end first.
+_FIRST = 1_000_000
+
+#: Runs a coroutine function with Dask's client in that client's loop.
+Ask = Callable[..., Awaitable[Any]]
+
+
+async def adopted(
+    client: Any, futures: Collection[distributed.Future], ask_dask: Ask, scheduler: str
+) -> dict[Hashable, Any]:
+    """Return futures of Treadle's client for those of Dask's, once Treadle has the values.
+
+    Raises
+    ------
+    ValueError
+        One is not finished.
+    RuntimeError
+        The task of one failed there, or it is lost.
+    """
+    by_key = {future.key: future for future in futures}
+    for future in by_key.values():
+        _check(future, future._state, "Dask")
+    who_has, names = await ask_dask(_where, list(by_key))
+    groups: defaultdict[str, list[Hashable]] = defaultdict(list)
+    for key in by_key:
+        holders = [address for address in who_has.get(key, ()) if address in names]
+        if not holders:
+            raise RuntimeError(
+                f"{key!r} is lost: no worker of Dask has it any more. Compute it again there"
+            )
+        groups[names[holders[0]]].append(key)
+    found = {}
+    for name, keys in groups.items():
+        made = client.map(
+            _beside.take,
+            keys,
+            [list(who_has[key]) for key in keys],
+            scheduler=scheduler,
+            key=keys,
+            workers=[name],
+            # Another one asks Dask's workers.
+            allow_other_workers=True,
+            priority=_FIRST,
+        )
+        found.update(zip(keys, made, strict=True))
+    await _settle(found.values())
+    return found
+
+
+async def given_back(
+    client: Any, futures: Collection[Any], ask_dask: Ask, scheduler: str
+) -> dict[Hashable, distributed.Future]:
+    """Return futures of Dask's client for those of Treadle's, once Dask's workers have the values.
+
+    Raises
+    ------
+    ValueError
+        One is not finished.
+    RuntimeError
+        The task of one failed, or Dask has no workers.
+    """
+    by_key = {future.key: future for future in futures}
+    for future in by_key.values():
+        _check(future, future._bound()[1], "Treadle")
+    there, names = await ask_dask(_where, list(by_key))
+    if not names:
+        raise RuntimeError("Dask has no workers that could take values")
+    new = [key for key in by_key if not there.get(key)]
+    # Small values are here already.
+    small: dict[Hashable, Any] = {}
+    large = client._without_inline(new, small)
+    holders = await ask(client._connection, "", "who_has", {"keys": large})
+    groups: defaultdict[str, list[Hashable]] = defaultdict(list)
+    for key in large:
+        groups[next(iter(holders.get(key, ())), "")].append(key)
+    given = await asyncio.gather(
+        *(_give(client, one, keys, names, scheduler) for one, keys in groups.items())
+    )
+    places = {key: place for part in given for key, place in part.items()}
+    lost = [key for key in large if key not in places]
+    if lost:
+        raise RuntimeError(f"{lost[0]!r} is lost: no worker of Treadle has it any more")
+    types = {key: future.type for key, future in by_key.items()}
+    found: dict[Hashable, distributed.Future] = await ask_dask(_known, places, small, types)
+    return found
+
+
+async def _give(
+    client: Any, holder: str, keys: list[Hashable], names: dict[str, str], scheduler: str
+) -> dict[Hashable, tuple[str, int]]:
+    """Have a worker of Treadle give values to the worker of Dask beside it, or to any."""
+    identity = await ask(client._connection, "", "identity", {"n_workers": -1})
+    if holder not in identity["workers"]:
+        return {}
+    name = str(identity["workers"][holder]["name"])
+    beside = next((address for address, other in names.items() if other == name), None)
+    address = beside or next(iter(names))
+    answers = await client._run(_beside.give, keys, address, scheduler, workers=[holder])
+    return {key: (address, nbytes) for key, nbytes in answers[holder].items()}
+
+
+def _check(future: Any, state: Any, engine: str) -> None:
+    status = future.status
+    if status == "finished":
+        return
+    if status == "pending":
+        raise ValueError(
+            f"{future.key!r} still runs on {engine}: wait for it first, with distributed.wait(...)"
+        )
+    if status == "error":
+        error = state.raised()[0] if isinstance(state, State) else state.exception
+        raise RuntimeError(
+            f"{future.key!r} has no value: its task failed on {engine}: {error!r}"
+        ) from error
+    raise RuntimeError(f"{future.key!r} has no value: it is {status} on {engine}")
+
+
+async def _settle(futures: Collection[Any]) -> None:
+    """Wait for futures of Treadle, and raise what one of their tasks did."""
+    states = [future._bound()[1] for future in futures]
+    await until(states)
+    for state in states:
+        if state.status != "finished":
+            state.throw()
+
+
+# In the loop of Dask's client
+
+
+async def _where(
+    dask: distributed.Client, keys: list[Hashable]
+) -> tuple[dict[Hashable, list[str]], dict[str, str]]:
+    """Return where Dask has values, and the names of its workers by address."""
+    identity = await dask.scheduler.identity(n_workers=-1)
+    names = {one: str(worker["name"]) for one, worker in identity["workers"].items()}
+    found = await dask.scheduler.who_has(keys=keys) if keys else {}
+    return {key: list(holders) for key, holders in found.items()}, names
+
+
+async def _known(
+    dask: distributed.Client,
+    places: dict[Hashable, tuple[str, int]],
+    small: dict[Hashable, Any],
+    types: dict[Hashable, Any],
+) -> dict[Hashable, distributed.Future]:
+    """Tell Dask's scheduler of values that its workers were given, and return futures of all keys.
+
+    Small values go there by itself.
+    """
+    scattered = await dask._scatter(small) if small else {}
+    if places:
+        await dask.scheduler.update_data(
+            who_has={key: [address] for key, (address, _) in places.items()},
+            nbytes={key: nbytes for key, (_, nbytes) in places.items()},
+            client=dask.id,
+        )
+    found = {key: distributed.Future(key, dask) for key in types}
+    for key, kind in types.items():
+        if key not in scattered:
+            dask.futures[key].finish(type=kind)
+    return found

@@ -1,0 +1,165 @@
+"""Values of Dask's workers that become Treadle's, and back, beside each other in one cluster."""
+
+from __future__ import annotations
+
+import os
+
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
+import pytest
+
+import treadle
+from client_support import AGAINST, SOON
+from process_support import until
+from treadle._security import temporary
+
+pytestmark = [
+    pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),
+    pytest.mark.timeout(4 * SOON, method="signal"),
+]
+
+
+def places(client, futures):
+    """Return where arrays are: in which process, at which address."""
+    found = client.run(addresses, [future.key for future in futures])
+    return {key: place for part in found.values() for key, place in part.items()}
+
+
+def addresses(keys, dask_worker):
+    held = {key: dask_worker.data[key] for key in keys if key in dask_worker.data}
+    return {key: (os.getpid(), a.__array_interface__["data"][0]) for key, a in held.items()}
+
+
+def fail():
+    raise ZeroDivisionError("there is nothing")
+
+
+def wait_for(event):
+    distributed.Event(event).wait(SOON)
+
+
+def test_values_pass_without_a_copy_both_ways(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        theirs = there.map(np.full, [100_000] * 4, range(4))
+        distributed.wait(theirs)
+        before = places(there, theirs)
+        ours = here.scatter(theirs)
+        assert [future.key for future in ours] == [future.key for future in theirs]
+        assert places(here, ours) == before
+        # What Dask drops stays Treadle's.
+        there.cancel(theirs)
+        del theirs
+        assert [int(array[0]) for array in here.gather(ours)] == [0, 1, 2, 3]
+
+        made = here.map(np.full, [100_000] * 4, range(4, 8))
+        distributed.wait(made)
+        before = places(here, made)
+        small, pending = here.submit(sum, [1, 2]), here.submit(sum, [], workers=["nobody"])
+        distributed.wait(small)
+        kept = here.detach(keep=True)
+    assert pending.key not in kept, "what is not finished is not wanted"
+    assert {future.key for future in (*ours, *made, small)} == kept.keys()
+    back = [kept[future.key] for future in made]
+    assert all(future.client is there for future in back)
+    assert places(there, back) == before
+    assert [int(array[0]) for array in there.gather(back)] == [4, 5, 6, 7]
+    assert kept[small.key].result() == 3
+
+
+def test_collections_both_ways(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        x = da.random.default_rng(0).random((400, 400), chunks=100)
+        frame = pd.DataFrame({"key": np.arange(1000) % 7, "value": np.arange(1000)})
+        theirs = there.persist([x, dd.from_pandas(frame, npartitions=4)])
+        distributed.wait(theirs)
+        array, table = (treadle.adopt(one) for one in theirs)
+        assert {future.client for future in distributed.futures_of([array, table])} == {here}
+        expected = x.sum().compute(scheduler="sync")
+        assert array.sum().compute() == pytest.approx(expected)
+        sums = table.groupby("key").value.sum()
+        assert sums.compute().to_dict() == frame.groupby("key").value.sum().to_dict()
+        assert there.compute(theirs[0].sum()).result() == pytest.approx(expected), "side by side"
+
+        computed = (array + 1).persist()
+        distributed.wait(computed)
+        back = treadle.give_back(computed)
+        with pytest.raises(ValueError, match=r"not persisted.*client\.persist\(collection\)"):
+            treadle.adopt(x)
+        with pytest.raises(TypeError, match="a Dask collection is needed, not list"):
+            treadle.adopt([])
+    assert there.compute(back.sum()).result() == pytest.approx(expected + x.size)
+
+
+def test_what_has_no_value_is_refused_by_name(dask_client):
+    there = dask_client(n_workers=1, threads_per_worker=2)
+    with treadle.attach(there) as here:
+        failed, running = there.submit(fail), there.submit(wait_for, "go", pure=False)
+        distributed.wait(failed)
+        with pytest.raises(RuntimeError, match=r"'fail-.*failed on Dask: ZeroDiv") as caught:
+            here.scatter(failed)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(ValueError, match=r"'wait_for-.*still runs on Dask: wait for it"):
+            here.scatter([running])
+        distributed.Event("go", client=there).set()
+        distributed.wait(running)
+        there.cancel(running)
+        with pytest.raises(RuntimeError, match=r"'wait_for-.*it is cancelled on Dask"):
+            here.scatter(running)
+        value = there.submit(np.ones, 10)
+        distributed.wait(value)
+        there.run(forget, value.key)
+        until(lambda: not there.who_has(value)[value.key], "it is lost")
+        with pytest.raises((RuntimeError, ValueError), match=r"'ones-.*(is lost|still runs)"):
+            here.scatter(value)
+        ours = here.submit(fail, pure=False)
+        distributed.wait(ours)
+        assert here.submit(sum, [1, 2]).result() == 3
+    with treadle.Client(threads_per_worker=1, set_as_default=False) as alone:
+        with pytest.raises(TypeError, match=r"only a client that treadle\.attach returned"):
+            alone.scatter(there.submit(sum, [1, 2]))
+        with pytest.raises(RuntimeError, match=r"not made by treadle\.attach"):
+            treadle.adopt(da.ones(3), client=alone)
+
+
+def forget(key, dask_worker):
+    from distributed.worker_state_machine import RemoveReplicasEvent
+
+    dask_worker.handle_stimulus(RemoveReplicasEvent(keys=[key], stimulus_id="test"))
+
+
+def test_a_value_that_moved_is_found(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        theirs = there.map(np.full, [1000] * 8, range(8))
+        distributed.wait(theirs)
+        names = [worker["name"] for worker in there.scheduler_info()["workers"].values()]
+        there.retire_workers(names=names[:1])
+        until(lambda: len(here.ncores()) == 1, "it is gone")
+        assert [int(array[0]) for array in here.gather(here.scatter(theirs))] == list(range(8))
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_workers_in_processes_of_their_own(dask_client, tls):
+    there = dask_client(**({"security": temporary(), "protocol": "tls://"} if tls else {}))
+    with treadle.attach(there, processes=True) as here:
+        ours, theirs = (set(client.run(os.getpid).values()) for client in (here, there))
+        assert len(ours) == 2
+        assert not ours & theirs
+        values = there.map(np.full, [1000] * 4, range(4))
+        distributed.wait(values)
+        adopted = here.scatter(values)
+        assert [int(array[0]) for array in here.gather(adopted)] == list(range(4))
+        made = here.submit(np.full, 1000, 4)
+        distributed.wait(made)
+        kept = here.detach(keep=True)
+    assert int(kept[made.key].result()[0]) == 4
+    until(lambda: not any(map(is_there, ours)), "their processes have ended")
+
+
+def is_there(pid):
+    return os.path.exists(f"/proc/{pid}")

@@ -13,6 +13,7 @@ _MESSAGE = "write and read what distributed puts into messages"
 _COMM = "have distributed connect to its addresses"
 _SHUFFLE = "run P2P shuffles"
 _STEPS = "keep groups, spans and computations of tasks"
+_EXCHANGE = "exchange values with workers of Dask"
 
 LIBRARY = Library(
     "distributed",
@@ -34,6 +35,7 @@ LIBRARY = Library(
         "Comm": Contact("distributed.comm.core:Comm", _COMM),
         "CommClosedError": Contact("distributed.comm.core:CommClosedError", _COMM),
         "Computation": Contact("distributed.scheduler:Computation", _STEPS, ("code", "groups")),
+        "ConnectionPool": Contact("distributed.core:ConnectionPool", _EXCHANGE),
         "Connector": Contact("distributed.comm.core:Connector", _COMM),
         "DataFrameShuffleSpec": Contact(
             "distributed.shuffle._shuffle:DataFrameShuffleSpec", _SHUFFLE
@@ -110,6 +112,7 @@ LIBRARY = Library(
             "distributed.client:_close_global_client", "close the last client when a script ends"
         ),
         "dumps": Contact("distributed.protocol.pickle:dumps", _MESSAGE),
+        "gather_from_workers": Contact("distributed.utils_comm:gather_from_workers", _EXCHANGE),
         "get_global_client": Contact(
             "distributed.client:_get_global_client", "find the last client"
         ),

@@ -89,7 +89,7 @@ def attach(
 async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
     place = await host.start()
     try:
-        client: Client = await _connect(place, {**kwargs, "asynchronous": True})  # type: ignore[misc]
+        client: Client = await _connect(place, {**kwargs, "asynchronous": True})
     except BaseException:
         await host.stop()
         raise

@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any
 
 import distributed
-from distributed.core import ConnectionPool
-from distributed.protocol import to_serialize
-from distributed.utils_comm import gather_from_workers
 
+from treadle._compat.distributed import ConnectionPool, Serialize, gather_from_workers
 from treadle._loop import off_loop
 
 __all__ = ["enter", "give", "leave", "take"]
@@ -114,7 +112,7 @@ async def _update(worker: Any, key: Hashable, value: Any) -> Any:
 
 
 async def _send(key: Hashable, value: Any, address: str, rpc: ConnectionPool) -> Any:
-    return await rpc(address).update_data(data={key: to_serialize(value)})
+    return await rpc(address).update_data(data={key: Serialize(value)})
 
 
 async def _fetch(key: Hashable, holders: Sequence[str], scheduler: str, rpc: ConnectionPool) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import dask
 import distributed
-from dask._task_spec import Alias
+from dask.base import is_dask_collection
 from dask.core import flatten
+
+from treadle._compat.dask import Alias
 
 if TYPE_CHECKING:
     from treadle.client import Client
@@ -87,7 +88,7 @@ def _attached(client: Client | None) -> Client:
 
 def _keys(collection: Any, whose: str) -> dict[Hashable, Any]:
     """Return the future of each part of a collection."""
-    if not dask.is_dask_collection(collection):
+    if not is_dask_collection(collection):
         raise TypeError(f"a Dask collection is needed, not {type(collection).__name__}")
     graph = collection.__dask_graph__()
     futures = {}

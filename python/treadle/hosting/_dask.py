@@ -52,11 +52,12 @@ class HostedScheduler(SchedulerPlugin):
             name: scheduler.handlers[name]
             for name in ("adaptive_target", "workers_to_close", "retire_workers")
         }
-        scheduler.handlers |= {
+        own: dict[str, Callable[..., Any]] = {
             "adaptive_target": self._adaptive_target,
             "workers_to_close": self._workers_to_close,
             "retire_workers": self._retire_workers,
         }
+        scheduler.handlers |= own
 
     async def close(self) -> None:
         part, self._part = self._part, None
@@ -69,7 +70,8 @@ class HostedScheduler(SchedulerPlugin):
     async def _adaptive_target(self, target_duration: Any = None) -> int:
         await self._look()
         theirs: int = self._handlers["adaptive_target"](target_duration=target_duration)
-        return max(theirs, await self._ask("adaptive_target", target_duration))
+        ours: int = await self._ask("adaptive_target", target_duration)
+        return max(theirs, ours)
 
     async def _workers_to_close(self, **kwargs: Any) -> list[Any]:
         await self._look()
@@ -162,14 +164,14 @@ class DaskHost(Host):
 
     def __init__(
         self,
-        client: distributed.Client,
+        client: Any,
         nthreads: int | None,
         memory_fraction: float,
         processes: bool,
     ) -> None:
         self._client = client
         self._options = nthreads, memory_fraction, processes
-        self._address: str = client.scheduler.address  # type: ignore[union-attr]
+        self._address: str = client.scheduler.address
         self._has_scheduler = self._has_workers = False
 
     def __str__(self) -> str:
@@ -182,7 +184,7 @@ class DaskHost(Host):
 
     async def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a coroutine function with Dask's client, in the loop of that."""
-        loop = self._client.loop.asyncio_loop  # type: ignore[attr-defined]
+        loop = self._client.loop.asyncio_loop
         if loop is asyncio.get_running_loop():
             return await function(self._client, *args)
         asked = asyncio.run_coroutine_threadsafe(function(self._client, *args), loop)

@@ -24,7 +24,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 async def adopted(
-    client: Any, futures: Collection[distributed.Future], ask_dask: Ask, scheduler: str
+    client: Any, futures: Collection[Any], ask_dask: Ask, scheduler: str
 ) -> dict[Hashable, Any]:
     """Return futures of Treadle's client for those of Dask's, once Treadle has the values.
 
@@ -47,7 +47,7 @@ async def adopted(
                 f"{key!r} is lost: no worker of Dask has it any more. Compute it again there"
             )
         groups[names[holders[0]]].append(key)
-    found = {}
+    found: dict[Hashable, Any] = {}
     for name, keys in groups.items():
         made = client.map(
             _beside.take,
@@ -67,7 +67,7 @@ async def adopted(
 
 async def given_back(
     client: Any, futures: Collection[Any], ask_dask: Ask, scheduler: str
-) -> dict[Hashable, distributed.Future]:
+) -> dict[Hashable, Any]:
     """Return futures of Dask's client for those of Treadle's, once Dask's workers have the values.
 
     Raises
@@ -99,7 +99,7 @@ async def given_back(
     if lost:
         raise RuntimeError(f"{lost[0]!r} is lost: no worker of Treadle has it any more")
     types = {key: future.type for key, future in by_key.items()}
-    found: dict[Hashable, distributed.Future] = await ask_dask(_known, places, small, types)
+    found: dict[Hashable, Any] = await ask_dask(_known, places, small, types)
     return found
 
 
@@ -146,7 +146,7 @@ async def _settle(futures: Collection[Any]) -> None:
 
 
 async def _where(
-    dask: distributed.Client, keys: list[Hashable]
+    dask: Any, keys: list[Hashable]
 ) -> tuple[dict[Hashable, list[str]], dict[str, str]]:
     """Return where Dask has values, and the names of its workers by address."""
     identity = await dask.scheduler.identity(n_workers=-1)
@@ -156,11 +156,11 @@ async def _where(
 
 
 async def _known(
-    dask: distributed.Client,
+    dask: Any,
     places: dict[Hashable, tuple[str, int]],
     small: dict[Hashable, Any],
     types: dict[Hashable, Any],
-) -> dict[Hashable, distributed.Future]:
+) -> dict[Hashable, Any]:
     """Tell Dask's scheduler of values that its workers were given, and return futures of all keys.
 
     Small values go there by itself.
@@ -172,7 +172,8 @@ async def _known(
             nbytes={key: nbytes for key, (_, nbytes) in places.items()},
             client=dask.id,
         )
-    found = {key: distributed.Future(key, dask) for key in types}
+    make: Any = distributed.Future
+    found: dict[Hashable, Any] = {key: make(key, dask) for key in types}
     for key, kind in types.items():
         if key not in scattered:
             dask.futures[key].finish(type=kind)

@@ -241,7 +241,7 @@ def _serve_worker(
     part = job.agree(start)
     job.meet()
     # Nobody wants the values any more.
-    part.close(0)
+    part.close()
     job.meet()
     job.end(0)
 

@@ -49,7 +49,7 @@ def target_of(
     if not workers:
         return int(threads)
     present = sum(worker["nthreads"] for worker in workers.values())
-    target = math.ceil(threads * len(workers) / present)
+    target: int = math.ceil(threads * len(workers) / present)
     limit = sum(worker["memory_limit"] for worker in workers.values())
     if limit and sum(map(_bytes, workers.values())) > _FULL * limit:
         target = max(target, 2 * len(workers))

@@ -371,3 +371,24 @@ def test_a_dependency_that_was_released_by_the_client_is_still_used(client):
     x.release()
     del x
     assert y.result(timeout=SOON) == 3
+
+
+def test_a_released_future_does_not_count_any_more(client):
+    future = client.submit(inc, 1)
+    again = client.submit(inc, 1)
+    assert client.refcount[future.key] == 2
+    again.release()
+    assert client.refcount[future.key] == 1
+    key = future.key
+    future.release()
+    assert client.refcount[key] == 0
+
+
+def test_whether_others_may_run_it_is_yes_or_no(client, workers):
+    for call in (client.submit, lambda f, x, **options: client.map(f, [x], **options)):
+        with pytest.raises(TypeError, match="allow_other_workers"):
+            call(inc, 1, workers=workers, allow_other_workers="yes")
+
+
+def test_what_runs_a_task_is_a_worker_of_distributed(client):
+    assert client.submit(lambda: isinstance(get_worker(), distributed.Worker)).result()

@@ -7,8 +7,8 @@ All else of `utils_test` stays: time limits, an event loop for each test, and th
 leaves no threads, processes and clients behind.
 
 `s`, `a` and `b` of a coroutine test stand for Treadle's scheduler and workers. What these know they
-answer; a test that asks for more, or makes a scheduler, a worker or a cluster of distributed's by
-itself, is about the inside of distributed, and skipped.
+answer; a test that asks for more, or makes a cluster of distributed's by itself, is about the inside
+of distributed, and skipped. Schedulers, workers and nannies that a test makes are Treadle's.
 
 The calls that arrive are counted and reported; with fewer than `--treadle-calls N` the exit status
 is 16, whatever became of the tests. `--treadle-default-client` computes everything with a client
@@ -18,14 +18,15 @@ that all tests share: for tests that need none.
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
+import logging
 import sys
 import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import dask
 import distributed
@@ -33,7 +34,7 @@ import distributed.client
 import distributed.deploy.spec
 import distributed.utils_test
 import pytest
-from distributed import Nanny, Scheduler, Status, Worker
+from distributed import Nanny, Scheduler, Worker
 from distributed.utils_test import (
     NoSchedulerDelayWorker,
     check_instances,
@@ -43,12 +44,24 @@ from distributed.utils_test import (
 import counted
 import treadle
 from schedulers_of_tests import SchedulerOfTest, scheduler_of
+from servers_of_tests import (
+    CHECKS,
+    PATIENCE,
+    WORKER_OPTIONS,
+    Nannied,
+    Own,
+    OwnNanny,
+    OwnScheduler,
+    OwnWorker,
+    StandIn,
+    popen,
+    start_process,
+    start_threads,
+    unserved,
+)
 from treadle.client import LocalCluster
 from treadle.client._aside import aside
 from treadle.shuffle import _graph
-
-# Seconds for a cluster's workers to join.
-PATIENCE = 60.0
 
 # next() on these is atomic: tests call from several threads.
 _calls = itertools.count()
@@ -91,84 +104,6 @@ def count_shuffles() -> None:
 # Clusters
 
 
-def unserved(options: Mapping[str, Any], served: Collection[str]) -> None:
-    """Skip a test whose cluster has options that mean nothing, or something else, to Treadle."""
-    if unknown := sorted(options.keys() - served):
-        pytest.skip(f"its cluster has options of distributed's own: {', '.join(unknown)}")
-
-
-# Of distributed's servers: what they check of themselves, and what they would show.
-CHECKS = ("dashboard", "dashboard_address", "transition_counter_max", "validate")
-WORKER_OPTIONS = ("memory_limit", "nthreads", "resources", *CHECKS)
-
-
-class StandIn:
-    """A scheduler or a worker as a test sees it: what Treadle's knows, and a skip for all else."""
-
-    def __init__(self, real: Any, **known: Any) -> None:
-        vars(self).update(known, _real=real)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return getattr(self._real, name)
-        except (AttributeError, NotImplementedError):
-            self._skip(name)
-
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        self._skip(f"{name} = {value!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        self._skip(name)
-
-    def _skip(self, what: str) -> NoReturn:
-        kind = type(self._real).__name__.removesuffix("StandIn")
-        pytest.skip(f"the inside of distributed's {kind}: {what}")
-
-    def __repr__(self) -> str:
-        return f"<stand-in of {self._real!r}>"
-
-
-class Values(Mapping[Any, Any]):
-    """The keys of a worker's values; a small value itself lives at Treadle's scheduler."""
-
-    def __init__(self, scheduler: Any, worker: Any) -> None:
-        self._scheduler = scheduler
-        self._worker = worker
-
-    def _keys(self) -> Collection[Any]:
-        # `gen_cluster` asks at the very end as well.
-        if self._scheduler.status is Status.closed:
-            return ()
-        address = self._worker.address
-        return self._scheduler.get_has_what([address]).get(address, ())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys())
-
-    def __len__(self) -> int:
-        return len(self._keys())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys()
-
-    def __getitem__(self, key: Any) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        try:
-            return self._worker.data[key]
-        except KeyError:
-            pytest.skip(f"a small value, which lives at Treadle's scheduler: {key!r}")
-
-    def clear(self) -> None:
-        """Do nothing: `gen_cluster` empties its workers at its end, and they go anyway."""
-
-
-def worker_of(cluster: LocalCluster, real: Any) -> StandIn:
-    return StandIn(real, data=Values(cluster._sidecar.scheduler, real))
-
-
 async def start_cluster(
     nthreads: Sequence[tuple[Any, ...]],
     scheduler_addr: str,
@@ -191,23 +126,15 @@ async def start_cluster(
                 pytest.skip("its workers have addresses of distributed's own")
             own = {**(worker_kwargs or {}), **(options[0] if options else {})}
             unserved(own, (*WORKER_OPTIONS, "name"))
-            make = (
-                cluster._process_worker
-                if Worker is Nanny
-                else partial(cluster._thread_worker, listen=f"{host or '127.0.0.1'}:0")
-            )
-            name = str(own.get("name", name))
-            limit = treadle.client._local.memory_limit_of(own.get("memory_limit", "auto"), 1)
-            cluster.workers[name] = await asyncio.to_thread(
-                make, name, threads, limit, own.get("resources") or {}
-            )
+            if Worker is Nanny and "plugins" in own:
+                pytest.skip("its nannies have plugins")
+            own = {"name": name, "host": host, **own, "nthreads": threads}
+            await (start_process if Worker is Nanny else start_threads)(cluster, own)
         if Worker is Nanny:
             await asyncio.to_thread(joined, cluster)
-            workers = [StandIn(worker, name=name) for name, worker in cluster.workers.items()]
+            workers = [Nannied(cluster, worker) for worker in cluster.workers.values()]
         else:
-            workers = [
-                worker_of(cluster, worker._service.worker) for worker in cluster.workers.values()
-            ]
+            workers = [OwnWorker.of(cluster, worker) for worker in cluster.workers.values()]
     except BaseException:
         await asyncio.to_thread(cluster.close)
         raise
@@ -216,6 +143,9 @@ async def start_cluster(
 
 async def end_cluster(s: SchedulerOfTest, workers: Sequence[StandIn]) -> None:
     """`distributed.utils_test.end_cluster`, which `gen_cluster` calls."""
+    for worker in workers:
+        # `gen_cluster` would empty it afterwards.
+        vars(worker)["data"] = {}
     await asyncio.to_thread(s.treadle_cluster.close)
 
 
@@ -286,11 +216,54 @@ def _replace(replacements: Mapping[Any, Any]) -> None:
                     setattr(module, attribute, replacements[value])
 
 
-def _refuse(kind: type) -> None:
+def _refuse(kind: type, own: type[Own] | None = None, served: Collection[str] = ()) -> None:
+    """Have tests make Treadle's in place of a class of distributed's, and nothing of its subclasses."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is not kind or own is None:
+            return object.__new__(cls)
+        if args:
+            kwargs["address"], *rest = args
+            if rest:
+                pytest.skip(f"it makes a {kind.__name__} with positional arguments")
+        unserved(kwargs, (*served, *CHECKS))
+        return own(kind.__name__, **kwargs)
+
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         pytest.skip(f"it makes a {type(self).__name__} of distributed's")
 
+    kind.__new__ = __new__  # type: ignore[method-assign,assignment]
     kind.__init__ = __init__  # type: ignore[misc]
+
+
+@contextmanager
+def captured_logger(
+    logger: str | logging.Logger, level: int = logging.INFO, propagate: bool | None = None
+) -> Iterator[io.StringIO]:
+    """`distributed.utils_test.captured_logger`: what distributed logs as this Treadle logs as that."""
+    name = logger if isinstance(logger, str) else logger.name
+    with _captured_logger(logger, level, propagate) as text:
+        if (own := LOGGERS.get(name)) is None:
+            yield text
+            return
+        handler, theirs = logging.getLogger(name).handlers[-1], logging.getLogger(own)
+        before = theirs.level
+        theirs.setLevel(level)
+        theirs.addHandler(handler)
+        try:
+            yield text
+        finally:
+            theirs.removeHandler(handler)
+            theirs.setLevel(before)
+
+
+LOGGERS = {
+    "distributed": "treadle",
+    "distributed.client": "treadle.client",
+    "distributed.scheduler": "treadle.sidecar",
+    "distributed.worker": "treadle.worker",
+}
+_captured_logger = distributed.utils_test.captured_logger
 
 
 _replace(
@@ -300,10 +273,15 @@ _replace(
         distributed.utils_test.cluster: cluster,
         distributed.utils_test.start_cluster: start_cluster,
         distributed.utils_test.end_cluster: end_cluster,
+        distributed.utils_test.captured_logger: captured_logger,
+        distributed.utils_test.popen: popen,
     }
 )
-for kind in (Scheduler, Worker, Nanny, distributed.deploy.spec.SpecCluster):
-    _refuse(kind)
+OF_A_WORKER = ("address", "memory_limit", "name", "nthreads", "resources")
+_refuse(Scheduler, OwnScheduler, ("plugins", "port"))
+_refuse(Worker, OwnWorker, (*OF_A_WORKER, "host", "plugins"))
+_refuse(Nanny, OwnNanny, OF_A_WORKER)
+_refuse(distributed.deploy.spec.SpecCluster)
 
 
 @pytest.fixture(scope="session", autouse=True)

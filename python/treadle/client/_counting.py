@@ -24,12 +24,15 @@ _COLLECT = 0.005
 class References(Mapping[Hashable, int]):
     """How many futures there are of each key: what distributed keeps in a dictionary."""
 
-    def __init__(self, futures: dict[Hashable, State]) -> None:
+    def __init__(self, futures: dict[Hashable, State], released: deque[State]) -> None:
         self._futures = futures
+        self._released = released
 
     def __getitem__(self, key: Hashable) -> int:
+        # What was released a moment ago is not counted off yet.
+        released = list(self._released)
         state = self._futures.get(key)
-        return 0 if state is None else state.refs
+        return 0 if state is None else max(state.refs - released.count(state), 0)
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(list(self._futures))
@@ -68,7 +71,7 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
     @property
     def refcount(self) -> References:
         """How many futures of this client there are, by key."""
-        return References(self.futures)
+        return References(self.futures, self._released)
 
     @refcount.setter
     def refcount(self, _: Any) -> None:

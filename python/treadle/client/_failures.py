@@ -142,7 +142,7 @@ class ActorLost(RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"the actor {self.key!r} is gone with its worker; make it anew\n  {self.worker}"
+            f"Worker holding Actor was lost: make {self.key!r} anew\n  {self.worker}"
         ) + _last_words(self.worker)
 
 

@@ -336,6 +336,12 @@ class SchedulerStandIn:
         return self.story(*self.tasks)
 
     @property
+    def unrunnable(self) -> dict[TaskView, float]:
+        """The tasks that no worker may run as it is now; since when is not known, and 0."""
+        found = self.tasks.values()
+        return {task: 0.0 for task in found if task.state == "no-worker"}
+
+    @property
     def total_nthreads(self) -> int:
         """How many tasks all workers run at once."""
         return int(self.identity(0)["total_threads"])

@@ -134,6 +134,8 @@ class TaskView(_View):
         wanted, needed = set(now["restrictions"]), now["resources"]
         workers = self._ask("identity", {"n_workers": -1})["workers"]
         for address, info in workers.items():
+            if info["status"] != "running":
+                continue
             is_meant = not wanted or now["loose"] or wanted & {address, info["name"], info["host"]}
             has = info["resources"]
             if is_meant and all(has.get(name, 0) >= amount for name, amount in needed.items()):

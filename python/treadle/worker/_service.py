@@ -192,7 +192,7 @@ class Service:
         until = time.monotonic() + timeout
         if self._ready.is_set() and not self._stopped:
             self._stopped = True
-            self.worker.status = Status.closing
+            self.worker._status = Status.closing
             try:
                 self._loop.run(self._tear_down(), timeout)
             except Exception:
@@ -200,7 +200,7 @@ class Service:
             self._actors.close()
             self.engine.close()
             self._loop.close(max(until - time.monotonic(), 0.0))
-            self.worker.status = Status.closed
+            self.worker._status = Status.closed
         self._log.close()
 
     async def _tear_down(self) -> None:

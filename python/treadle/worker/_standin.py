@@ -140,13 +140,20 @@ class WorkerStandIn:
         # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.
         self.actor_threads: dict[int, Hashable] = {}
         self.security = connection.get("security")
-        self.status = Status.running
+        self._status = Status.running
         self.nanny = None
         # Set by the service.
         self.engine: Engine
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """``distributed.Worker``: plugins and libraries ask whether a worker is one."""
+        from distributed import Worker
+
+        return Worker
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
@@ -159,6 +166,13 @@ class WorkerStandIn:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # what it is
+
+    @property
+    def status(self) -> Status:
+        """``running``, ``closing`` or ``closed``."""
+        if self._status is Status.running and self._native.ended is not None:
+            return Status.closed
+        return self._status
 
     @property
     def nthreads(self) -> int:

@@ -8,7 +8,7 @@ import dask
 import pytest
 from distributed import SchedulerPlugin, get_client
 
-from client_support import inc
+from client_support import connect, inc
 
 
 class Graphs(SchedulerPlugin):
@@ -100,3 +100,41 @@ def test_functions_on_the_scheduler_can_ask_for_stories(client):
     story = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.story("hero"))
     assert [transition[0] for transition in story] == ["hero"] * len(story)
     assert story[-1][2] == "memory"
+
+
+class Members(SchedulerPlugin):
+    """Notes who comes; its hooks take their arguments by name, and some are coroutines."""
+
+    name = "members"
+
+    def __init__(self) -> None:
+        self.came: list[str] = []
+
+    def add_client(self, client: str, scheduler: Any) -> None:
+        assert scheduler.plugins["members"] is self
+        self.came.append(client)
+
+
+class LateMembers(Members):
+    name = "late"
+
+    async def add_client(self, client: str, scheduler: Any) -> None:  # type: ignore[override]
+        # Those that are no coroutines were called before.
+        assert client in scheduler.plugins["members"].came
+        self.came.append(client)
+
+
+def test_hooks_get_their_arguments_by_name(client):
+    client.register_plugin(LateMembers())
+    client.register_plugin(Members())
+    try:
+        with connect(client, set_as_default=False) as second:
+            second.run_on_scheduler(int)
+            for name in ("members", "late"):
+                came = client.run_on_scheduler(
+                    lambda name, dask_scheduler: dask_scheduler.plugins[name].came, name
+                )
+                assert second.id in came
+    finally:
+        client.unregister_scheduler_plugin("members")
+        client.unregister_scheduler_plugin("late")

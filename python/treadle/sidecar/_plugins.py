@@ -139,14 +139,22 @@ class SchedulerPlugins:
                     logger.exception("Plugin %s failed in %s", name, hook)
 
     async def tell(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        """Call a hook of all plugins; what it raises is logged."""
+        """Call a hook of all plugins, then wait for those that are coroutines, together.
+
+        What they raise is logged.
+        """
+        waiting = {}
         for name, plugin in list(self._scheduler.plugins.items()):
             try:
                 result = getattr(plugin, hook)(*args, **kwargs)
                 if inspect.isawaitable(result):
-                    await result
+                    waiting[name] = result
             except Exception:
                 logger.exception("Plugin %s failed in %s", name, hook)
+        results = await asyncio.gather(*waiting.values(), return_exceptions=True)
+        for name, result in zip(waiting, results, strict=True):
+            if isinstance(result, Exception):
+                logger.error("Plugin %s failed in %s", name, hook, exc_info=result)
 
 
 def _checked(plugin: Any, name: str | None) -> str:

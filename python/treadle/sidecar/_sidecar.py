@@ -220,7 +220,9 @@ class Sidecar:
 
     async def _client_joined(self, about: dict[str, Any]) -> None:
         self.scheduler.nodes[about["client"]] = about["client"]
-        await self.scheduler.tell_plugins("add_client", self.scheduler, about["client"])
+        await self.scheduler.tell_plugins(
+            "add_client", scheduler=self.scheduler, client=about["client"]
+        )
 
     async def _client_left(self, about: dict[str, Any]) -> None:
         client = about["client"]
@@ -230,18 +232,23 @@ class Sidecar:
             if name in nodes or node in nodes:
                 del self.scheduler.nodes[name]
                 self.scheduler.unsubscribe_all(name)
-        await self.scheduler.tell_plugins("remove_client", self.scheduler, client)
+        await self.scheduler.tell_plugins("remove_client", scheduler=self.scheduler, client=client)
 
     async def _worker_joined(self, about: dict[str, Any]) -> None:
         self.scheduler.steps.count_threads()
-        await self.scheduler.tell_plugins("add_worker", self.scheduler, about["address"])
+        await self.scheduler.tell_plugins(
+            "add_worker", scheduler=self.scheduler, worker=about["address"]
+        )
 
     async def _worker_lost(self, about: dict[str, Any]) -> None:
         self.scheduler.steps.count_threads()
         await self._gone({about["address"], about["name"]})
         stimulus = f"worker-lost-{time.time()}"
         await self.scheduler.tell_plugins(
-            "remove_worker", self.scheduler, about["address"], stimulus_id=stimulus
+            "remove_worker",
+            scheduler=self.scheduler,
+            worker=about["address"],
+            stimulus_id=stimulus,
         )
 
     async def _stepped(self, _about: dict[str, Any]) -> None:

@@ -290,6 +290,16 @@ def test_masked_arrays(client):
     assert_array_equal(found.filled(-1), whole.filled(-1))
 
 
+@only_here
+def test_sparse_arrays(client):
+    sparse = pytest.importorskip("sparse")
+    whole = np.arange(60).reshape(6, 10) % 7 // 5
+    lazy = da.from_array(whole, chunks=(1, 10)).map_blocks(sparse.COO)
+    found = lazy.rechunk((6, 2)).compute()
+    assert isinstance(found, sparse.COO)
+    assert_array_equal(found.todense(), whole)
+
+
 def test_a_part_of_an_array(client):
     whole = np.arange(1200).reshape(40, 30)
     lazy = da.from_array(whole, chunks=(4, 30)).rechunk((40, 3))

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input
 from treadle._cli_cluster import Credentials, Ending, LogFile, log_options, security_options
-from treadle._exit_status import LEFT, OVERFLOWED, RESTART
+from treadle._cli_supervisor import nworkers_of, supervise
+from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._numbers import amounts
 
 if TYPE_CHECKING:
@@ -27,11 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["worker"]
 
+# Where the arguments are kept as they were given.
+_GIVEN = "treadle.given"
+
 # Seconds that running tasks have to notice the end.
 _PATIENCE = 2.0
 
+# How reasons begin with which a worker has lost the scheduler.
+_LOST = ("the connection", "it is dismissed")
+
 # How reasons begin with which no worker should have ended.
-_FAILURES = ("the connection", "it is dismissed", "a thread of the engine", "the event loop")
+_FAILURES = (*_LOST, "a thread of the engine", "the event loop")
+
+# Seconds between attempts to reach a scheduler that is not there: the first, and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 def _resources(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, float]:
@@ -47,8 +62,38 @@ def _resources(_context: click.Context, _option: click.Parameter, text: str) -> 
     return resources
 
 
-@click.command()
-@click.option("--nthreads", type=click.IntRange(1), help="Tasks at once; by default one a core.")
+class _Remembering(click.Command):
+    """A command that keeps the arguments as they were given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Remembering)
+@click.option(
+    "--nworkers",
+    metavar="N",
+    help="How many worker processes; -1: one a core; auto: as many as suit the cores, with threads.",
+)
+@click.option(
+    "--nthreads",
+    type=click.IntRange(1),
+    help="Tasks at once of each; by default the cores are shared out.",
+)
+@click.option(
+    "--nanny/--no-nanny",
+    default=True,
+    show_default=True,
+    help="Replace a worker that ended, and one that lost the scheduler: workers are processes of "
+    "their own then.",
+)
+@click.option(
+    "--death-timeout",
+    metavar="SECONDS",
+    help="How long to wait for the scheduler, in the beginning and when it was lost; for ever by "
+    "default.",
+)
 @click.option(
     "--memory-limit",
     default="auto",
@@ -64,7 +109,11 @@ def _resources(_context: click.Context, _option: click.Parameter, text: str) -> 
     metavar="NAME=AMOUNT ...",
     help='What tasks may ask for: "GPU=2 MEM=10e9".',
 )
-@click.option("--name", help="Unique in the cluster; by default the host and the process id.")
+@click.option(
+    "--name",
+    help="Unique in the cluster; by default the host and the process id. Several workers are NAME-0, "
+    "NAME-1, ...",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Where other workers and clients get values.")
 @click.option(
     "--contact-address",
@@ -88,9 +137,14 @@ def _resources(_context: click.Context, _option: click.Parameter, text: str) -> 
 @log_options
 @security_options
 @click.argument("address", required=False)
+@click.pass_context
 def worker(
+    context: click.Context,
     address: str | None,
+    nworkers: str | None,
     nthreads: int | None,
+    nanny: bool,
+    death_timeout: str | None,
     memory_limit: str,
     local_directory: str | None,
     resources: dict[str, float],
@@ -107,29 +161,51 @@ def worker(
     insecure: bool,
     secret_file: str | None,
 ) -> None:
-    """Run a worker of the scheduler at ADDRESS.
+    """Run workers of the scheduler at ADDRESS.
 
-    It leaves on SIGTERM, after its values have moved to other workers; a second SIGTERM, or Ctrl-C,
-    ends it at once. The exit status is 0 when it was asked to leave, 75 when it was asked to
-    restart, 1 when it lost the scheduler. With --supervised it is 69 when the cluster asked it to
-    leave: it is not to be replaced then.
+    They leave on SIGTERM, after their values have moved to other workers; a second SIGTERM, or
+    Ctrl-C, ends them at once. A worker that ends otherwise is replaced, unless the cluster asked it
+    to leave. The exit status is 0 when all were asked to leave, and 1 when one could not start or
+    found no scheduler within --death-timeout.
+
+    With --no-nanny this process is the worker, and ends with it: with status 75 when it was asked to
+    restart, 1 when it lost the scheduler. With --supervised, which implies that, it is 69 when the
+    cluster asked it to leave, 74 when it lost the scheduler, and 68 when it found none.
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
+    limit_of_wait = _seconds(death_timeout)
     if supervised:
         # First of all: who started this process may be gone before it is connected.
         end_with_input()
-    cluster = None
+        nworkers = None
+    count, threads = (1, None) if nworkers is None else nworkers_of(nworkers)
+    if count > 1 and not nanny:
+        raise click.UsageError("--no-nanny is for one worker, and --nworkers asks for more")
+    if count > 1 and (listen or contact_address):
+        raise click.UsageError("--listen and --contact-address are for one worker")
+    find = partial(_scheduler_of, address, scheduler_file, tls, insecure, secret_file)
+    if nanny and not supervised:
+        from treadle._settings import warn_of_unread
+
+        warn_of_unread()
+        nthreads = nthreads or threads or _threads_of(count)
+        # What can be seen to be wrong is said once.
+        _bytes(memory_limit, nthreads)
+        with clear_errors():
+            find()
+            status = supervise(
+                context.meta[_GIVEN],
+                count=count,
+                nthreads=nthreads,
+                name=name,
+                log_file=log_file,
+                scheduler=lambda: find()[:2],
+            )
+        _exit(status)
+        return
     with clear_errors("is the scheduler running?"):
-        if scheduler_file is not None:
-            found = _scheduler_file.read(scheduler_file)
-            address = found.address
-            secret_file = secret_file or found.secret_file
-            tls = tls or found.tls
-            cluster = found.cluster
-        assert address is not None
-        credentials = Credentials.of_options(tls, insecure, secret_file)
-        address = credentials.address(address)
+        address, credentials, cluster = find()
         directory = _directory_in(local_directory)
         try:
             status = _run(
@@ -146,11 +222,17 @@ def worker(
                 contact=contact_address,
                 cluster=cluster,
                 scheduler_timeout=scheduler_timeout,
+                death_timeout=limit_of_wait,
                 log=LogFile(log_file, log_file_size),
             )
         except KeyboardInterrupt:
             # Before it had begun.
             status = 0
+        except _UnreachedError as error:
+            if not supervised:
+                raise click.ClickException(f"{error}; is the scheduler running?") from None
+            click.echo(f"Error: {error}", err=True)
+            status = UNREACHED
         finally:
             directory.remove()
     _exit(status)
@@ -171,11 +253,10 @@ def _run(
     contact: str | None,
     cluster: str | None,
     scheduler_timeout: float | None,
+    death_timeout: float,
     log: LogFile,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
-    from dask.system import CPU_COUNT
-
     from treadle import _core
     from treadle._settings import memory_share_of_termination, warn_of_unread
     from treadle.worker._main_thread import MainThread
@@ -185,7 +266,7 @@ def _run(
     _core.end_children_with_process()
     if not supervised:
         warn_of_unread()
-    nthreads = nthreads or CPU_COUNT
+    nthreads = nthreads or _threads_of(1)
     limit = _bytes(memory_limit, nthreads)
     _remember(address, credentials)
     main_thread = MainThread()
@@ -195,7 +276,8 @@ def _run(
         own_process=True,
         main_thread=main_thread,
     )
-    native: Any = _core.Worker(
+    make = partial(
+        _core.Worker,
         address,
         name=name,
         nthreads=nthreads,
@@ -203,13 +285,18 @@ def _run(
         directory=directory,
         resources=resources,
         service=service,
-        listen=credentials.address(listen or _reachable(address)),
         contact=None if contact is None else credentials.address(contact),
         cluster=cluster,
         info={**Service.info(), "local_directory": directory, "supervised": supervised},
         scheduler_timeout=scheduler_timeout,
         terminate=memory_share_of_termination(),
         **credentials.of_connections(),
+    )
+    native: Any = _connected(
+        address,
+        # Which address leads here is known when the scheduler can be reached.
+        lambda: make(listen=credentials.address(listen or _reachable(address))),
+        death_timeout,
     )
     status = 1
     try:
@@ -223,6 +310,94 @@ def _run(
     return status
 
 
+class _UnreachedError(Exception):
+    """There is no scheduler, for too long."""
+
+
+def _connected(address: str, make: Callable[[], Any], patience: float) -> Any:
+    """Return the native worker that ``make`` returns when it reaches the scheduler.
+
+    Raises
+    ------
+    _UnreachedError
+        Nobody listened there for so many seconds.
+    Exception
+        What ``make`` raises if somebody listens.
+    """
+    # Nothing has begun yet: asked to end, it ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    until = time.monotonic() + patience
+    pause = _FIRST_PAUSE
+    is_there = False
+    while True:
+        try:
+            return make()
+        except OSError as error:
+            # It may have begun to listen meanwhile.
+            if is_there:
+                raise
+            is_there = _listens(address)
+            if is_there:
+                continue
+            if time.monotonic() >= until:
+                raise _UnreachedError(str(error)) from None
+            if pause == _FIRST_PAUSE:
+                click.echo(f"Waiting for the scheduler: {error}", err=True)
+        time.sleep(min(pause, max(0.0, until - time.monotonic())))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _listens(address: str) -> bool:
+    """Whether somebody listens at an address."""
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname, parts.port), _LONGEST_PAUSE).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _seconds(text: str | None) -> float:
+    """Return how long ``--death-timeout`` says; without it, for ever."""
+    from dask.utils import parse_timedelta
+
+    if text is None:
+        return math.inf
+    try:
+        return float(parse_timedelta(text, "s"))
+    except (ValueError, KeyError):
+        raise click.BadParameter(
+            f"{text!r}: give seconds, or such as 5min", param_hint="--death-timeout"
+        ) from None
+
+
+def _threads_of(count: int) -> int:
+    """Return how many threads each of so many workers has."""
+    from dask.system import CPU_COUNT
+
+    return max(1, CPU_COUNT // count)
+
+
+def _scheduler_of(
+    address: str | None,
+    scheduler_file: str | None,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> tuple[str, Credentials, str | None]:
+    """Return the scheduler's address, what lets in there, and its cluster if that is known."""
+    cluster = None
+    if scheduler_file is not None:
+        found = _scheduler_file.read(scheduler_file)
+        address = found.address
+        secret_file = secret_file or found.secret_file
+        tls = tls or found.tls
+        cluster = found.cluster
+    assert address is not None
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    return credentials.address(address), credentials, cluster
+
+
 def _status(reason: str, ending: Ending, supervised: bool) -> int:
     if reason == "restart":
         return RESTART
@@ -233,7 +408,7 @@ def _status(reason: str, ending: Ending, supervised: bool) -> int:
         # A task may have closed standard error.
         with suppress(OSError, ValueError):
             click.echo(f"Error: {reason}", err=True)
-        return 1
+        return LOST if supervised and reason.startswith(_LOST) else 1
     # A signal may be anybody's: the cluster still wants the worker then.
     return LEFT if supervised and not ending.asked else 0
 

@@ -47,6 +47,9 @@ class Process:
             token.touch(mode=0o600)
             token.write_text(self.token)
             arguments = (*arguments, "--http-token-file", str(token))
+        if arguments[0] == "worker" and not {"--nanny", "--supervised"} & {*arguments}:
+            # Tests of a worker itself have its process, and see how it ends.
+            arguments = (*arguments, "--no-nanny", "--death-timeout", "0.5")
         path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"TREADLE_SECRET_FILE": str(secret), "PYTHONPATH": path}
 

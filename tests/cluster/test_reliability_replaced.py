@@ -170,7 +170,7 @@ def test_a_worker_that_closed_itself_stays_away(new_client):
 
 
 def test_what_ends_at_once_with_status_0_is_given_up():
-    from treadle.client._process import WorkerProcess
+    from treadle.supervision import WorkerProcess
 
     deaths: list[object] = []
     worker = WorkerProcess("brief", ["--help"], deaths.append)

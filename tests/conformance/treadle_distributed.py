@@ -60,8 +60,8 @@ from servers_of_tests import (
     unserved,
 )
 from treadle.client import LocalCluster
-from treadle.client._aside import aside
 from treadle.shuffle import _graph
+from treadle.supervision._aside import aside
 
 # next() on these is atomic: tests call from several threads.
 _calls = itertools.count()

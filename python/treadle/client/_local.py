@@ -33,19 +33,22 @@ from treadle._security import Certificates, certificates_of, named, write_certif
 from treadle._settings import scheduler_settings
 from treadle._unserved import UnservedError
 from treadle.client import _addresses
-from treadle.client._aside import wait_for_asides
 from treadle.client._demands import security_of_cluster
-from treadle.client._process import Death, WorkerProcess, template_of
-from treadle.client._template import Template
+from treadle.client._inherited import inherited
 from treadle.sidecar import SupervisedSidecar
+from treadle.supervision import (
+    Death,
+    Template,
+    WorkerProcess,
+    tell,
+    template_of,
+    wait_for_asides,
+)
 from treadle.worker import Service
 
 __all__ = ["LocalCluster"]
 
 logger = logging.getLogger("treadle.client")
-
-# Seconds for the scheduler to answer: workers hand their values over meanwhile.
-_PATIENCE = 60.0
 
 # Seconds for all workers to end by themselves.
 _FAREWELL = 5.0
@@ -262,7 +265,7 @@ class LocalCluster:
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]
-        return WorkerProcess(name, arguments, self._died, template)
+        return WorkerProcess(name, arguments, self._died, template, environment=inherited)
 
     def _directory_of(self, name: str) -> str:
         path = os.path.join(self.directory, f"worker-{name}")
@@ -273,10 +276,8 @@ class LocalCluster:
         """Tell the scheduler, which only knows that a connection has ended."""
         if self._closed:
             return
-        exit_of = {"name": death.name, "pid": death.pid, "log": death.log}
-        exit_of |= {"exitcode": death.exitcode, "signal": death.signal, "oom": death.out_of_memory}
         with suppress(OSError):
-            self._tell("worker-exited", exit_of)
+            self._tell("worker-exited", death.as_told())
 
     def _tell(self, operation: str, argument: dict[str, Any]) -> Any:
         """Ask the scheduler, and return its answer.
@@ -286,24 +287,14 @@ class LocalCluster:
         OSError
             It refuses, or does not answer in time.
         """
-        connection = _core.Connection(
+        return tell(
             self.scheduler_address,
-            f"Supervisor-{self.name}-{secrets.token_hex(4)}",
-            _Silent(),
+            operation,
+            argument,
+            credentials=self._credentials("client"),
+            name=self.name,
             timeout=self._timeout,
-            **self._credentials("client"),
         )
-        answered: list[Any] = []
-        try:
-            connection.call("", operation, argument, lambda *answer: answered.append(answer))
-            if not connection.wait(lambda: bool(answered), max(self._timeout, _PATIENCE)):
-                raise TimeoutError(f"the scheduler does not answer {operation!r}")
-        finally:
-            connection.close()
-        answer, error = answered[0]
-        if error is not None:
-            raise OSError(f"{operation}: {error}")
-        return answer
 
     @property
     def dashboard_link(self) -> str | None:
@@ -359,7 +350,7 @@ class LocalCluster:
             return
         # The scheduler waits a little for the causes of their deaths.
         self._tell("supervise", {"names": names})
-        with template_of(len(names)) as template:
+        with template_of(len(names), inherited) as template:
             for name in names:
                 self.workers[name] = self._make_worker(name, template=template)
 
@@ -572,22 +563,6 @@ class ThreadWorker:
             self._native.close("its client was closed")
         finally:
             self._service.stop()
-
-
-class _Silent:
-    """Handlers of a connection that only makes a call."""
-
-    def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
-        """Leave it unanswered."""
-
-    def on_stuck(self, keys: list[Any], reason: str) -> None:
-        """Do nothing."""
-
-    def on_restarted(self) -> None:
-        """Do nothing."""
-
-    def on_closed(self, reason: str) -> None:
-        """Do nothing."""
 
 
 def cluster_at(address: str) -> LocalCluster | None:

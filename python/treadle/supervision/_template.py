@@ -152,8 +152,12 @@ class Forked:
 
     def kill(self) -> None:
         """End it by force, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
         pid = self.pid
         with self._changed:
             if self._status is None:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, number)

@@ -9,15 +9,14 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from treadle._exit_status import LEFT, OVERFLOWED, RESTART
-from treadle.client._aside import aside, print_aside
-from treadle.client._inherited import inherited
-from treadle.client._template import Forked, Template
+from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
+from treadle.supervision._aside import aside, print_aside
+from treadle.supervision._template import Forked, Template
 
 __all__ = ["Death", "WorkerProcess", "template_of"]
 
@@ -38,6 +37,7 @@ _PATIENCE = 5
 # Seconds before the second attempt; each further one doubles them.
 _PAUSE = 0.1
 _LONGEST_LINE = 2000
+_ANNOUNCED = "listening at "
 _LINES = 200
 
 
@@ -51,9 +51,22 @@ class Death(NamedTuple):
     out_of_memory: bool
     log: str
 
+    def as_told(self) -> dict[str, Any]:
+        """Return what the scheduler is told: ``worker-exited``."""
+        return {
+            "name": self.name,
+            "pid": self.pid,
+            "log": self.log,
+            "exitcode": self.exitcode,
+            "signal": self.signal,
+            "oom": self.out_of_memory,
+        }
+
     def __str__(self) -> str:
         if self.exitcode == OVERFLOWED:
             how = "took more memory than its limit"
+        elif self.exitcode == LOST:
+            how = "lost the scheduler"
         elif self.out_of_memory:
             how = "was killed by the kernel, which was out of memory"
         elif self.signal is not None:
@@ -69,8 +82,8 @@ class Death(NamedTuple):
 class WorkerProcess:
     """``treadle worker`` in a process of its own, for as long as it is wanted.
 
-    Its standard input stays open: it ends when that does, however this process ends. What it prints
-    goes to this process's standard error, and the last lines are kept.
+    Its standard input stays open: it ends when that does, however this process ends. The last lines
+    of what it prints are kept.
 
     Parameters
     ----------
@@ -83,6 +96,15 @@ class WorkerProcess:
     template
         Forks the first process. Those that replace it start from nothing: the environment and what
         is installed may have changed.
+    environment
+        Returns what a process has beside this one's environment. By default nothing.
+    output
+        Called, in a thread, with each line that it prints. By default it goes to this process's
+        standard error.
+    listens
+        Called, in a thread, with the address of each process.
+    patience
+        How many times in a row the first process may end before it listens. Later ones have five.
     """
 
     def __init__(
@@ -91,6 +113,11 @@ class WorkerProcess:
         arguments: Sequence[str],
         died: Callable[[Death], Any],
         template: Template | None = None,
+        *,
+        environment: Callable[[], Mapping[str, str]] = dict,
+        output: Callable[[str], Any] = print_aside,
+        listens: Callable[[str], Any] = lambda _address: None,
+        patience: int = _PATIENCE,
     ) -> None:
         self.name = name
         self.arguments = list(arguments)
@@ -99,6 +126,10 @@ class WorkerProcess:
         #: Whether the cluster asked the process to leave: there is none any more.
         self.left = False
         self._died = died
+        self._environment = environment
+        self._output = output
+        self._listens = listens
+        self._patience = patience
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wanted = True
@@ -107,12 +138,20 @@ class WorkerProcess:
         #: Whether the process has said that it has started whatever it needs.
         self.announced = False
         self._process: subprocess.Popen[bytes] | Forked = self._start(template)
-        threading.Thread(target=self._watch, name=f"treadle-watch-{name}", daemon=True).start()
+        self._watching = threading.Thread(
+            target=self._watch, name=f"treadle-watch-{name}", daemon=True
+        )
+        self._watching.start()
 
     @property
     def pid(self) -> int:
         """The process id of the present process, or of the last one."""
         return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no process any more, and will be none."""
+        return not self._watching.is_alive()
 
     def log(self) -> str:
         """Return the last lines that the process printed."""
@@ -129,7 +168,7 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=_environment(self._environment()),
                 **_APART,
             )
         assert process.stdout is not None
@@ -143,11 +182,13 @@ class WorkerProcess:
         with output:
             while line := output.readline(_LONGEST_LINE):
                 text = line.decode(errors="replace")
-                if text.startswith("listening at "):
+                if text.startswith(_ANNOUNCED):
                     self.announced = True
+                    self._patience = _PATIENCE
+                    self._listens(text.removeprefix(_ANNOUNCED).strip())
                     continue
                 self._log.append(text.rstrip("\n"))
-                print_aside(text)
+                self._output(text)
 
     def _watch(self) -> None:
         failures = 0
@@ -161,10 +202,13 @@ class WorkerProcess:
             if status == LEFT and not replacing:
                 self._end()
                 break
+            if status == UNREACHED:
+                self._end("it found no scheduler")
+                break
             if not replacing and status != RESTART:
                 failures = 0 if self.announced else failures + 1
-                self._mourn(status, _oom_kills() > oom_kills)
-                if failures >= _PATIENCE:
+                self._mourn(status, _oom_kills() > oom_kills, failures < self._patience)
+                if failures >= self._patience:
                     self._end(f"it ended {failures} times before it was of use:\n{self.log()}")
                     aside(
                         lambda: logger.error("Worker %s is given up: %s", self.name, self.given_up)
@@ -195,7 +239,7 @@ class WorkerProcess:
             self._wanted = False
             self._changed.notify_all()
 
-    def _mourn(self, status: int, out_of_memory: bool) -> None:
+    def _mourn(self, status: int, out_of_memory: bool, replaced: bool) -> None:
         death = Death(
             self.name,
             self._process.pid,
@@ -204,7 +248,8 @@ class WorkerProcess:
             out_of_memory and status == -signal.SIGKILL,
             self.log(),
         )
-        aside(lambda: logger.warning("%s; it is replaced", death))
+        more = "; it is replaced" if replaced else ""
+        aside(lambda: logger.warning("%s%s", death, more))
         try:
             self._died(death)
         except Exception:
@@ -218,6 +263,15 @@ class WorkerProcess:
             self._replacing = True
             process = self._process
         threading.Thread(target=_end_process, args=(process, 2.0), daemon=True).start()
+
+    def send(self, number: int) -> None:
+        """Have the process end by a signal; it is not replaced."""
+        with self._changed:
+            self._wanted = False
+            self._changed.notify_all()
+            process = self._process
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
 
     def close(self) -> None:
         """Tell the process to end; :meth:`join` waits for that."""
@@ -233,24 +287,25 @@ class WorkerProcess:
 
 
 @contextmanager
-def template_of(workers: int) -> Iterator[Template | None]:
+def template_of(
+    workers: int, environment: Callable[[], Mapping[str, str]] = dict
+) -> Iterator[Template | None]:
     """Yield what forks so many workers, if that is worth it and forks are safe here."""
     if workers < 2 or sys.platform != "linux":
         yield None
         return
-    template = Template(_COMMAND, env=_environment(), **_APART)
+    template = Template(_COMMAND, env=_environment(environment()), **_APART)
     try:
         yield template
     finally:
         template.close()
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a worker: it imports what this process can import, and has its
-    configuration of Dask."""
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker: it imports what this process can import."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
     # What tasks print is to be seen when it is printed.
-    return {**os.environ, **inherited(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **more, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:

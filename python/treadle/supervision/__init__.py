@@ -1,0 +1,8 @@
+"""Worker processes that are looked after: by a local cluster, or by ``treadle worker``."""
+
+from treadle.supervision._aside import wait_for_asides
+from treadle.supervision._process import Death, WorkerProcess, template_of
+from treadle.supervision._template import Template
+from treadle.supervision._words import tell
+
+__all__ = ["Death", "Template", "WorkerProcess", "tell", "template_of", "wait_for_asides"]

@@ -50,6 +50,7 @@ SIDECAR = frozenset(
         *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
         "worker_plugin",
         *("register_nanny_plugin", "unregister_nanny_plugin"),
+        *("profile", "profile_metadata"),
     ]
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -15,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -47,6 +47,9 @@ _FAILURES = (*_LOST, "a thread of the engine", "the event loop")
 
 # Seconds between attempts to reach a scheduler that is not there: the first, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+# What the system says where there is no such scheduler, or not yet.
+_NOBODY = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
 def _resources(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, float]:
@@ -293,7 +296,6 @@ def _run(
         **credentials.of_connections(),
     )
     native: Any = _connected(
-        address,
         # Which address leads here is known when the scheduler can be reached.
         lambda: make(listen=credentials.address(listen or _reachable(address))),
         death_timeout,
@@ -314,7 +316,7 @@ class _UnreachedError(Exception):
     """There is no scheduler, for too long."""
 
 
-def _connected(address: str, make: Callable[[], Any], patience: float) -> Any:
+def _connected(make: Callable[[], Any], patience: float) -> Any:
     """Return the native worker that ``make`` returns when it reaches the scheduler.
 
     Raises
@@ -328,17 +330,12 @@ def _connected(address: str, make: Callable[[], Any], patience: float) -> Any:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     until = time.monotonic() + patience
     pause = _FIRST_PAUSE
-    is_there = False
     while True:
         try:
             return make()
         except OSError as error:
-            # It may have begun to listen meanwhile.
-            if is_there:
+            if not _is_nobody(error):
                 raise
-            is_there = _listens(address)
-            if is_there:
-                continue
             if time.monotonic() >= until:
                 raise _UnreachedError(str(error)) from None
             if pause == _FIRST_PAUSE:
@@ -347,14 +344,11 @@ def _connected(address: str, make: Callable[[], Any], patience: float) -> Any:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _listens(address: str) -> bool:
-    """Whether somebody listens at an address."""
-    parts = urlsplit(address)
-    try:
-        socket.create_connection((parts.hostname, parts.port), _LONGEST_PAUSE).close()
-    except (OSError, ValueError):
-        return False
-    return True
+def _is_nobody(error: OSError) -> bool:
+    """Whether nobody answered. Who refuses says why, and would say it again."""
+    if isinstance(error, TimeoutError):
+        return True
+    return any(os.strerror(number) in str(error) for number in _NOBODY)
 
 
 def _seconds(text: str | None) -> float:

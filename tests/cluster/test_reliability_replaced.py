@@ -198,7 +198,7 @@ def test_a_worker_that_cannot_start_says_with_which_status_it_ends(start, tmp_pa
 
 
 def test_what_ends_late_and_never_listened_is_given_up(monkeypatch):
-    from treadle.client import _process
+    from treadle.supervision import _process
 
     # However long each lives: it is too long for a test.
     monkeypatch.setattr(_process, "_USEFUL", 0.0, raising=False)

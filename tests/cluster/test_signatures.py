@@ -24,7 +24,6 @@ PAIRS = {
 # What is another signature on purpose.
 DIFFERENT = {
     "LocalCluster": "its own parameters; those of distributed's that mean nothing are refused",
-    "LocalCluster.adapt": "is not served, and raises",
     "LocalCluster.close": "ends in 5 s by default",
     "get_worker().close": "what it ends is native",
     "get_worker().close_gracefully": "what it ends is native",
@@ -97,4 +96,4 @@ def test_completion_shows_what_a_client_can_start() -> None:
 
 def test_hasattr_does_not_claim_what_is_not_served() -> None:
     assert not hasattr(object.__new__(WorkerStandIn), "validate_state")
-    assert not hasattr(object.__new__(treadle.LocalCluster), "scale_down")
+    assert not hasattr(treadle.LocalCluster(0), "scheduler")

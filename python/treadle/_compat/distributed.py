@@ -70,6 +70,11 @@ LIBRARY = Library(
             "distributed.shuffle._exceptions:ShuffleClosedError", _SHUFFLE
         ),
         "ShuffleSpec": Contact("distributed.shuffle._core:ShuffleSpec", _SHUFFLE),
+        "SpecCluster": Contact(
+            "distributed.deploy.spec:SpecCluster",
+            "be a cluster that Dask's tools know",
+            ("_memory_per_worker", "_threads_per_worker", "adapt"),
+        ),
         "Split": Contact("distributed.shuffle._rechunk:Split", _SHUFFLE),
         "SplitAxes": Contact("distributed.shuffle._rechunk:SplitAxes", _SHUFFLE),
         "SplitAxis": Contact("distributed.shuffle._rechunk:SplitAxis", _SHUFFLE),

@@ -212,8 +212,7 @@ class Connected(Counting):
             )
             self.cluster = await off_loop(make)
         if self.cluster is not None:
-            if not isinstance(self.cluster, LocalCluster):
-                await self.cluster
+            await self.cluster
             address = self.cluster.scheduler_address
         elif self.scheduler_file is not None:
             address, known = await self._read_scheduler_file(timeout)
@@ -332,7 +331,7 @@ class Connected(Counting):
                 asyncio.get_running_loop().remove_reader(connection.fileno())
             await off_loop(connection.close, 0.0 if fast else _GOODBYE)
         if self._start_arg is None and self.cluster is not None:
-            await off_loop(self.cluster.close)
+            await off_loop(self.cluster._end)
         host, self._host = self._host, None
         if host is not None:
             await host.stop()
@@ -452,7 +451,7 @@ class Connected(Counting):
                 await self.scheduler.terminate()
         elif isinstance(self.cluster, LocalCluster):
             self._forget_all()
-            await off_loop(self.cluster.close)
+            await off_loop(self.cluster._end)
         else:
             await self.cluster.close()
         await self._close()

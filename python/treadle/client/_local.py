@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 import math
 import os
@@ -12,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,11 +24,14 @@ import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Status
+from distributed.deploy import Cluster
 from distributed.system import MEMORY_LIMIT
-from distributed.utils import format_dashboard_link
+from distributed.utils import Log, Logs, format_dashboard_link
 
 from treadle import _core
-from treadle._compat.distributed import SchedulerInfo
+from treadle._compat.distributed import SchedulerInfo, SpecCluster
+from treadle._loop import off_loop
+from treadle._names import name_of
 from treadle._numbers import amounts
 from treadle._secret import stripped
 from treadle._security import Certificates, certificates_of, named, write_certificates
@@ -35,6 +40,7 @@ from treadle._unserved import UnservedError
 from treadle.client import _addresses
 from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
+from treadle.client._scaling import SchedulerComm, identity
 from treadle.sidecar import SupervisedSidecar
 from treadle.supervision import (
     Death,
@@ -57,8 +63,12 @@ _FAREWELL = 5.0
 _LAST_WORDS = 0.5
 
 
-class LocalCluster:
+class LocalCluster(SpecCluster):
     """A scheduler as threads of this process, with workers on this machine.
+
+    It is a ``distributed.SpecCluster`` of Treadle's processes: it can be scaled by hand or by load
+    (:meth:`adapt`), and be used with ``async with``. An event loop of its own begins with ``adapt``
+    only.
 
     Parameters
     ----------
@@ -95,8 +105,10 @@ class LocalCluster:
         Allow other machines without TLS. The secret is proved all the same.
     name
         Of the cluster, for people.
-    asynchronous, loop, silence_logs, worker_dashboard_address
-        Of distributed's cluster. What they ask for is refused, or warned of.
+    asynchronous
+        It is used in the running event loop: ``await`` it, or ``async with``, and await what is called.
+    loop, silence_logs, worker_dashboard_address
+        Of distributed's cluster. What they ask for is warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
     """
@@ -130,11 +142,6 @@ class LocalCluster:
     ) -> None:
         if unknown:
             raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
-        if asynchronous:
-            raise NotImplementedError(
-                "treadle.LocalCluster does not serve asynchronous=True: "
-                "treadle.Client(asynchronous=True, ...) starts a cluster in an event loop"
-            )
         _warn_without_effect(loop, silence_logs, worker_dashboard_address)
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
@@ -148,39 +155,78 @@ class LocalCluster:
         limit = memory_limit_of(memory_limit, max(count, 1))
         checked = amounts(resources or {})
         self._lock = threading.Lock()
+        self._scaling = threading.RLock()
         self._closed = False
         self._timeout = timeout
-        self.name = name or secrets.token_hex(4)
-        self.status = Status.created
+        # Not that of `SpecCluster`, which would start a loop, and all else in it.
+        Cluster.__init__(self, asynchronous=asynchronous, name=name or secrets.token_hex(4))
+        self._loop: Any = self._loop_runner.loop if asynchronous else None
+        self.scheduler_comm = SchedulerComm(self)
+        #: The workers by name, which is text here.
         self.workers: dict[str, Any] = {}
+        self._i = 0
+        self._in_process = in_process
+        self.new_spec = {
+            "cls": ThreadWorker if in_process else WorkerProcess,
+            "options": {"nthreads": threads, "memory_limit": limit, "resources": checked},
+        }
+        self._address = "<not started>"
         parent = local_directory or dask.config.get("temporary-directory", None)
         self._directory = _core.Directory("cluster", parent or tempfile.gettempdir())
         self.directory = str(self._directory.path)
         self._server: Any = None
         self._sidecar: SupervisedSidecar | None = None
+        self._make_worker: Callable[..., Any] = partial(
+            self._thread_worker if in_process else self._process_worker,
+            threads=threads,
+            limit=limit,
+            resources=checked,
+        )
+        begin = partial(
+            self._begin,
+            count,
+            secret=secret,
+            certificates=certificates,
+            insecure=insecure,
+            listen=f"{host or '127.0.0.1'}:{scheduler_port}",
+            http=http_address(dashboard_address),
+            worker_timeout=worker_timeout,
+        )
+        self._begun: asyncio.Future[None] | None = None
+        if asynchronous:
+            self._begun = asyncio.ensure_future(off_loop(begin))
+        else:
+            begin()
+
+    def _begin(
+        self,
+        count: int,
+        *,
+        secret: bytes | str | Path | None,
+        certificates: Certificates | None,
+        insecure: bool,
+        listen: str,
+        http: str | None,
+        worker_timeout: float,
+    ) -> None:
+        """Start the scheduler, then the workers."""
         try:
             self._secret = secret_file_in(self.directory, stripped(secret))
             self.secret_file = str(self._secret)
             self._insecure = insecure
             self._certificates = self._certificates_of(certificates)
             self._server = _core.Server(
-                f"{host or '127.0.0.1'}:{scheduler_port}",
-                http=http_address(dashboard_address),
+                listen,
+                http=http,
                 settings=scheduler_settings(worker_timeout),
                 **self._credentials("scheduler"),
             )
-            self.scheduler_address: str = self._server.address
+            self._address = self._server.address
             _addresses.remember(self.scheduler_address, **self._credentials("client"))
             self._sidecar = SupervisedSidecar(self._connect_sidecar)
-            make = self._thread_worker if in_process else self._process_worker
-            self._in_process = in_process
-            self._share = threads, limit
-            self._make_worker: Callable[..., Any] = partial(
-                make, threads=threads, limit=limit, resources=checked
-            )
-            self.scale(count)
+            self._scale(count)
         except BaseException:
-            self.close()
+            self._end()
             raise
         self.status = Status.running
         _alive.add(self)
@@ -279,8 +325,8 @@ class LocalCluster:
         with suppress(OSError):
             self._tell("worker-exited", death.as_told())
 
-    def _tell(self, operation: str, argument: dict[str, Any]) -> Any:
-        """Ask the scheduler, and return its answer.
+    def _tell(self, operation: str, argument: Any, node: str = "") -> Any:
+        """Ask the scheduler, or another node, and return its answer.
 
         Raises
         ------
@@ -291,6 +337,7 @@ class LocalCluster:
             self.scheduler_address,
             operation,
             argument,
+            node=node,
             credentials=self._credentials("client"),
             name=self.name,
             timeout=self._timeout,
@@ -315,36 +362,163 @@ class LocalCluster:
 
     def present(self) -> int:
         """Return how many workers there are to be: those that the cluster asked to leave are not."""
-        return sum(not worker.left for worker in self.workers.values())
+        return sum(not worker.left for worker in list(self.workers.values()))
 
-    def scale(self, n: int = 0, memory: Any = None, cores: int | None = None) -> None:
+    # where it runs
+
+    @property
+    def loop(self) -> Any:
+        """The event loop: the one it was made in, or that of :meth:`adapt`.
+
+        Raises
+        ------
+        AttributeError
+            There is none.
+        """
+        if self._loop is None:
+            raise AttributeError("this cluster has no event loop: nothing needs one")
+        return self._loop
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the caller is in the cluster's event loop, where nothing may wait."""
+        if self._loop is None:
+            return False
+        try:
+            return asyncio.get_running_loop() is self._loop.asyncio_loop
+        except RuntimeError:
+            return False
+
+    def _do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that waits; in the event loop, return what is to be awaited."""
+        if not self.asynchronous:
+            return function(*args)
+        return asyncio.ensure_future(self._do_there(function, *args))
+
+    async def _do_there(self, function: Callable[..., Any], *args: Any) -> Any:
+        await self
+        return await off_loop(function, *args)
+
+    def __await__(self) -> Any:
+        return self._started().__await__()
+
+    async def _started(self) -> LocalCluster:
+        if self._begun is not None:
+            await self._begun
+        return self
+
+    @property
+    def scheduler_address(self) -> str:
+        """Where the scheduler listens."""
+        return self._address
+
+    # how many workers there are
+
+    def scale(self, n: int = 0, memory: Any = None, cores: int | None = None) -> Any:
         """Start or retire workers until there are ``n``; those that go hand their values over.
 
         With ``cores`` or ``memory``, until the workers have so much of both together.
         """
-        threads, limit = self._share
         if cores is not None:
-            n = max(n, -(-cores // threads))
+            n = max(n, math.ceil(cores / self._threads_per_worker()))
         if memory is not None:
+            limit = self._memory_per_worker()
             if not limit:
                 raise ValueError("scale(memory=...): the workers have no memory_limit")
-            n = max(n, -(-parse_bytes(memory) // limit))
+            n = max(n, math.ceil(parse_bytes(memory) / limit))
+        return self._do(self._scale, n)
+
+    scale_up = scale
+
+    def _scale(self, n: int) -> None:
+        with self._scaling:
+            self._forget_those_that_left()
+            free = (name for name in map(str, itertools.count()) if name not in self.workers)
+            if fresh := list(itertools.islice(free, max(0, n - len(self.workers)))):
+                self._start_workers(fresh)
+            if surplus := list(self.workers)[n:]:
+                self._retire(None, surplus)
+                self._drop(surplus)
+
+    async def scale_down(self, workers: Any) -> None:
+        """Retire workers, given by name; one that cannot leave stays.
+
+        That is one with an actor, and the last one if there are values.
+        """
+        await off_loop(self._scale_down, [str(name) for name in workers])
+
+    def _scale_down(self, names: list[str]) -> None:
+        with self._scaling:
+            self._retire(None, names)
+            present = {str(worker["name"]) for worker in identity(self)["workers"].values()}
+            self._drop([name for name in names if name in self.workers and name not in present])
+
+    def _retire(self, addresses: Any, names: Any) -> dict[str, Any]:
+        """Have workers leave after their values have moved; returns what was known of them.
+
+        If there are values, one worker stays.
+        """
+        workers = identity(self)["workers"]
+        wanted = {str(name) for name in names or ()}
+        chosen = [
+            address
+            for address, worker in workers.items()
+            if address in (addresses or ()) or str(worker["name"]) in wanted
+        ]
+        held = {address: worker["metrics"]["in_memory"] for address, worker in workers.items()}
+        if len(chosen) == len(workers) and any(held.values()):
+            chosen.remove(max(chosen, key=held.__getitem__))
+        if not chosen:
+            return {}
+        gone: dict[str, Any] = self._tell("retire_workers", {"workers": chosen})
+        return gone
+
+    def _drop(self, names: list[str]) -> None:
+        """End workers that are not wanted any more."""
+        dropped = [self.workers.pop(name) for name in names]
+        for worker in dropped:
+            worker.close()
+        for worker in dropped:
+            if isinstance(worker, WorkerProcess):
+                worker.join(_FAREWELL)
+
+    def _forget_those_that_left(self) -> None:
         for name in [name for name, worker in self.workers.items() if worker.left]:
             del self.workers[name]
-        names = [str(number) for number in range(n)]
-        fresh = [name for name in names if name not in self.workers]
-        if fresh:
-            self._start(fresh)
-        surplus = list(self.workers)[n:]
-        if surplus:
-            self._tell("retire_workers", {"names": surplus})
-            for name in surplus:
-                worker = self.workers.pop(name)
-                worker.close()
-                if isinstance(worker, WorkerProcess):
-                    worker.join(_FAREWELL)
 
-    def _start(self, names: list[str]) -> None:
+    @property
+    def worker_spec(self) -> dict[str | int, Any]:
+        """What is wanted, by name: ``cls`` and ``options`` of each worker."""
+        wanted = [name for name, worker in list(self.workers.items()) if not worker.left]
+        return {name_of(name): self.new_spec for name in wanted}
+
+    @property
+    def requested(self) -> set[Any]:
+        """The names of the workers that were started."""
+        return set(self.worker_spec)
+
+    @property
+    def observed(self) -> set[Any]:
+        """The names of the workers that the scheduler knows."""
+        return {worker["name"] for worker in identity(self)["workers"].values()}
+
+    @wraps(SpecCluster.adapt)
+    def adapt(self, *args: Any, **kwargs: Any) -> Any:
+        """Scale by load from now on: see ``distributed.SpecCluster.adapt``.
+
+        ``minimum``, ``maximum`` (or of cores or memory) bound the number of workers; returns
+        distributed's ``Adaptive``.
+        """
+        with self._lock:
+            if self._loop is None:
+                self._loop_runner.start()
+                self._loop = self._loop_runner.loop
+        return super().adapt(*args, **kwargs)
+
+    async def _correct_state(self) -> None:
+        """Do nothing: :meth:`scale` does all of it."""
+
+    def _start_workers(self, names: list[str]) -> None:
         if self._in_process:
             self.workers |= {name: self._make_worker(name) for name in names}
             return
@@ -357,9 +531,13 @@ class LocalCluster:
     @property
     def scheduler_info(self) -> SchedulerInfo:
         """What the scheduler says about itself and its workers."""
-        return SchedulerInfo(self._tell("identity", {"n_workers": -1}))
+        return SchedulerInfo(identity(self))
 
-    def wait_for_workers(self, n_workers: int, timeout: float | None = None) -> None:
+    @scheduler_info.setter
+    def scheduler_info(self, _info: Any) -> None:
+        """Forget it: it is asked for whenever it is read."""
+
+    def wait_for_workers(self, n_workers: int, timeout: float | None = None) -> Any:
         """Wait until so many workers are there.
 
         Raises
@@ -367,15 +545,21 @@ class LocalCluster:
         TimeoutError
             Not within so many seconds.
         """
+        return self._do(self._wait_for, n_workers, timeout)
+
+    def _wait_for(self, n_workers: int, timeout: float | None) -> None:
         with self._own_client() as client:
             # Its public method asks this one.
             client.sync(client._wait_for_workers, n_workers, timeout)
 
-    def get_logs(
-        self, cluster: bool = True, scheduler: bool = True, workers: Any = True
-    ) -> dict[str, Any]:
+    def get_logs(self, cluster: bool = True, scheduler: bool = True, workers: Any = True) -> Any:
         """Return the logs of the scheduler and of workers, by "Scheduler" and by address."""
-        logs: dict[str, Any] = {"Cluster": ""} if cluster else {}
+        return self._do(self._logs, cluster, scheduler, workers)
+
+    def _logs(self, cluster: bool, scheduler: bool, workers: Any) -> dict[str, Any]:
+        logs = Logs()
+        if cluster:
+            logs["Cluster"] = Log("\n".join(text for _, text in self._cluster_manager_logs))
         with self._own_client() as client:
             if scheduler:
                 logs["Scheduler"] = client.get_scheduler_logs()
@@ -390,20 +574,6 @@ class LocalCluster:
             if hasattr(Theirs, name):
                 raise UnservedError(f"treadle.LocalCluster does not serve {name!r}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def adapt(
-        self,
-        Adaptive: Any = None,
-        minimum: float = 0,
-        maximum: float = math.inf,
-        minimum_cores: int | None = None,
-        maximum_cores: int | None = None,
-        minimum_memory: str | None = None,
-        maximum_memory: str | None = None,
-        **_kwargs: Any,
-    ) -> None:
-        """Refuse."""
-        raise NotImplementedError("treadle.LocalCluster does not serve adapt(): use scale(n)")
 
     def get_client(self) -> Any:
         """Return a new client of the cluster."""
@@ -430,20 +600,28 @@ class LocalCluster:
                 restarted = True
         return restarted
 
-    def close(self, timeout: float = _FAREWELL) -> None:
+    def close(self, timeout: float | None = _FAREWELL) -> Any:
         """End the workers, then the scheduler."""
+        return self._do(self._end, timeout)
+
+    async def _close(self) -> None:
+        await self._do_there(self._end)
+
+    def _end(self, timeout: float | None = _FAREWELL) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self.status = Status.closing
         _alive.discard(self)
+        if self._adaptive is not None:
+            self._adaptive.stop(reason="cluster-closed")
         for worker in self.workers.values():
             with suppress(Exception):
                 worker.close()
         for worker in self.workers.values():
             if isinstance(worker, WorkerProcess):
-                worker.join(timeout)
+                worker.join(_FAREWELL if timeout is None else timeout)
         wait_for_asides(_LAST_WORDS)
         if self._sidecar is not None:
             self._sidecar.close()
@@ -452,8 +630,15 @@ class LocalCluster:
             self._server.close()
         self._directory.remove()
         self.status = Status.closed
+        if self._loop is not None and not self.called_from_running_loop:
+            self._loop_runner.stop()
+
+    def __del__(self) -> None:
+        """Say nothing of one that is not closed: its processes end with this one."""
 
     def __enter__(self) -> LocalCluster:
+        if self.asynchronous:
+            raise TypeError("Used 'with' with asynchronous class; please use 'async with'")
         return self
 
     def __exit__(
@@ -475,7 +660,7 @@ class LocalCluster:
         if self.status is not Status.running:
             return head
         # As a page shows it: the first few workers.
-        shown: str = SchedulerInfo(self._tell("identity", {"n_workers": 5}))._repr_html_()
+        shown: str = SchedulerInfo(identity(self, 5))._repr_html_()
         return head + shown
 
 

@@ -27,7 +27,7 @@ from treadle.client._state import call_in
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "stream"]
+__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "rename", "stream"]
 
 # Whose answers have tuples, as all that comes from distributed's scheduler.
 _OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
@@ -219,13 +219,13 @@ class Scheduler(Diagnostics):
     async def identity(self, n_workers: int = -1, **_kwargs: Any) -> dict[str, Any]:
         """Return what the scheduler says about itself and workers."""
         answer: dict[str, Any] = await self._native("identity")(n_workers=n_workers)
-        _rename(answer["workers"])
+        rename(answer["workers"])
         return answer
 
     async def retire_workers(self, **kwargs: Any) -> dict[str, Any]:
         """Have workers leave; returns what was known of them."""
         gone: dict[str, Any] = await self._native("retire_workers")(**kwargs)
-        _rename(gone)
+        rename(gone)
         for worker in gone.values():
             worker["status"] = "closed"
         return gone
@@ -448,7 +448,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _rename(workers: dict[str, Any]) -> None:
+def rename(workers: dict[str, Any]) -> None:
     """Give workers the names that distributed gives them: numbers where they look like some."""
     for worker in workers.values():
         worker["name"] = worker["id"] = name_of(worker["name"])

@@ -103,7 +103,9 @@ def is_busy(worker: Mapping[str, Any]) -> bool:
 
 
 def _bytes(worker: Mapping[str, Any]) -> int:
-    return int(worker["metrics"]["managed_bytes"])
+    metrics = worker["metrics"]
+    # What it told last may be older than its first value.
+    return int(max(metrics["managed_bytes"], metrics["in_memory"]))
 
 
 def _cost(worker: Mapping[str, Any]) -> tuple[bool, int]:

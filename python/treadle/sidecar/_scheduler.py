@@ -47,6 +47,7 @@ from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
 from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
+from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
 from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
 
@@ -107,6 +108,7 @@ class SchedulerStandIn:
         self._broker = Broker(longest, self)
         self._scheduler_plugins = SchedulerPlugins(self)
         self._worker_plugins = WorkerPlugins(self)
+        self._profiles = Profiles(self)
         self.semaphores = Semaphores(self)
         self.multi_locks = MultiLockExtension(self)
         holding: Any = _Holding(self)
@@ -144,6 +146,8 @@ class SchedulerStandIn:
             "unregister_worker_plugin": self._worker_plugins.remove,
             "worker_plugins": self._worker_plugins.names,
             "worker_plugin": self._worker_plugins.get,
+            "profile": self._profiles.get,
+            "profile_metadata": self._profiles.metadata,
             "register_nanny_plugin": not_served("register_nanny_plugin", _NO_NANNY),
             "unregister_nanny_plugin": not_served("unregister_nanny_plugin", _NO_NANNY),
         }

@@ -3,6 +3,14 @@
 from treadle.supervision._aside import wait_for_asides
 from treadle.supervision._process import Death, WorkerProcess, template_of
 from treadle.supervision._template import Template
-from treadle.supervision._words import tell
+from treadle.supervision._words import RefusedError, tell
 
-__all__ = ["Death", "Template", "WorkerProcess", "tell", "template_of", "wait_for_asides"]
+__all__ = [
+    "Death",
+    "RefusedError",
+    "Template",
+    "WorkerProcess",
+    "tell",
+    "template_of",
+    "wait_for_asides",
+]

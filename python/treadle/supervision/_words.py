@@ -8,22 +8,33 @@ from typing import Any
 
 from treadle import _core
 
-__all__ = ["tell"]
+__all__ = ["RefusedError", "tell"]
 
 # Seconds for the scheduler to answer: workers hand their values over meanwhile.
 _PATIENCE = 60.0
 
 
+class RefusedError(OSError):
+    """The other side refuses: ``error`` is what it answered."""
+
+    def __init__(self, operation: str, error: Any) -> None:
+        super().__init__(f"{operation}: {error}")
+        self.error = error
+
+
 def tell(
     address: str,
     operation: str,
-    argument: Mapping[str, Any],
+    argument: Any,
     *,
+    node: str = "",
     credentials: Mapping[str, Any],
     name: str,
     timeout: float = 10.0,
 ) -> Any:
-    """Ask the scheduler at an address, by a connection for this alone, and return its answer.
+    """Ask the scheduler at an address, or another node there, and return the answer.
+
+    There is a connection for this alone.
 
     ``timeout`` is for the connection, in seconds; an answer may take a minute.
 
@@ -41,14 +52,14 @@ def tell(
     )
     answered: list[Any] = []
     try:
-        connection.call("", operation, argument, lambda *answer: answered.append(answer))
+        connection.call(node, operation, argument, lambda *answer: answered.append(answer))
         if not connection.wait(lambda: bool(answered), max(timeout, _PATIENCE)):
             raise TimeoutError(f"the scheduler does not answer {operation!r}")
     finally:
         connection.close()
     answer, error = answered[0]
     if error is not None:
-        raise OSError(f"{operation}: {error}")
+        raise RefusedError(operation, error)
     return answer
 
 

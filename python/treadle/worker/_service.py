@@ -32,6 +32,7 @@ from treadle.worker._engine import Engine
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
+from treadle.worker._profile import Profiler
 from treadle.worker._rpc import ask
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
@@ -134,6 +135,7 @@ class Service:
         self.worker = WorkerStandIn(native, self._loop, self._log, self._connection)
         self._actors = Actors(self.worker)
         self._plugins = Plugins(self.worker)
+        self._profiler = Profiler(lambda: self.worker.active_threads)
         self.engine = self.worker.engine = Engine(
             native, self._loop, self.worker, self._main_thread
         )
@@ -199,6 +201,7 @@ class Service:
                 logger.warning("the worker's Python side did not end cleanly", exc_info=True)
             self._actors.close()
             self.engine.close()
+            self._profiler.close()
             self._loop.close(max(until - time.monotonic(), 0.0))
             self.worker._status = Status.closed
         self._log.close()
@@ -350,6 +353,8 @@ class Service:
             "versions": worker.versions,
             "call_stack": worker.get_call_stack,
             "get_logs": worker.get_logs,
+            "profile": self._profiler.profile,
+            "profile_metadata": self._profiler.metadata,
             "identity": worker.identity,
             "keys": worker.keys,
             "ping": lambda: "pong",

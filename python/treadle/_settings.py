@@ -33,7 +33,7 @@ _READ = (
     "comm.tls.",
     *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
-    *("scheduler.default-task-durations", "scheduler.unknown-task-duration"),
+    "scheduler.unknown-task-duration",
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
     "worker.profile.interval",
 )

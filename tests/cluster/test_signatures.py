@@ -96,4 +96,5 @@ def test_completion_shows_what_a_client_can_start() -> None:
 
 def test_hasattr_does_not_claim_what_is_not_served() -> None:
     assert not hasattr(object.__new__(WorkerStandIn), "validate_state")
-    assert not hasattr(treadle.LocalCluster(0), "scheduler")
+    with treadle.LocalCluster(0) as cluster:
+        assert not hasattr(cluster, "scheduler")

@@ -33,6 +33,8 @@ def test_tasks_are_all_that_the_scheduler_knows(client: Any) -> None:
             "wanted": {c.client_key for c in tasks["view-x"].who_wants},
             "at": {w.address for w in tasks["view-x"].who_has} <= set(dask_scheduler.workers),
             "none": "no" in tasks,
+            "unrunnable": {task.key for task in dask_scheduler.unrunnable},
+            "occupancy": dask_scheduler.total_occupancy,
             "log": [step[2] for step in dask_scheduler.story("view-x")],
         }
 
@@ -48,6 +50,8 @@ def test_tasks_are_all_that_the_scheduler_knows(client: Any) -> None:
     assert seen["wanted"] == {client.id}
     assert seen["at"]
     assert not seen["none"]
+    assert seen["unrunnable"] == {"view-y"}
+    assert seen["occupancy"] == 0
     assert seen["log"][-1] == "memory"
     y.release()
 
@@ -93,7 +97,7 @@ def test_workers_are_described(client: Any) -> None:
     assert sorted(seen.values()) == [(0, 1, "running"), (1, 1, "running")]
 
 
-@pytest.mark.parametrize("name", ["computations", "unrunnable", "total_occupancy", "idle"])
+@pytest.mark.parametrize("name", ["computations", "idle", "saturated"])
 def test_what_is_not_served_says_so(client: Any, name: str) -> None:
     with pytest.raises(NotImplementedError, match=name):
         client.run_on_scheduler(lambda dask_scheduler: getattr(dask_scheduler, name))

@@ -215,11 +215,19 @@ class Diagnostics:
             "transition_log": [[str(step[name]) for name in sorted(step)] for step in story],
             "time": time.time(),
         }
-        kept = {name: value for name, value in scheduler.items() if name not in exclude}
+        workers = {
+            address: {**about, "tasks": {}} for address, about in identity["workers"].items()
+        }
+        for task in tasks.values():
+            at = [task["processing_on"]] if "processing_on" in task else task["who_has"]
+            state = "executing" if "processing_on" in task else "memory"
+            for worker in at:
+                if worker in workers:
+                    workers[worker]["tasks"][task["key"]] = {"key": task["key"], "state": state}
         versions = await self.broadcast({"op": "versions"}, on_error="ignore")
         return {
-            "scheduler": kept,
-            "workers": identity["workers"],
+            "scheduler": _without(scheduler, exclude),
+            "workers": _without(workers, exclude),
             "versions": {"scheduler": get_versions(), "workers": versions},
         }
 
@@ -232,6 +240,13 @@ class Diagnostics:
             return await self.get_cluster_state(exclude)
 
         await write_state(state, url, **options)
+
+
+def _without(state: Any, names: Collection[str]) -> Any:
+    """Return nested dictionaries without some names."""
+    if not isinstance(state, Mapping):
+        return state
+    return {name: _without(of, names) for name, of in state.items() if name not in names}
 
 
 def _means(measured: Collection[Mapping[str, float]]) -> dict[str, float]:

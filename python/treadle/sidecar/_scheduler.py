@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import pickle
 import tempfile
 import uuid
@@ -68,7 +69,7 @@ _OF_DISTRIBUTED = frozenset(
 )
 
 
-_OF_STEPS = ("computations", "total_nthreads_history")
+_OF_STEPS = ("computations", "total_nthreads_history", "total_occupancy")
 
 
 class SchedulerStandIn:
@@ -349,6 +350,17 @@ class SchedulerStandIn:
     def total_nthreads(self) -> int:
         """How many tasks all workers run at once."""
         return int(self.identity(0)["total_threads"])
+
+    @property
+    def unrunnable(self) -> dict[TaskView, float]:
+        """The tasks that no worker may run; since when is not known."""
+        found = (task for task in self.tasks.values() if task.state == "no-worker")
+        return dict.fromkeys(found, math.nan)
+
+    @property
+    def total_occupancy(self) -> float:
+        """The sum of what all workers have to do, in seconds: see ``WorkerState.occupancy``."""
+        return sum(worker.occupancy for worker in self.workers.values())
 
     def get_task_status(self, keys: Iterable[Hashable]) -> dict[Hashable, str | None]:
         """Return the state of each key; None: there is no such task."""

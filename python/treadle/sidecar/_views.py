@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dask.utils import key_split
+import dask
+from dask.utils import key_split, parse_timedelta
 from distributed import Status
 from distributed.utils import key_split_group
 
@@ -43,7 +44,7 @@ class Ask(Protocol):
 
 _OF_STEPS = (
     *("annotations", "exception", "exception_blame", "exception_text"),
-    *("traceback", "traceback_text"),
+    *("occupancy", "traceback", "traceback_text"),
 )
 
 
@@ -61,7 +62,7 @@ class _View:
             raise AttributeError(name)
         if name in _OF_STEPS:
             # Their properties have raised the same, which ends here.
-            raise not_followed(f"TaskState.{name}")
+            raise not_followed(f"{name!r} of {self!r}")
         raise UnservedError(
             f"Treadle's scheduler does not know {name!r} of {self!r}: a view has "
             f"{', '.join(sorted(n for n in dir(self) if not n.startswith('_')))}"
@@ -378,6 +379,24 @@ class WorkerView(_View):
     def nbytes(self) -> int:
         """Bytes of the values that it has."""
         return sum(task.nbytes for task in self.has_what)
+
+    @property
+    def occupancy(self) -> float:
+        """Seconds that the tasks which were sent to it will take, seceded ones included.
+
+        Raises
+        ------
+        NotImplementedError
+            It has tasks, and steps of tasks are not followed: what tasks take is not known here.
+        """
+        tasks = self.processing
+        if not tasks:
+            return 0.0
+        if not self._ask.steps.wanted:
+            raise not_followed("WorkerState.occupancy")
+        unknown = parse_timedelta(dask.config.get("distributed.scheduler.unknown-task-duration"))
+        means = [task.prefix.duration_average for task in tasks]
+        return float(sum(unknown if mean < 0 else mean for mean in means))
 
     @property
     def long_running(self) -> Any:

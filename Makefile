@@ -23,7 +23,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-builds \
+.PHONY: help demo test test-rust test-python test-ray conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-builds \
 	fuzz soak lines \
 	build lint fmt lock clean check-python check-cargo
 
@@ -42,6 +42,10 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --ignore=tests/cluster $(ARGS)
 	$(VENV_PY) -m pytest -n 3 tests/cluster $(ARGS)
+
+test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
+	$(PIP_INSTALL) -r requirements/peers.lock
+	$(VENV_PY) -m pytest tests/cluster/test_hosting_ray.py $(ARGS)
 
 fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
 	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120

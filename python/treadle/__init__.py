@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         progress,
         wait,
     )
-    from treadle.hosting import adopt, attach, give_back
+    from treadle.hosting import adopt, attach, attach_ray, from_ray, give_back, to_ray
 
 __all__ = [
     "ActorLost",
@@ -48,7 +48,9 @@ __all__ = [
     "adopt",
     "as_completed",
     "attach",
+    "attach_ray",
     "empty",
+    "from_ray",
     "get",
     "give_back",
     "install",
@@ -59,6 +61,7 @@ __all__ = [
     "shared_arrays",
     "sync",
     "threaded",
+    "to_ray",
     "trace",
     "transfer",
     "uninstall",
@@ -73,7 +76,7 @@ _CLIENT = frozenset(
     ]
 )
 # Those of treadle.hosting, which does, too.
-_HOSTING = frozenset(["adopt", "attach", "give_back"])
+_HOSTING = frozenset(["adopt", "attach", "attach_ray", "from_ray", "give_back", "to_ray"])
 
 
 def __getattr__(name: str) -> Any:

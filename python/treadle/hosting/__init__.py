@@ -1,10 +1,12 @@
 """Treadle inside a cluster that somebody has already.
 
-:func:`attach` starts Treadle's scheduler and workers in the processes of a Dask cluster.
+:func:`attach` starts Treadle's scheduler and workers in the processes of a Dask cluster,
+:func:`attach_ray` in those of a Ray cluster.
 """
 
 from treadle.hosting._attach import attach
 from treadle.hosting._collections import adopt, give_back
 from treadle.hosting._host import Host, Place
+from treadle.hosting._ray import attach_ray, from_ray, to_ray
 
-__all__ = ["Host", "Place", "adopt", "attach", "give_back"]
+__all__ = ["Host", "Place", "adopt", "attach", "attach_ray", "from_ray", "give_back", "to_ray"]

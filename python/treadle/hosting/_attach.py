@@ -12,7 +12,7 @@ from treadle.hosting._host import Host, Place
 if TYPE_CHECKING:
     from treadle.client import Client
 
-__all__ = ["attach"]
+__all__ = ["attach", "check_options", "connect"]
 
 
 def attach(
@@ -68,17 +68,14 @@ def attach(
         raise TypeError(
             f"treadle.attach takes a distributed.Client, not {type(dask_client).__name__}"
         )
-    if nthreads is not None and nthreads < 1:
-        raise ValueError(f"nthreads={nthreads}: a worker runs one task at least")
-    if not 0 < memory_fraction <= 1:
-        raise ValueError(f"memory_fraction={memory_fraction}: give a fraction from 0 to 1")
+    check_options(nthreads, memory_fraction)
     host = DaskHost(dask_client, nthreads, memory_fraction, processes)
     if dask_client.asynchronous:
         # To be awaited: the same happens in the event loop.
         return _attach(host, kwargs)  # type: ignore[return-value]
     place = dask_client.sync(host.start)
     try:
-        client = _connect(place, kwargs)
+        client = connect(place, kwargs)
     except BaseException:
         dask_client.sync(host.stop)
         raise
@@ -86,10 +83,24 @@ def attach(
     return client
 
 
+def check_options(nthreads: int | None, memory_fraction: float) -> None:
+    """Refuse what no host has.
+
+    Raises
+    ------
+    ValueError
+        An option is out of range.
+    """
+    if nthreads is not None and nthreads < 1:
+        raise ValueError(f"nthreads={nthreads}: a worker runs one task at least")
+    if not 0 < memory_fraction <= 1:
+        raise ValueError(f"memory_fraction={memory_fraction}: give a fraction from 0 to 1")
+
+
 async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
     place = await host.start()
     try:
-        client: Client = await _connect(place, {**kwargs, "asynchronous": True})
+        client: Client = await connect(place, {**kwargs, "asynchronous": True})
     except BaseException:
         await host.stop()
         raise
@@ -97,7 +108,7 @@ async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
     return client
 
 
-def _connect(place: Place, kwargs: dict[str, Any]) -> Client:
+def connect(place: Place, kwargs: dict[str, Any]) -> Client:
     from treadle.client import Client
 
     return Client(

@@ -1,0 +1,440 @@
+"""A Ray cluster as the host: an actor has Treadle's scheduler, one on each node has a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from treadle import _core
+from treadle._security import Certificates, certificates_of, temporary
+from treadle.hosting._host import Host, Place
+
+if TYPE_CHECKING:
+    from treadle.client import Client
+
+__all__ = ["RayHost", "attach_ray", "from_ray", "to_ray"]
+
+logger = logging.getLogger("treadle.hosting")
+
+# Seconds between two looks at Ray's nodes.
+_PAUSE = 1.0
+# Seconds that an actor may take to start: Ray may have to start a process, and to import.
+_START = 60.0
+# Seconds in which the values of a worker that leaves move to others.
+_HAND_OVER = 10.0
+
+# What a node of Ray has that is not a resource of tasks.
+_NOT_RESOURCES = ("CPU", "memory", "object_store_memory")
+
+
+def _options(node: str, **options: Any) -> dict[str, Any]:
+    """The options of an actor on one node. It takes none of the node's CPUs from Ray's own tasks."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": strategy, **options}
+
+
+def _name(node: str) -> str:
+    """The name of the worker on a node of Ray."""
+    return f"ray-{node[:12]}"
+
+
+def _check_version(ours: str) -> None:
+    if _core.__version__ != ours:
+        raise RuntimeError(
+            f"Treadle {_core.__version__} is installed on the Ray node {socket.gethostname()}, and "
+            f"{ours} here: run `pip install treadle=={ours}` there"
+        )
+
+
+class _WorkerActor:
+    """A worker of Treadle in a process of Ray. Ray starts it again if the process ends."""
+
+    def __init__(self, version: str, arguments: Mapping[str, Any]) -> None:
+        _check_version(version)
+        from treadle.hosting._parts import WorkerPart
+
+        arguments = dict(arguments)
+        if not os.path.isdir(arguments["directory"] or ""):
+            arguments["directory"] = None
+        self._part = WorkerPart(**arguments)
+        self._owns = False
+
+    def ready(self) -> bool:
+        return True
+
+    def hold(self, references: Mapping[str, list[Any]]) -> None:
+        """Keep references for tasks of :func:`_take`. Ray knows that they are here."""
+        _held.update(references)
+
+    def given(self, tokens: Sequence[str]) -> list[list[Any]]:
+        """Return the references that tasks of :func:`_give` made."""
+        self._owns = self._owns or bool(tokens)
+        return [_held.pop(token) for token in tokens]
+
+    def close(self) -> bool:
+        """End the worker; return whether this process owns objects of Ray."""
+        _held.clear()
+        self._part.close()
+        return self._owns
+
+
+# References by token, in the process of a worker. Each is in a list: Ray would fetch the value of an
+# argument otherwise.
+_held: dict[str, list[Any]] = {}
+
+
+class _SchedulerActor:
+    """Treadle's scheduler in a process of Ray. It has a worker started on each node."""
+
+    def __init__(
+        self,
+        version: str,
+        secret: bytes,
+        certificates: Certificates | None,
+        nthreads: int | None,
+        memory_fraction: float,
+    ) -> None:
+        import ray
+
+        _check_version(version)
+        from treadle.hosting._parts import SchedulerPart
+
+        self._ray = ray
+        self._version = version
+        self._nthreads = nthreads
+        self._memory_fraction = memory_fraction
+        self._credentials: dict[str, Any] = {
+            "secret": secret,
+            "certificates": certificates,
+            "insecure": certificates is None,
+        }
+        self._part = SchedulerPart(ray.util.get_node_ip_address(), **self._credentials)
+        self._workers: dict[str, Any] = {}
+        self._closing = threading.Event()
+        self._watching = threading.Thread(target=self._watch, daemon=True, name="treadle-nodes")
+
+    def address(self) -> str:
+        return self._part.address
+
+    def start(self) -> None:
+        """Start the workers."""
+        self._follow()
+        self._ray.get([worker.ready.remote() for worker in self._workers.values()], timeout=_START)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_PAUSE):
+            try:
+                self._follow()
+            except Exception:
+                logger.warning("Treadle cannot look at Ray's nodes", exc_info=True)
+
+    def _follow(self) -> None:
+        """Start a worker on each node that is new. The one of a node that is gone has gone with it."""
+        nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        for gone in self._workers.keys() - nodes.keys():
+            del self._workers[gone]
+        for node in nodes.keys() - self._workers.keys():
+            self._workers[node] = self._start_worker(nodes[node])
+
+    def _start_worker(self, node: Mapping[str, Any]) -> Any:
+        resources = node["Resources"]
+        arguments = {
+            "scheduler": self._part.address,
+            "host": node["NodeManagerAddress"],
+            "directory": os.path.dirname(node["ObjectStoreSocketName"]),
+            "name": _name(node["NodeID"]),
+            "nthreads": self._nthreads or max(1, int(resources.get("CPU", 1))),
+            "memory_limit": int(resources.get("memory", 0) * self._memory_fraction),
+            "resources": {
+                name: amount
+                for name, amount in resources.items()
+                if name not in _NOT_RESOURCES and not name.startswith("node:")
+            },
+            **self._credentials,
+        }
+        actor = self._ray.remote(_WorkerActor)
+        options = _options(node["NodeID"], max_restarts=-1)
+        return actor.options(**options).remote(self._version, arguments)
+
+    def workers(self) -> dict[str, Any]:
+        """The actors of the workers, by name."""
+        return {_name(node): worker for node, worker in self._workers.items()}
+
+    def stop(self) -> bool:
+        """End the workers and the scheduler; return whether their processes have to stay.
+
+        Objects of Ray end with the process that put them there.
+        """
+        self._closing.set()
+        if self._watching.is_alive():
+            self._watching.join(2 * _PAUSE)
+        workers = list(self._workers.values())
+        closing = {worker.close.remote(): worker for worker in workers}
+        done, _ = self._ray.wait(list(closing), num_returns=len(closing), timeout=_HAND_OVER)
+        owners = []
+        for reference in done:
+            with suppress(self._ray.exceptions.RayError):
+                if self._ray.get(reference):
+                    owners.append(closing[reference])
+        for worker in workers:
+            if worker not in owners:
+                self._ray.kill(worker)
+        self._part.close()
+        return bool(owners)
+
+
+# Actors that have ended their part of Treadle, and whose workers own objects of Ray.
+_owners: list[Any] = []
+
+
+class RayHost(Host):
+    """The Ray cluster that this process is connected to."""
+
+    def __init__(self, nthreads: int | None, memory_fraction: float, node: str | None) -> None:
+        import ray
+
+        self._ray = ray
+        self._options = nthreads, memory_fraction
+        self._node = node
+        self._scheduler: Any = None
+        self._address = ray.get_runtime_context().gcs_address
+
+    def __str__(self) -> str:
+        return f"the Ray cluster at {self._address}"
+
+    @property
+    def dashboard_link(self) -> str | None:
+        url = self._ray._private.worker.get_dashboard_url()
+        return f"http://{url}" if url else None
+
+    async def start_scheduler(self) -> Place:
+        ray = self._ray
+        # As Ray's own connections: with TLS where Ray has TLS, and plain where it has none.
+        has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+        certificates = certificates_of(temporary()) if has_tls else None
+        secret = secrets.token_bytes(32)
+        options = _options(self._node or self._head())
+        actor = ray.remote(_SchedulerActor).options(**options)
+        self._scheduler = actor.remote(_core.__version__, secret, certificates, *self._options)
+        address = await self._get(self._scheduler.address.remote())
+        return Place(address, secret, certificates, certificates is None)
+
+    async def start_workers(self, place: Place) -> None:
+        del place
+        await self._get(self._scheduler.start.remote())
+
+    async def stop(self) -> None:
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is None or not self._ray.is_initialized():
+            return
+        with suppress(self._ray.exceptions.RayError, asyncio.TimeoutError):
+            if await asyncio.wait_for(scheduler.stop.remote(), 2 * _HAND_OVER):
+                _owners.append(scheduler)
+                return
+        self._ray.kill(scheduler)
+
+    async def _get(self, reference: Any) -> Any:
+        try:
+            return await asyncio.wait_for(reference, _START)
+        except asyncio.TimeoutError:
+            text = f"{self} has not started Treadle's actors after {_START:g} s"
+            raise TimeoutError(text) from None
+        except self._ray.exceptions.RayError as error:
+            raise RuntimeError(_cause(error)) from error
+
+    def _head(self) -> str:
+        """The node for the scheduler."""
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        heads = [node for node in alive if "node:__internal_head__" in node["Resources"]]
+        for node in heads or alive:
+            return str(node["NodeID"])
+        raise RuntimeError(f"{self} has no node")
+
+    async def hold(self, tokens: Mapping[str, Any]) -> dict[str, str]:
+        """Have the workers keep references, each where its value is; return the workers by token."""
+        workers = await self._get(self._scheduler.workers.remote())
+        if not workers:
+            raise RuntimeError(f"{self} has no worker of Treadle")
+        places = self._ray.experimental.get_object_locations(list(tokens.values()))
+        found: dict[str, str] = {}
+        groups: dict[str, dict[str, list[Any]]] = {}
+        for token, reference in tokens.items():
+            nodes = map(_name, places.get(reference, {}).get("node_ids", ()))
+            name = next((node for node in nodes if node in workers), next(iter(workers)))
+            found[token] = name
+            groups.setdefault(name, {})[token] = [reference]
+        for name, references in groups.items():
+            await self._get(workers[name].hold.remote(references))
+        return found
+
+    async def given(self, tokens: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the workers made of values, by token; ``tokens`` names the worker of each."""
+        workers = await self._get(self._scheduler.workers.remote())
+        found: dict[str, Any] = {}
+        groups: dict[str, list[str]] = {}
+        for token, name in tokens.items():
+            groups.setdefault(name, []).append(token)
+        for name, names in groups.items():
+            references = await self._get(workers[name].given.remote(names))
+            found.update(zip(names, (one for (one,) in references), strict=True))
+        return found
+
+
+def _cause(error: BaseException) -> str:
+    text = str(error)
+    version = _core.__version__
+    if "No module named 'treadle'" in text:
+        return (
+            f"Treadle is not installed on the nodes of Ray: run `pip install treadle=={version}` "
+            f"there, or ray.init(runtime_env={{'pip': ['treadle=={version}']}})"
+        )
+    return f"Treadle cannot start in Ray: {text}"
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        text = 'treadle.attach_ray needs Ray: `pip install "treadle[ray]"`'
+        raise ImportError(text) from error
+    return ray
+
+
+def attach_ray(
+    *,
+    nthreads: int | None = None,
+    memory_fraction: float = 0.8,
+    scheduler_node: str | None = None,
+    **kwargs: Any,
+) -> Client:
+    """Start Treadle inside the Ray cluster that this process is connected to; return a client of it.
+
+    One actor has Treadle's scheduler. One actor on each node of Ray, present and future, has a worker.
+    The actors take no CPUs from Ray's own tasks. Closing the returned client, or ``client.detach()``,
+    ends them. They end with this process, too.
+
+    Parameters
+    ----------
+    nthreads
+        How many tasks each worker runs at once; by default the CPUs of its node.
+    memory_fraction
+        The part of the node's ``memory`` resource that the worker has for values, from 0 to 1.
+    scheduler_node
+        The id of the node for the scheduler; by default Ray's head.
+    **kwargs
+        What :class:`treadle.Client` takes.
+
+    Raises
+    ------
+    ImportError
+        Ray is not installed.
+    ValueError
+        ``nthreads`` or ``memory_fraction`` is out of range.
+    RuntimeError
+        Ray is not initialised here, or Treadle is not installed on its nodes, or in another version.
+
+    Examples
+    --------
+    >>> ray.init()  # doctest: +SKIP
+    >>> client = treadle.attach_ray()  # doctest: +SKIP
+    """
+    from treadle.hosting._attach import check_options, connect
+
+    if not _ray().is_initialized():
+        raise RuntimeError("Ray is not initialised in this process: call ray.init() first")
+    check_options(nthreads, memory_fraction)
+    host = RayHost(nthreads, memory_fraction, scheduler_node)
+    client = connect(asyncio.run(host.start()), kwargs)
+    client._host = host
+    return client
+
+
+def _host_of(client: Any) -> RayHost:
+    host = getattr(client, "_host", None)
+    if not isinstance(host, RayHost):
+        raise TypeError("this needs the client that treadle.attach_ray returned")
+    return host
+
+
+def from_ray(client: Client, references: Sequence[Any]) -> list[Any]:
+    """Return futures of Treadle for objects of Ray.
+
+    The values are read on the nodes where Ray has them: arrays of NumPy and tables of Arrow without a
+    copy. They are read-only, as in Ray. A value that is lost later is not read again.
+
+    Raises
+    ------
+    TypeError
+        ``client`` is not one of :func:`attach_ray`, or there is something else than a ``ray.ObjectRef``.
+    """
+    ray = _ray()
+    host = _host_of(client)
+    for each in references:
+        if not isinstance(each, ray.ObjectRef):
+            raise TypeError(f"from_ray takes references of Ray, not {type(each).__name__}")
+    tokens = {f"from_ray-{uuid.uuid4().hex}": each for each in references}
+    if not tokens:
+        return []
+    workers = client.sync(host.hold, tokens)
+    return [client.submit(_take, token, key=token, workers=[workers[token]]) for token in tokens]
+
+
+def _take(token: str) -> Any:
+    import ray
+
+    try:
+        (reference,) = _held[token]
+    except KeyError:
+        raise RuntimeError(
+            f"the value of {token} was lost, and cannot be read from Ray again: call from_ray again"
+        ) from None
+    value = ray.get(reference)
+    _held.pop(token, None)
+    return value
+
+
+def to_ray(futures: Sequence[Any]) -> list[Any]:
+    """Return references of Ray for futures of Treadle, once these have finished.
+
+    Each worker puts its values into the object store of its node. The objects live on when Treadle has
+    left the cluster: the processes of the workers that put them stay, without Treadle, until this
+    process ends.
+
+    Raises
+    ------
+    Exception
+        What a future raises.
+    TypeError
+        A future is not one of :func:`attach_ray`'s client.
+    """
+    if not futures:
+        return []
+    client = futures[0].client
+    host = _host_of(client)
+    tokens = [f"to_ray-{uuid.uuid4().hex}" for _ in futures]
+    given = [
+        client.submit(_give, future, token, pure=False)
+        for future, token in zip(futures, tokens, strict=True)
+    ]
+    places = dict(zip(tokens, client.gather(given), strict=True))
+    found = client.sync(host.given, places)
+    return [found[token] for token in tokens]
+
+
+def _give(value: Any, token: str) -> str:
+    """Put a value into Ray; return the name of this worker."""
+    import ray
+
+    _held[token] = [ray.put(value)]
+    return _name(ray.get_runtime_context().get_node_id())

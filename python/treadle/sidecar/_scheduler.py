@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import pickle
 import tempfile
 import uuid
@@ -350,12 +349,6 @@ class SchedulerStandIn:
     def total_nthreads(self) -> int:
         """How many tasks all workers run at once."""
         return int(self.identity(0)["total_threads"])
-
-    @property
-    def unrunnable(self) -> dict[TaskView, float]:
-        """The tasks that no worker may run; since when is not known."""
-        found = (task for task in self.tasks.values() if task.state == "no-worker")
-        return dict.fromkeys(found, math.nan)
 
     @property
     def total_occupancy(self) -> float:

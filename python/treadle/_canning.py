@@ -99,7 +99,9 @@ def dumps(value: Any, *, by_value: bool = False) -> list[Any]:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     _Canner(file, by_value, buffers.append).dump(value)
-    return [file.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    # Not `getbuffer()`: the garbage collector of Python 3.13 may close a file of which there are views,
+    # which raises `BufferError`. This copies nothing.
+    return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
 
 
 def loads(frames: Sequence[Any], namespace: dict[str, Any] | None = None) -> Any:
@@ -155,9 +157,11 @@ def loads_call(
     if not len(first):
         function, args, kwargs = loads(frames[1:], namespace)
         return function, args, kwargs
-    code, module, annotations = _read_simple(first)
+    code, module, annotations, qualname = _read_simple(first)
     function = FunctionType(code, namespace if module.startswith("__") else _globals_of(module))
     function.__module__ = module
+    if qualname:
+        function.__qualname__ = qualname
     if annotations:
         function.__annotations__ = annotations.copy()
     if len(frames) == 1:
@@ -269,8 +273,8 @@ def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
     return _make_function, made, state, None, None, _complete_function
 
 
-#: A magic number, code, the name of a module, annotations.
-_Simple: TypeAlias = "tuple[bytes, bytes, str, dict[str, Any]]"
+#: A magic number, code, the name of a module, annotations, the qualified name if the code has it not.
+_Simple: TypeAlias = "tuple[bytes, bytes, str, dict[str, Any], str]"
 
 
 def _simple(function: FunctionType) -> _Simple | None:
@@ -285,15 +289,17 @@ def _simple(function: FunctionType) -> _Simple | None:
     if any(others) or not all(map(_is_named, annotations.values())):
         return None
     plain = FunctionType(function.__code__, {}, function.__code__.co_name)
-    named = attrgetter("__name__", "__qualname__", "__doc__")
+    named = attrgetter("__name__", "__doc__")
     if named(function) != named(plain):
         return None
+    # Before Python 3.11 code has a plain name only, which for a function in a function is another one.
+    qualname = function.__qualname__ if function.__qualname__ != plain.__qualname__ else ""
     try:
         code = marshal.dumps(function.__code__)
     except ValueError:
         # A constant that somebody has put there.
         return None
-    return MAGIC_NUMBER, code, function.__module__ or _MAIN, annotations
+    return MAGIC_NUMBER, code, function.__module__ or _MAIN, annotations, qualname
 
 
 def _is_named(annotation: Any) -> bool:
@@ -304,10 +310,12 @@ def _is_named(annotation: Any) -> bool:
 
 
 def _make_simple_function(
-    magic: bytes, code: bytes, module: str, annotations: dict[str, Any]
+    magic: bytes, code: bytes, module: str, annotations: dict[str, Any], qualname: str
 ) -> FunctionType:
     function = FunctionType(_read_code(magic, code), _globals_of(module))
     function.__module__ = module
+    if qualname:
+        function.__qualname__ = qualname
     function.__annotations__ = annotations
     return function
 
@@ -323,9 +331,9 @@ def _read_code(magic: bytes, code: bytes) -> CodeType:
 
 
 @remembered
-def _read_simple(frame: Any) -> tuple[CodeType, str, dict[str, Any]]:
-    magic, code, module, annotations = pickle.loads(frame)
-    return _read_code(magic, code), module, annotations
+def _read_simple(frame: Any) -> tuple[CodeType, str, dict[str, Any], str]:
+    magic, code, module, annotations, qualname = pickle.loads(frame)
+    return _read_code(magic, code), module, annotations, qualname
 
 
 @remembered

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyComplex, PyTuple};
 use treadle_types::value::{MAX_DEPTH, Reader, put_float, put_head, put_int, tag};
 
 type Object<'a, 'py> = Borrowed<'a, 'py, PyAny>;
@@ -142,8 +142,10 @@ fn encode_unusual(key: Object<'_, '_>, into: &mut Vec<u8>, depth: usize) -> PyRe
 fn as_float(key: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     let py = key.py();
     let class = key.get_type();
-    let is_number =
-        class.hasattr(intern!(py, "__float__"))? || class.hasattr(intern!(py, "__complex__"))?;
+    // Before Python 3.11 complex numbers have no `__complex__`.
+    let is_number = key.is_instance_of::<PyComplex>()
+        || class.hasattr(intern!(py, "__float__"))?
+        || class.hasattr(intern!(py, "__complex__"))?;
     if !is_number {
         return Ok(None);
     }

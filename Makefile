@@ -3,16 +3,22 @@
 #
 # PYTHON=python3.13   another interpreter (in its own environment, .venv-python3.13)
 # VENV=path           another place for the environment
+# DASK=2025.11.0      another release of Dask and distributed for the conformance suites
 # ARGS="…"            arguments for the program that a target runs
 
 PYTHON ?= python3
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+DASK ?=
 ARGS ?=
 
 VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
+# The environment with the release of Dask that DASK names.
+OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
+CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
+CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
 PYTHON_SOURCES := $(wildcard python tests bench)
 
@@ -50,11 +56,11 @@ test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
 	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120
 
-conformance: $(BUILT) ## run all of Dask's own tests on Treadle, and ipyparallel's of views (ARGS="--suite bag", …)
-	$(VENV_PY) tests/conformance/run.py $(ARGS)
+conformance: $(CONFORMANCE) ## run all of Dask's own tests on Treadle, and ipyparallel's of views (ARGS="--suite bag", …)
+	$(CONFORMANCE_PY) tests/conformance/run.py $(ARGS)
 
-conformance-subset: $(BUILT) ## run the part of Dask's own tests that belongs to `make test`
-	$(VENV_PY) tests/conformance/run.py --subset
+conformance-subset: $(CONFORMANCE) ## run the part of Dask's own tests that belongs to `make test`
+	$(CONFORMANCE_PY) tests/conformance/run.py --subset
 
 bench: $(BUILT) ## measure the in-process engine beside Dask and a bare loop, draw the plots
 	$(VENV_PY) bench/local/run.py $(ARGS)
@@ -124,6 +130,10 @@ $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python c
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --locked --features testing
+	@touch $@
+
+$(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
+	$(VENV_PY) tests/conformance/other_dask.py $* $(@D)
 	@touch $@
 
 check-python:

@@ -104,7 +104,7 @@ pub fn slot(class: &Bound<'_, PyType>, name: &'static str) -> PyResult<Slot> {
     };
     offset.map(|offset| Slot { offset, name }).ok_or_else(|| {
         PyImportError::new_err(format!(
-            "{}.{name} is not a slot in this version of Dask; Treadle needs dask >= 2026.8",
+            "{}.{name} is not a slot in this version of Dask; Treadle needs dask >= 2025.11",
             class
                 .name()
                 .map_or_else(|_| "?".into(), |name| name.to_string()),

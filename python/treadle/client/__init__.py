@@ -10,7 +10,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "treadle.Client is a distributed.Client, and distributed is not installed: "
-        "run `pip install 'distributed>=2026.8'`, or `pip install '.[cluster]'` in a clone"
+        "run `pip install 'distributed>=2025.11'`, or `pip install '.[cluster]'` in a clone"
     ) from error
 
 import dask.config

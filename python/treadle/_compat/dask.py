@@ -32,6 +32,10 @@ NODES = {
 
 #: What `treadle.client._methods` changes in modules of Dask, when these are imported.
 PATCHED = {
+    # Looked at, not changed: the frames of its `persist`.
+    "collections": Contact(
+        "dask.dataframe.dask_expr._collection", "see which scheduler a frame is persisted by"
+    ),
     "rechunks": Contact(
         "dask.array.rechunk",
         "choose between P2P and tasks for rechunks",
@@ -63,6 +67,10 @@ LIBRARY = Library(
         "HLGExpr": Contact("dask._expr:HLGExpr", "recognise a collection that is a graph"),
         "MultiprocessingPoolExecutor": Contact(
             "dask.local:MultiprocessingPoolExecutor", "recognise a pool that Dask has wrapped"
+        ),
+        "ResetIndex": Contact(
+            "dask.dataframe.dask_expr._expr:ResetIndex",
+            "give what P2P shuffles with an ignored index a new one",
         ),
         "convert_legacy_graph": Contact(
             "dask._task_spec:convert_legacy_graph", "make nodes of tasks that are tuples"

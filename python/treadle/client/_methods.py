@@ -67,7 +67,7 @@ _COMPUTING = tuple(
     function.__code__
     for function in (dask.base.compute, dask.base.persist, dask.base.compute_as_if_collection)
 )
-_COLLECTIONS = "dask.dataframe.dask_expr._collection"
+_COLLECTIONS = PATCHED["collections"].place
 
 
 def _scheduler_of_call() -> Any:
@@ -114,7 +114,9 @@ def _are_frames(*exprs: Any) -> bool:
 
 
 def _change_shuffles(module: Any) -> None:
-    reset = importlib.import_module("dask.dataframe.dask_expr._expr").ResetIndex
+    # Not before Dask's data frames are imported.
+    from treadle._compat.dask import ResetIndex
+
     lower = module.Shuffle._lower
 
     @wraps(lower)
@@ -128,7 +130,7 @@ def _change_shuffles(module: Any) -> None:
             return lower(self)
         shuffled = lower(self.substitute_parameters({"method": "p2p"}))
         # Dask's shuffle by tasks gives outputs that ignore the index a new one. P2P keeps it.
-        return reset(shuffled, drop=True) if self.ignore_index else shuffled
+        return ResetIndex(shuffled, drop=True) if self.ignore_index else shuffled
 
     module.Shuffle._lower = _lower
 
@@ -243,7 +245,7 @@ class _Finder(MetaPathFinder):
 def _change(module: ModuleType) -> None:
     try:
         _CHANGES[module.__name__](module)
-    except AttributeError as error:
+    except (AttributeError, ImportError) as error:
         logger.warning("Shuffles run as tasks, since Treadle does not know this Dask: %s", error)
 
 

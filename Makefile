@@ -81,6 +81,9 @@ bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw i
 bench-shuffle: $(BUILT) ## measure shuffles of Dask beside distributed's and the least that NumPy needs
 	$(VENV_PY) bench/shuffle/run.py $(ARGS)
 
+bench-hosting: $(BUILT) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
+	$(VENV_PY) bench/hosting/run.py $(ARGS)
+
 bench-builds: $(BUILT) ## compare this build with that of another checkout, in turns (ARGS: its path)
 	$(VENV_PY) bench/builds/run.py $(ARGS)
 

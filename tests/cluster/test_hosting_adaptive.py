@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def worker(executing=0, ready=0, managed=0, limit=100, threads=1):
-    metrics = {"executing": executing, "ready": ready, "managed_bytes": managed}
+    metrics = {"executing": executing, "ready": ready, "managed_bytes": managed, "in_memory": 0}
     return {"metrics": metrics, "memory_limit": limit, "nthreads": threads}
 
 

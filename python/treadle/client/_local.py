@@ -737,11 +737,6 @@ class ThreadWorker:
         reason: str | None = self._native.wait(timeout)
         return reason
 
-    def drain(self, timeout: float) -> None:
-        """Have its values moved to other workers, for at most so many seconds."""
-        self._native.drain()
-        self._native.wait(timeout)
-
     def close(self) -> None:
         """End it, after a little time for the tasks that run."""
         try:

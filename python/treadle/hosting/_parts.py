@@ -18,9 +18,10 @@ from typing import Any
 
 from treadle import _core
 from treadle._security import Certificates, of_prefix, write_certificates
+from treadle.client._inherited import inherited
 from treadle.client._local import LocalCluster, ThreadWorker, secret_file_in
-from treadle.client._process import Death, WorkerProcess
 from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.supervision import WorkerProcess
 
 __all__ = ["ProcessPart", "SchedulerPart", "WorkerPart"]
 
@@ -174,7 +175,7 @@ class ProcessPart(_Part):
         if self._resources:
             text = " ".join(f"{name}={amount}" for name, amount in self._resources.items())
             arguments += ["--resources", text]
-        self._process = WorkerProcess(self._name, arguments, self._died)
+        self._process = WorkerProcess(self._name, arguments, _ignore, environment=inherited)
         until = time.monotonic() + _START
         while not self._process.announced:
             if reason := self._process.given_up:
@@ -184,10 +185,6 @@ class ProcessPart(_Part):
                 raise TimeoutError(f"its process is not ready after {_START:g} s")
             time.sleep(0.01)
 
-    @staticmethod
-    def _died(death: Death) -> None:
-        logger.warning("%s beside the worker of Dask", death)
-
     def close(self) -> None:
         """End it."""
         self._end()
@@ -196,6 +193,10 @@ class ProcessPart(_Part):
     def _end(self) -> None:
         self._process.close()
         self._process.join(_FAREWELL)
+
+
+def _ignore(_death: object) -> None:
+    """Nobody else has to know: it is logged."""
 
 
 class WorkerPart(_Part):

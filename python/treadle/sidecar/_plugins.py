@@ -39,6 +39,8 @@ class SchedulerPlugins:
     def __init__(self, scheduler: SchedulerStandIn) -> None:
         self._scheduler = scheduler
         self._observing = False
+        # Hooks that are coroutines and that nobody waits for.
+        self._running: set[asyncio.Future[Any]] = set()
 
     async def add(
         self, plugin: bytes | SchedulerPlugin, name: str | None = None, *, idempotent: bool = False
@@ -130,11 +132,18 @@ class SchedulerPlugins:
             await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), _PATIENCE)
 
     def call(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        """Call a hook that is no coroutine of all plugins that have it; what it raises is logged."""
+        """Call a hook of all plugins that have it, in the loop; what it raises is logged.
+
+        One that is a coroutine runs when the caller is through.
+        """
         for name, plugin in list(self._scheduler.plugins.items()):
             if _overrides(plugin, hook):
                 try:
-                    getattr(plugin, hook)(*args, **kwargs)
+                    result = getattr(plugin, hook)(*args, **kwargs)
+                    if inspect.isawaitable(result):
+                        task = asyncio.ensure_future(result)
+                        self._running.add(task)
+                        task.add_done_callback(self._running.discard)
                 except Exception:
                     logger.exception("Plugin %s failed in %s", name, hook)
 

@@ -611,7 +611,7 @@ class SchedulerStandIn:
         await self._scheduler_plugins.observe()
 
     def call_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        """Call a hook that is no coroutine of all scheduler plugins that have it."""
+        """Call a hook of all scheduler plugins that have it."""
         self._scheduler_plugins.call(hook, *args, **kwargs)
 
     async def tell_plugins(self, hook: str, *args: Any, **kwargs: Any) -> None:

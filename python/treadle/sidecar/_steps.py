@@ -261,6 +261,8 @@ class Steps:
         task = self._task(key)
         if inputs:
             self._read(task, inputs)
+        if state == "waiting" and task.group.span_id is not None:
+            self.spans.began(task.group.span_id, when)
         start, at = task.state, task.processing_on
         # An address here, where distributed has an object.
         task.processing_on = worker if finish == "processing" else None
@@ -298,7 +300,7 @@ class Steps:
     def _failure(self, task: TaskState, kind: str, key: Hashable, payload: Any) -> dict[str, Any]:
         if kind == "raised":
             exception, trace, text = errors.split(payload)
-            _, shown = errors.load(payload)
+            shown = errors.load_traceback(trace)
         else:
             error = failure_of(kind, key, payload)
             exception, trace, text, shown = pickle.dumps(error), None, repr(error), None
@@ -350,6 +352,15 @@ class _Spans(SpansSchedulerExtension):
                 steps.begin()
                 steps.sync()
         return object.__getattribute__(self, name)
+
+    def began(self, span_id: str, when: float) -> None:
+        """A task of a span was submitted; the sidecar may have heard of it later."""
+        span = self.spans.get(span_id)
+        while span is not None and span.enqueued > when:
+            span.enqueued = when
+            span = span.parent
+            # One that contains another began before it.
+            when -= 1e-6
 
     def _ensure_span(self, name: tuple[str, ...], ids: tuple[str, ...]) -> Span:
         known = self.spans.get(ids[-1])

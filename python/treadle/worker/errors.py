@@ -28,7 +28,10 @@ from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
 from treadle.worker import _tracebacks
 
-__all__ = ["as_message", "dump", "dump_of_call", "load", "reschedules", "unserializable"]
+__all__ = [
+    *("as_message", "dump", "dump_of_call", "load", "load_traceback"),
+    *("reschedules", "unserializable"),
+]
 
 _LARGEST = 1 << 20
 _LONGEST_TRACEBACK = 64 * 1024
@@ -71,11 +74,16 @@ def load(data: bytes) -> tuple[BaseException, TracebackType | None]:
             raise TypeError
     except Exception:
         exception = Exception(text)
+    return exception, load_traceback(traceback)
+
+
+def load_traceback(data: bytes | None) -> TracebackType | None:
+    """Return a pickled traceback, or None if it cannot be unpickled here."""
     try:
-        loaded = pickle.loads(traceback) if traceback is not None else None
+        loaded = pickle.loads(data) if data is not None else None
     except Exception:
         loaded = None
-    return exception, loaded if isinstance(loaded, TracebackType) else None
+    return loaded if isinstance(loaded, TracebackType) else None
 
 
 def split(data: bytes) -> tuple[bytes, bytes | None, str]:

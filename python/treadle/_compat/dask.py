@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle._compat import Contact, Library
 
-__all__ = ["LIBRARY", "NODES", "PATCHED"]
+__all__ = ["LIBRARY", "NODES", "PATCHED", "is_partitioned"]
 
 _READ = "read and run the nodes of graphs"
 
@@ -84,6 +84,17 @@ LIBRARY = Library(
         ),
     },
 )
+
+
+def is_partitioned(merge: Any, expr: Any, on: Any) -> bool:
+    """Whether an input of a merge is partitioned by what it is merged on, so that nobody shuffles it.
+
+    Up to 2026.3 Dask spells the name of the method without its "y".
+    """
+    kind = type(merge)
+    name = "_on_condition_already_partitioned"
+    method = getattr(kind, name, None) or getattr(kind, name.replace("already", "alread"))
+    return bool(method(merge, expr, on))
 
 
 def __getattr__(name: str) -> Any:

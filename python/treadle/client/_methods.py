@@ -21,7 +21,7 @@ from typing import Any
 import dask.base
 import dask.config
 
-from treadle._compat.dask import PATCHED
+from treadle._compat.dask import PATCHED, is_partitioned
 from treadle._numbers import whole
 from treadle.client._distributed import default_client
 
@@ -147,7 +147,7 @@ def _change_merges(module: Any) -> None:
             and _is_worthwhile(counts[:1] if counts[0] else counts[1:], _FRAMES_BELOW)
             and _are_frames(self.left, self.right)
             # Who is partitioned need not be shuffled, which only a merge of separate shuffles knows.
-            and not any(self._on_condition_already_partitioned(*side) for side in sides)
+            and not any(is_partitioned(self, *side) for side in sides)
         ):
             self = self.substitute_parameters({"shuffle_method": "p2p"})
         return lower(self)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from treadle.worker._main_thread import MainThread
 
 __all__ = ["worker"]
+
+_T = TypeVar("_T")
 
 # Where the arguments are kept as they were given.
 _GIVEN = "treadle.given"
@@ -133,9 +135,9 @@ class _Remembering(click.Command):
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @click.option(
     "--scheduler-file",
-    type=click.Path(dir_okay=False, exists=True),
+    type=click.Path(dir_okay=False),
     metavar="PATH",
-    help="What the scheduler wrote, instead of ADDRESS.",
+    help="What the scheduler wrote, or will write, instead of ADDRESS.",
 )
 @log_options
 @security_options
@@ -196,7 +198,8 @@ def worker(
         # What can be seen to be wrong is said once.
         _bytes(memory_limit, nthreads)
         with clear_errors():
-            find()
+            if scheduler_file is None:
+                find()
             status = supervise(
                 context.meta[_GIVEN],
                 count=count,
@@ -208,12 +211,12 @@ def worker(
         _exit(status)
         return
     with clear_errors("is the scheduler running?"):
-        address, credentials, cluster = find()
+        # Nothing has begun yet: asked to end, it ends.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         directory = _directory_in(local_directory)
         try:
             status = _run(
-                credentials,
-                address,
+                find,
                 str(directory.path),
                 supervised=supervised,
                 preload=preload,
@@ -223,7 +226,6 @@ def worker(
                 name=name or f"{socket.gethostname()}-{os.getpid()}",
                 listen=listen,
                 contact=contact_address,
-                cluster=cluster,
                 scheduler_timeout=scheduler_timeout,
                 death_timeout=limit_of_wait,
                 log=LogFile(log_file, log_file_size),
@@ -242,8 +244,7 @@ def worker(
 
 
 def _run(
-    credentials: Credentials,
-    address: str,
+    find: Callable[[], tuple[str, Credentials, str | None]],
     directory: str,
     *,
     supervised: bool,
@@ -254,7 +255,6 @@ def _run(
     name: str,
     listen: str | None,
     contact: str | None,
-    cluster: str | None,
     scheduler_timeout: float | None,
     death_timeout: float,
     log: LogFile,
@@ -271,35 +271,39 @@ def _run(
         warn_of_unread()
     nthreads = nthreads or _threads_of(1)
     limit = _bytes(memory_limit, nthreads)
-    _remember(address, credentials)
     main_thread = MainThread()
+    waiting = _Waiting(death_timeout)
+    credentials = waiting.until_there(find)[1]
     service = Service(
         connection=credentials.of_connections(),
         preload=preload,
         own_process=True,
         main_thread=main_thread,
     )
-    make = partial(
-        _core.Worker,
-        address,
-        name=name,
-        nthreads=nthreads,
-        memory_limit=limit,
-        directory=directory,
-        resources=resources,
-        service=service,
-        contact=None if contact is None else credentials.address(contact),
-        cluster=cluster,
-        info={**Service.info(), "local_directory": directory, "supervised": supervised},
-        scheduler_timeout=scheduler_timeout,
-        terminate=memory_share_of_termination(),
-        **credentials.of_connections(),
-    )
-    native: Any = _connected(
-        # Which address leads here is known when the scheduler can be reached.
-        lambda: make(listen=credentials.address(listen or _reachable(address))),
-        death_timeout,
-    )
+    info = {**Service.info(), "local_directory": directory, "supervised": supervised}
+
+    def connect() -> Any:
+        # A scheduler that was started again may be elsewhere, and its file says where.
+        address, credentials, cluster = find()
+        _remember(address, credentials)
+        return _core.Worker(
+            address,
+            name=name,
+            nthreads=nthreads,
+            memory_limit=limit,
+            directory=directory,
+            resources=resources,
+            service=service,
+            listen=credentials.address(listen or _reachable(address)),
+            contact=None if contact is None else credentials.address(contact),
+            cluster=cluster,
+            info=info,
+            scheduler_timeout=scheduler_timeout,
+            terminate=memory_share_of_termination(),
+            **credentials.of_connections(),
+        )
+
+    native: Any = waiting.until_there(connect)
     status = 1
     try:
         ending = Ending(main_thread.interrupted)
@@ -316,32 +320,36 @@ class _UnreachedError(Exception):
     """There is no scheduler, for too long."""
 
 
-def _connected(make: Callable[[], Any], patience: float) -> Any:
-    """Return the native worker that ``make`` returns when it reaches the scheduler.
+class _Waiting:
+    """Waits for a scheduler that is not there, for so many seconds in all."""
 
-    Raises
-    ------
-    _UnreachedError
-        Nobody listened there for so many seconds.
-    Exception
-        What ``make`` raises if somebody listens.
-    """
-    # Nothing has begun yet: asked to end, it ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    until = time.monotonic() + patience
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return make()
-        except OSError as error:
-            if not _is_nobody(error):
-                raise
-            if time.monotonic() >= until:
-                raise _UnreachedError(str(error)) from None
-            if pause == _FIRST_PAUSE:
-                click.echo(f"Waiting for the scheduler: {error}", err=True)
-        time.sleep(min(pause, max(0.0, until - time.monotonic())))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    def __init__(self, patience: float) -> None:
+        self._until = time.monotonic() + patience
+        self._pause = _FIRST_PAUSE
+
+    def until_there(self, function: Callable[[], _T]) -> _T:
+        """Return what a function returns when it finds the scheduler.
+
+        Raises
+        ------
+        _UnreachedError
+            There is none, for too long.
+        Exception
+            What the function raises if there is one.
+        """
+        while True:
+            try:
+                return function()
+            except OSError as error:
+                if not _is_nobody(error):
+                    raise
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    raise _UnreachedError(str(error)) from None
+                if self._pause == _FIRST_PAUSE:
+                    click.echo(f"Waiting for the scheduler: {error}", err=True)
+            time.sleep(min(self._pause, left))
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
 def _is_nobody(error: OSError) -> bool:
@@ -382,7 +390,10 @@ def _scheduler_of(
     """Return the scheduler's address, what lets in there, and its cluster if that is known."""
     cluster = None
     if scheduler_file is not None:
-        found = _scheduler_file.read(scheduler_file)
+        try:
+            found = _scheduler_file.read(scheduler_file)
+        except FileNotFoundError:
+            raise TimeoutError(f"{scheduler_file} is not there") from None
         address = found.address
         secret_file = secret_file or found.secret_file
         tls = tls or found.tls

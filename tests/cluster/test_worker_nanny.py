@@ -79,6 +79,21 @@ def test_workers_join_the_scheduler_that_comes_after_one_that_was_killed(start, 
     assert "w lost the scheduler; it is replaced" in looked_after.output
 
 
+def test_workers_wait_for_the_scheduler_that_a_file_names(start, join, tmp_path):
+    file = str(tmp_path / "scheduler.json")
+    looked_after = nanny(start, "--scheduler-file", file)
+    until(lambda: "Waiting for the scheduler" in looked_after.output, "there is no file", 2 * SOON)
+    # Each at an address of its own, and of a cluster of its own.
+    for _ in range(2):
+        scheduler = start("scheduler", "--port", "0", "--scheduler-file", file)
+        client = join(scheduler)
+        client.wait_for_workers(1, timeout=2 * SOON)
+        assert client.submit(inc, 1).result(timeout=SOON) == 2
+        client.close()
+        scheduler.send(signal.SIGTERM)
+        assert scheduler.wait() == 0
+
+
 def test_a_nanny_gives_up_after_its_death_timeout(start, scheduler, join):
     looked_after = nanny(start, scheduler.address, "--death-timeout", "200ms")
     client = join(scheduler)

@@ -432,6 +432,8 @@ class LocalCluster(SpecCluster):
 
     def _scale(self, n: int) -> None:
         with self._scaling:
+            if self._closed:
+                return
             self._forget_those_that_left()
             free = (name for name in map(str, itertools.count()) if name not in self.workers)
             if fresh := list(itertools.islice(free, max(0, n - len(self.workers)))):
@@ -449,6 +451,8 @@ class LocalCluster(SpecCluster):
 
     def _scale_down(self, names: list[str]) -> None:
         with self._scaling:
+            if self._closed:
+                return
             self._retire(None, names)
             present = {str(worker["name"]) for worker in identity(self)["workers"].values()}
             self._drop([name for name in names if name in self.workers and name not in present])
@@ -616,12 +620,13 @@ class LocalCluster(SpecCluster):
         _alive.discard(self)
         if self._adaptive is not None:
             self._adaptive.stop(reason="cluster-closed")
-        for worker in self.workers.values():
-            with suppress(Exception):
-                worker.close()
-        for worker in self.workers.values():
-            if isinstance(worker, WorkerProcess):
-                worker.join(_FAREWELL if timeout is None else timeout)
+        # Workers that are just being started are ended, too.
+        scaling = self._scaling.acquire(timeout=_FAREWELL)
+        try:
+            self._end_workers(_FAREWELL if timeout is None else timeout)
+        finally:
+            if scaling:
+                self._scaling.release()
         wait_for_asides(_LAST_WORDS)
         if self._sidecar is not None:
             self._sidecar.close()
@@ -632,6 +637,15 @@ class LocalCluster(SpecCluster):
         self.status = Status.closed
         if self._loop is not None and not self.called_from_running_loop:
             self._loop_runner.stop()
+
+    def _end_workers(self, timeout: float) -> None:
+        workers = list(self.workers.values())
+        for worker in workers:
+            with suppress(Exception):
+                worker.close()
+        for worker in workers:
+            if isinstance(worker, WorkerProcess):
+                worker.join(timeout)
 
     def __del__(self) -> None:
         """Say nothing of one that is not closed: its processes end with this one."""
@@ -652,6 +666,9 @@ class LocalCluster(SpecCluster):
     def __repr__(self) -> str:
         address = getattr(self, "scheduler_address", "not started")
         return f"<LocalCluster {address!r} workers={len(self.workers)}>"
+
+    # Notebooks show it as HTML: distributed's widget needs an event loop.
+    _ipython_display_ = None
 
     def _repr_html_(self) -> str:
         import html

@@ -39,6 +39,7 @@ def test_workers_that_are_killed_are_replaced_and_end_with_their_nanny(start, sc
     client.wait_for_workers(2, timeout=2 * SOON)
     before = workers_of(client)
     assert before.keys() == {"w-0", "w-1"}
+    until(lambda: looked_after.output.count("listening at") == 2, "both say so")
     assert looked_after.pid not in before.values()
     kill(before["w-0"])
     until(lambda: workers_of(client).get("w-0") not in (None, before["w-0"]), "w-0 is replaced")
@@ -84,14 +85,19 @@ def test_workers_wait_for_the_scheduler_that_a_file_names(start, join, tmp_path)
     looked_after = nanny(start, "--scheduler-file", file)
     until(lambda: "Waiting for the scheduler" in looked_after.output, "there is no file", 2 * SOON)
     # Each at an address of its own, and of a cluster of its own.
-    for _ in range(2):
-        scheduler = start("scheduler", "--port", "0", "--scheduler-file", file)
-        client = join(scheduler)
-        client.wait_for_workers(1, timeout=2 * SOON)
-        assert client.submit(inc, 1).result(timeout=SOON) == 2
-        client.close()
-        scheduler.send(signal.SIGTERM)
-        assert scheduler.wait() == 0
+    first = start("scheduler", "--port", "0", "--scheduler-file", file)
+    client = join(first)
+    client.wait_for_workers(1, timeout=2 * SOON)
+    client.close()
+    first.end()
+    # One that ends in peace takes its workers along.
+    last = start("scheduler", "--port", "0", "--scheduler-file", file)
+    client = join(last)
+    client.wait_for_workers(1, timeout=2 * SOON)
+    client.close()
+    last.send(signal.SIGTERM)
+    assert last.wait() == 0
+    assert looked_after.wait() == 0
 
 
 def test_a_nanny_gives_up_after_its_death_timeout(start, scheduler, join):

@@ -207,8 +207,10 @@ class WorkerProcess:
                 break
             if not replacing and status != RESTART:
                 failures = 0 if self.announced else failures + 1
-                self._mourn(status, _oom_kills() > oom_kills, failures < self._patience)
-                if failures >= self._patience:
+                # A signal says nothing against the options.
+                patience = self._patience if status >= 0 else _PATIENCE
+                self._mourn(status, _oom_kills() > oom_kills, failures < patience)
+                if failures >= patience:
                     self._end(f"it ended {failures} times before it was of use:\n{self.log()}")
                     aside(
                         lambda: logger.error("Worker %s is given up: %s", self.name, self.given_up)

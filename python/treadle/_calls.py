@@ -8,11 +8,9 @@ be able to import what its users publish.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import pickle
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -27,7 +25,6 @@ __all__ = [
     "error_of",
     "pack",
     "pack_answer",
-    "settle",
     "unpack",
     "unpack_answer",
 ]
@@ -176,22 +173,6 @@ def actors_answer(operation: str, error: Exception) -> dict[str, Any]:
     if operation not in _OF_ACTORS or isinstance(error, OSError):
         raise error
     return {"status": "error", "exception": error}
-
-
-def settle(answer: asyncio.Future[Any], result: Any, error: Any) -> None:
-    """Give a call's result or error to who waits for it, in any thread."""
-    loop = answer.get_loop()
-    if asyncio._get_running_loop() is not loop:
-        # Another thread waited on the connection, and saw it come.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, answer, result, error)
-        return
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(result)
-    else:
-        answer.set_exception(error_of(error))
 
 
 def error_of(error: Any) -> BaseException:

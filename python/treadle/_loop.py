@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 
 from treadle import _core
 
-__all__ = ["LoopThread", "off_loop"]
+__all__ = ["LoopThread", "call_in", "off_loop"]
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +142,18 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Call a function in a loop: now, if that is running here; never, if it is closed."""
+    if asyncio._get_running_loop() is loop:
+        function()
+        return
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 async def off_loop(function: Callable[..., _T], *args: Any) -> _T:

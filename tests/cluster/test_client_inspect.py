@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import sys
 
 import dask
@@ -12,7 +13,7 @@ import pytest
 from distributed import wait
 from distributed.exceptions import WorkerStartTimeoutError
 
-from client_support import SOON, fail, identity, inc, pass_gate
+from client_support import AGAINST, SOON, fail, identity, inc, pass_gate
 
 
 def test_who_has_names_the_workers_of_each_key(client, workers):
@@ -288,6 +289,22 @@ def test_html_repr_is_html(client):
     html = client._repr_html_()
     assert "<td" in html
     assert client.scheduler_info()["address"] in html
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="distributed asks its scheduler")
+def test_a_notebook_shows_a_client_whose_scheduler_does_not_answer(start, join):
+    scheduler = start("scheduler", "127.0.0.1:0")
+    worker = start("worker", scheduler.address)
+    assert worker.address
+    client = join(scheduler)
+    client.wait_for_workers(1, timeout=SOON)
+    scheduler.send(signal.SIGSTOP)
+    try:
+        html = client._repr_html_()
+    finally:
+        scheduler.send(signal.SIGCONT)
+    assert scheduler.address in html
+    assert worker.address in html
 
 
 def test_python_of_the_workers_is_this_one(client):

@@ -20,6 +20,7 @@ import dask.config
 from dask.typing import no_default
 
 from treadle import _core, _trace
+from treadle._ask import called_back
 from treadle._compat.distributed import (
     SchedulerInfo,
     del_global_client,
@@ -28,7 +29,7 @@ from treadle._compat.distributed import (
     wait_of_distributed,
 )
 from treadle._install import Installation, found_by_client, left_by_client
-from treadle._loop import off_loop
+from treadle._loop import call_in, off_loop
 from treadle._secret import stripped
 from treadle._security import named
 from treadle._settings import warn_of_unread
@@ -48,7 +49,7 @@ from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
 from treadle.client._methods import unchosen_methods
 from treadle.client._scheduler import Nodes, Scheduler, stream
-from treadle.client._state import NO_REASON, Cancellation, call_in
+from treadle.client._state import NO_REASON, Cancellation
 from treadle.client._tracing import ClusterTrace, Spans
 from treadle.worker import blocking
 
@@ -73,6 +74,9 @@ _NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "repo
 
 # Those of the client's coroutine functions that wait for other tasks.
 _WAITS_FOR_TASKS = frozenset(["_gather", "_rebalance", "_replicate", "_scatter"])
+
+# Workers that the client knows about unasked: what a notebook shows.
+_SHOWN = 5
 
 _USABLE = ("running", "connecting", "newly-created")
 
@@ -291,7 +295,7 @@ class Connected(Counting):
                     raise
                 await asyncio.sleep(0.01)
 
-    async def _update_scheduler_info(self, n_workers: int = 0) -> None:
+    async def _update_scheduler_info(self, n_workers: int = _SHOWN) -> None:
         if self._connection is None or self.scheduler is None or self.status != "running":
             return
         with suppress(OSError):
@@ -600,18 +604,7 @@ class Connected(Counting):
         self, keys: list[Hashable]
     ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
         """Get the values of finished keys, in an event loop."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-
-        def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
-            def settle() -> None:
-                if not answer.done():
-                    answer.set_result((values, errors))
-
-            call_in(loop, settle)
-
-        self._fetch_then(keys, done)
-        values, errors = await answer
+        values, errors = await called_back(partial(self._fetch_then, keys))
         return values, errors
 
     def _fetch_now(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures._base import DoneAndNotDoneFutures
@@ -17,23 +16,22 @@ from treadle.client._distributed import (
     wait_for,
 )
 from treadle.client._future import Future
-from treadle.client._state import State, call_in
+from treadle.client._state import PENDING, State, until
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["Gathering", "all_done", "any_done", "until", "waited", "waiting_for"]
+__all__ = ["Gathering", "all_done", "any_done", "waited", "waiting_for"]
 
-_PENDING = ("pending", "lost")
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
 def all_done(states: Iterable[State]) -> Callable[[], bool]:
     """Return what says whether all are done: in constant time, but for what has become so."""
-    left = [state for state in states if state.status in _PENDING]
+    left = [state for state in states if state.status in PENDING]
 
     def done() -> bool:
-        while left and left[-1].status not in _PENDING:
+        while left and left[-1].status not in PENDING:
             left.pop()
         return not left
 
@@ -45,7 +43,7 @@ def any_done(states: Iterable[State]) -> Callable[[], bool]:
     states = list(states)
 
     def done() -> bool:
-        return not states or any(state.status not in _PENDING for state in states)
+        return not states or any(state.status not in PENDING for state in states)
 
     return done
 
@@ -67,35 +65,9 @@ def all_finished(states: Iterable[State]) -> Callable[[], bool]:
             return False
         seen = latest
         left[:] = [state for state in left if state.status != "finished"]
-        return any(state.status not in _PENDING for state in left)
+        return any(state.status not in PENDING for state in left)
 
     return done
-
-
-async def until(states: Iterable[State], first: Callable[[State], bool] | None = None) -> None:
-    """Wait in an event loop until all states are done, or one is of which ``first`` is true."""
-    left = {state for state in states if state.status in _PENDING}
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def end() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def wake(state: State) -> None:
-        left.discard(state)
-        if not left or (first is not None and first(state)):
-            call_in(loop, end)
-
-    waited_for = list(left)
-    for state in waited_for:
-        state.add_waker(wake)
-    try:
-        if left:
-            await waiter
-    finally:
-        for state in waited_for:
-            state.remove_waker(wake)
 
 
 # distributed.wait

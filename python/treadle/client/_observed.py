@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
+from treadle._ask import Calling
 from treadle.client import _options
 from treadle.client._distributed import ClientOfDistributed
-from treadle.client._scheduler import Calling, stream
+from treadle.client._scheduler import stream
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

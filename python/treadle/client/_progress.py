@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dask.utils import format_time, key_split
 from distributed.utils import is_kernel
 
+from treadle._ask import ask_now
 from treadle._compat.distributed import parse_timedelta
 from treadle.client._distributed import futures_of
 from treadle.client._state import State
@@ -82,21 +83,15 @@ class Counts:
         ]
 
     def _ask_scheduler(self, waiting: dict[str, int]) -> None:
-        answers: list[Any] = []
         connection = self._client._connection
         if connection is None:
             return
-
-        def done(answer: Any, error: Any) -> None:
-            answers.append(answer if error is None else None)
-
-        connection.call("", "progress", {"keys": self._keys}, done)
-        with suppress(TimeoutError):
-            self._client._block(lambda: bool(answers), 1.0)
-        if not answers or answers[0] is None:
+        try:
+            found = ask_now(connection, "progress", {"keys": self._keys}, 1.0)
+        except Exception:
             self._ask = False
             return
-        for name, states in answers[0].items():
+        for name, states in found.items():
             total = sum(states.values())
             self._totals[name] = max(self._totals.get(name, 0), total)
             left = sum(count for state, count in states.items() if state not in _DONE)

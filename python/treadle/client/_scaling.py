@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _calls
 from treadle._loop import off_loop
-from treadle.client._scheduler import NATIVE, exception_of, rename
+from treadle.client._scheduler import NATIVE, rename
 from treadle.supervision import RefusedError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SchedulerComm:
         try:
             answer = self._cluster._tell(operation, _calls.pack(kwargs), "sidecar")
         except RefusedError as refused:
-            raise exception_of(refused.error) from None
+            raise _calls.error_of(refused.error) from None
         return None if answer is None else _calls.unpack_answer(answer)
 
     async def retire_workers(

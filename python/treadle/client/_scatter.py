@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dask.tokenize import tokenize
 
+from treadle._ask import ask
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
 from treadle.client._future import Future
-from treadle.client._gather import until
-from treadle.client._scheduler import ask
+from treadle.client._state import until
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

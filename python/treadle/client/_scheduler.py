@@ -10,24 +10,26 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dask.sizeof import sizeof
 from dask.utils import key_split
 
 from treadle import _calls
+from treadle._ask import Calling, ask, called_back
+from treadle._calls import error_of
 from treadle._compat.distributed import dumps
 from treadle._loop import off_loop
 from treadle._names import name_of
 from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
 from treadle.client._replay import Recipe
-from treadle.client._state import call_in
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "ask", "rename", "stream"]
+__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "rename", "stream"]
 
 # Whose answers have tuples, as all that comes from distributed's scheduler.
 _OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
@@ -41,60 +43,6 @@ NATIVE = frozenset(
 )
 
 
-class Calling(Protocol):
-    """The part of a connection that calls need."""
-
-    def call(
-        self,
-        node: str,
-        operation: str,
-        argument: Any,
-        done: Callable[[Any, Any], None],
-    ) -> None: ...
-
-
-async def ask(connection: Calling, node: str, operation: str, argument: Any) -> Any:
-    """Call a node and return its answer, as it is.
-
-    Raises
-    ------
-    OSError
-        There is no such node, or no more.
-    Exception
-        What the other side raised.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-
-    def done(result: Any, error: Any) -> None:
-        def settle() -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(exception_of(error))
-
-        call_in(loop, settle)
-
-    connection.call(node, operation, argument, done)
-    return await answer
-
-
-def exception_of(error: Any) -> BaseException:
-    """Return the exception that a call's error stands for, whatever form it has."""
-    if isinstance(error, BaseException):
-        payload = error.args[0] if len(error.args) == 1 else None
-        if not isinstance(payload, bytes):
-            return error
-        error = payload
-    exception = _calls.error_of(error)
-    if isinstance(exception, StopIteration):
-        # No future can carry it.
-        return RuntimeError(f"a call raised {exception!r}")
-    return exception
-
-
 async def ask_all(
     connection: Any, workers: Mapping[int, str], operation: str, argument: Any
 ) -> dict[str, Any]:
@@ -104,21 +52,16 @@ async def ask_all(
     """
     if not workers:
         return {}
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[tuple[int, str, Any]]] = loop.create_future()
-
-    def done(answers: list[tuple[int, str, Any]]) -> None:
-        call_in(loop, lambda: None if answer.done() else answer.set_result(answers))
-
     # It copies the argument, and may wait.
-    await off_loop(connection.call_all, list(workers), operation, argument, done)
+    call = partial(off_loop, connection.call_all, list(workers), operation, argument)
+    (answers,) = await called_back(call)
     outcomes: dict[int, Any] = {}
     reason = "it has not answered"
-    for number, kind, value in await answer:
+    for number, kind, value in answers:
         if kind == "answer":
             outcomes[number] = value
         elif kind == "error":
-            outcomes[number] = exception_of(value)
+            outcomes[number] = error_of(value)
         elif number in workers:
             failure = MemoryError if kind == "refused" else OSError
             outcomes[number] = failure(f"Worker {workers[number]}: {value}")

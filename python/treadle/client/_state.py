@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from treadle._compat.distributed import clean_exception
+from treadle._loop import call_in
 from treadle.client._distributed import FutureCancelledError, FutureStateOfDistributed, wait_for
 from treadle.client._failures import Failure, Raised
 
-__all__ = ["NO_REASON", "Cancellation", "Expected", "State"]
+__all__ = ["NO_REASON", "PENDING", "Cancellation", "Expected", "State", "until"]
 
 
 logger = logging.getLogger("treadle.client")
@@ -27,6 +28,9 @@ class Cancellation(NamedTuple):
 
 
 NO_REASON = Cancellation()
+
+#: The statuses of keys that are still waited for.
+PENDING = ("pending", "lost")
 
 Waker = Callable[["State"], None]
 
@@ -171,23 +175,8 @@ class State(FutureStateOfDistributed):
         TimeoutError
             Not within so many seconds.
         """
-        if self.done():
-            return
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def end() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        def wake(_: State) -> None:
-            call_in(loop, end)
-
-        self.add_waker(wake)
-        try:
-            await wait_for(waiter, timeout)
-        finally:
-            self.remove_waker(wake)
+        if not self.done():
+            await wait_for(until([self]), timeout)
 
     def add_waker(self, waker: Waker) -> None:
         """Have ``waker`` called with this state when it is done: now if it is.
@@ -254,13 +243,27 @@ def call_all(wakers: list[Waker], state: State) -> None:
             wakers.remove(waker)
 
 
-def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    """Call a function in a loop: now, if that is running here; never, if it is closed."""
-    if asyncio._get_running_loop() is loop:
-        function()
-        return
+async def until(states: Iterable[State], first: Callable[[State], bool] | None = None) -> None:
+    """Wait in an event loop until all states are done, or one is of which ``first`` is true."""
+    left = {state for state in states if state.status in PENDING}
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def wake(state: State) -> None:
+        left.discard(state)
+        if not left or (first is not None and first(state)):
+            call_in(loop, end)
+
+    waited_for = list(left)
+    for state in waited_for:
+        state.add_waker(wake)
     try:
-        loop.call_soon_threadsafe(function)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
+        if left:
+            await waiter
+    finally:
+        for state in waited_for:
+            state.remove_waker(wake)

@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from treadle._ask import ask_now
 from treadle._clocks import Sample
 from treadle.client._local import cluster_at
-from treadle.client._scheduler import exception_of
 
 if TYPE_CHECKING:
     from treadle.client._connected import Connected
@@ -96,14 +96,7 @@ class ClusterTrace:
         self.recording.notes.append(f"scheduler {self.recording.address}: {text}")
 
     def _ask(self, timeout: float = _ANSWER, **argument: Any) -> Any:
-        answers: list[Any] = []
-        self._connection.call("", "trace", argument, lambda *answer: answers.append(answer))
-        if not self._connection.wait(lambda: bool(answers), timeout):
-            raise TimeoutError(f"it has not answered within {timeout} s")
-        result, error = answers[0]
-        if error is not None:
-            raise exception_of(error)
-        return result
+        return ask_now(self._connection, "trace", argument, timeout)
 
     def _measure(self) -> None:
         for _ in range(_MEASUREMENTS):

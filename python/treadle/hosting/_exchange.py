@@ -9,9 +9,8 @@ from typing import Any
 
 import distributed
 
-from treadle.client._gather import until
-from treadle.client._scheduler import ask
-from treadle.client._state import State
+from treadle._ask import ask
+from treadle.client._state import State, until
 from treadle.hosting import _beside
 
 __all__ = ["adopted", "given_back"]

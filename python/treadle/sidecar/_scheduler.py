@@ -8,7 +8,6 @@ import pickle
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.utils import key_split_group
 
 from treadle import _core
-from treadle._calls import error_of, pack, settle, unpack_answer
+from treadle._ask import ask, ask_now
+from treadle._calls import pack, unpack_answer
 from treadle._compat.distributed import (
     AsyncTaskGroup,
     Broker,
@@ -203,9 +203,7 @@ class SchedulerStandIn:
         Exception
             What the operation raised there.
         """
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._connection.call(node, operation, argument, partial(settle, answer))
-        return await answer
+        return await ask(self._connection, node, operation, argument)
 
     async def broadcast(
         self,
@@ -252,18 +250,7 @@ class SchedulerStandIn:
 
     def ask_now(self, operation: str, argument: Any) -> Any:
         """Ask the native scheduler; blocks the calling thread for a moment."""
-        answers: list[tuple[Any, Any]] = []
-
-        def done(result: Any, error: Any) -> None:
-            answers.append((result, error))
-
-        self._connection.call("", operation, argument, done)
-        if not self._connection.wait(lambda: bool(answers), _PATIENCE):
-            raise TimeoutError("the scheduler does not answer")
-        result, error = answers[0]
-        if error is not None:
-            raise error_of(error)
-        return result
+        return ask_now(self._connection, operation, argument, _PATIENCE)
 
     async def _submitted(self, follow: bool = False, **_: Any) -> None:
         """A client tells what it submits, which was noted when it came; with ``follow``, it has had

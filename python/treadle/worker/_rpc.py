@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, cast
 
-from treadle._calls import SIDECAR, actors_answer, pack, settle, unpack_answer
+from treadle._ask import ask
+from treadle._calls import SIDECAR, actors_answer, pack, unpack_answer
 from treadle.worker._native import Native
 
-__all__ = ["SchedulerRPC", "WorkerRPC", "ask"]
-
-
-async def ask(native: Native, node: str, operation: str, argument: Any) -> Any:
-    """Call another node and return its answer as it is.
-
-    Raises
-    ------
-    OSError
-        The node is gone or unknown.
-    Exception
-        What the operation raised there.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-
-    def done(result: Any, error: Any) -> None:
-        # The loop may be closed by now: nobody waits then.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, answer, result, error)
-
-    native.call(node, operation, argument, done)
-    return await answer
+__all__ = ["SchedulerRPC", "WorkerRPC"]
 
 
 class _RPC:

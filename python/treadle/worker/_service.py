@@ -15,6 +15,7 @@ from typing import Any
 
 from distributed import Status
 
+from treadle._ask import ask
 from treadle._calls import pack, pack_answer, unpack, unpack_answer
 from treadle._compat.distributed import (
     benchmark_disk,
@@ -33,7 +34,6 @@ from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
 from treadle.worker._profile import Profiler
-from treadle.worker._rpc import ask
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
 

@@ -178,21 +178,19 @@ def test_a_task_stream(client: distributed.Client) -> None:
         assert compute["start"] <= compute["stop"]
 
 
-def test_runs_at_the_same_time_are_in_two_threads_of_a_task_stream(
-    in_process_client: distributed.Client, gate: Gate
-) -> None:
-    client = in_process_client
-    with get_task_stream(client=client) as stream:
-        futures = [client.submit(pass_gate, gate, number) for number in range(2)]
-        until(lambda: gate.arrived(2), "both run")
-        gate.open()
-        wait(futures)
-        after = client.submit(inc, futures[0])
-        wait(after)
-    threads = {run["key"]: run["thread"] for run in stream.data}
-    together = {threads[future.key] for future in futures}
-    assert len(together) == 2
-    assert threads[after.key] in together
+def test_runs_at_the_same_time_are_in_two_threads_of_a_task_stream(gate: Gate) -> None:
+    with make_in_process_client(set_as_default=False) as client:
+        with get_task_stream(client=client) as stream:
+            futures = [client.submit(pass_gate, gate, number) for number in range(2)]
+            until(lambda: gate.arrived(2), "both run")
+            gate.open()
+            wait(futures)
+            after = client.submit(inc, futures[0])
+            wait(after)
+        threads = {run["key"]: run["thread"] for run in stream.data}
+        together = {threads[future.key] for future in futures}
+        assert len(together) == 2
+        assert threads[after.key] in together
 
 
 def test_the_latest_of_a_task_stream(client: distributed.Client) -> None:

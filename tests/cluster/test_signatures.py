@@ -83,10 +83,19 @@ def test_methods_take_what_distributed_takes(
 )
 def test_calls_take_what_distributed_takes(ours: Any, theirs: Any) -> None:
     mine, other = parameters(ours), parameters(theirs)
-    optional = {"heartbeat_interval", "serializers", "deserializers", "extensions"}
-    optional |= {"direct_to_workers", "connection_limit"}
-    other = {name: default for name, default in other.items() if name not in optional}
+    assert list(mine)[: len(other)] == list(other)
     assert {key: mine[key] for key in other} == other
+
+
+@pytest.mark.parametrize("method", ["submit", "map", "get", "gather", "cancel"])
+def test_help_says_what_parameters_mean(method: str) -> None:
+    shown = inspect.getdoc(getattr(treadle.Client, method))
+    theirs = inspect.getdoc(getattr(distributed.Client, method))
+    assert shown
+    assert theirs
+    start = theirs.index("Parameters\n---")
+    assert theirs[start:] in shown
+    assert shown.index("Parameters\n---") < 500
 
 
 def test_completion_shows_what_a_client_can_start() -> None:

@@ -25,7 +25,7 @@ from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
 from treadle.client import _observed, _options
-from treadle.client._distributed import futures_of
+from treadle.client._distributed import documented, futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
@@ -86,6 +86,7 @@ class Client(Viewing):
 
     # Calls
 
+    @documented
     def submit(
         self,
         func: Callable[..., Any],
@@ -102,7 +103,7 @@ class Client(Viewing):
         pure: bool = True,
         **kwargs: Any,
     ) -> Future:
-        """Run ``func(*args, **kwargs)`` on a worker; see ``distributed.Client.submit``.
+        """Run ``func(*args, **kwargs)`` on a worker.
 
         ``fifo_timeout`` means nothing here: of two calls of one priority the earlier one is first.
         """
@@ -203,6 +204,7 @@ class Client(Viewing):
             future.release()
         self._collect()
 
+    @documented
     def map(
         self,
         func: Callable[..., Any],
@@ -220,7 +222,7 @@ class Client(Viewing):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> list[Future]:
-        """Run a function once for each set of arguments; see ``distributed.Client.map``.
+        """Run a function once for each set of arguments.
 
         Calls are sent while the later ones are still being prepared, with and without
         ``batch_size``.
@@ -444,6 +446,7 @@ class Client(Viewing):
             for future in held:
                 future.release()
 
+    @documented
     def get(
         self,
         dsk: Any,
@@ -460,7 +463,7 @@ class Client(Viewing):
         actors: Any = None,
         **_kwargs: Any,
     ) -> Any:
-        """Compute keys of a graph; see ``distributed.Client.get``."""
+        """Compute keys of a graph."""
         if isinstance(dsk, HighLevelGraph):
             dsk = HLGExpr(dsk)
         futures = self._graph_to_futures(
@@ -494,6 +497,7 @@ class Client(Viewing):
 
     # Values
 
+    @documented
     def gather(
         self,
         futures: Any,
@@ -501,7 +505,7 @@ class Client(Viewing):
         direct: bool | None = None,
         asynchronous: bool | None = None,
     ) -> Any:
-        """Get the values of futures, in whatever containers; see ``distributed.Client.gather``.
+        """Get the values of futures, in whatever containers.
 
         Values come from the workers that have them, so ``direct`` means nothing here.
         """
@@ -625,6 +629,7 @@ class Client(Viewing):
                 self._connection.flush()
         self._tell_ended()
 
+    @documented
     def cancel(
         self,
         futures: Any,
@@ -633,7 +638,7 @@ class Client(Viewing):
         reason: str | None = None,
         msg: str | None = None,
     ) -> Any:
-        """Cancel futures; see ``distributed.Client.cancel``."""
+        """Cancel futures."""
         if self._forked:
             self._refuse("cancel futures")
         if self.asynchronous if asynchronous is None else asynchronous:

@@ -102,6 +102,12 @@ class Connected(Counting):
         security: Any = None,
         asynchronous: bool = False,
         name: str | None = None,
+        heartbeat_interval: Any = None,
+        serializers: Any = None,
+        deserializers: Any = None,
+        extensions: Mapping[str, Any] = {},
+        direct_to_workers: bool | None = None,
+        connection_limit: int = 512,
         *,
         workers: int | None = None,
         n_workers: int | None = None,
@@ -113,14 +119,20 @@ class Connected(Counting):
         insecure: bool = False,
         **kwargs: Any,
     ) -> None:
-        of_cluster = {
+        given = {
+            "heartbeat_interval": heartbeat_interval,
+            "serializers": serializers,
+            "deserializers": deserializers,
+            "extensions": extensions or None,
+            "direct_to_workers": direct_to_workers,
+            "connection_limit": None if connection_limit == 512 else connection_limit,
             "workers": workers,
             "n_workers": n_workers,
             "threads_per_worker": threads_per_worker,
             "memory_limit": memory_limit,
             "processes": processes,
         }
-        kwargs |= {name: value for name, value in of_cluster.items() if value is not None}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
         check_options(kwargs, scheduler_file)

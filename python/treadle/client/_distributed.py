@@ -6,9 +6,10 @@ on: to the type checker all of this is of any type.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import inspect
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import distributed.client as _client
@@ -56,3 +57,13 @@ default_client: Any = _client.default_client
 futures_of: Any = _client.futures_of
 get_annotations: Any = dask.get_annotations  # type: ignore[attr-defined]
 wait_for: Any = _utils.wait_for
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def documented(method: _Method) -> _Method:
+    """Add what distributed says of the parameters of a client's method to what is said here."""
+    theirs = inspect.cleandoc(getattr(ClientOfDistributed, method.__name__).__doc__ or "")
+    _, heading, rest = theirs.partition("Parameters\n---")
+    method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{heading}{rest}"
+    return method

@@ -39,6 +39,7 @@ SIDECAR = frozenset(
         *("event_wait", "event_set", "event_clear", "event_is_set"),
         *("multi_lock_acquire", "multi_lock_release"),
         *("publish_list", "publish_put", "publish_get", "publish_delete"),
+        "publish_wait_flush",  # of clients of distributed up to 2026.3
         *("memory_sampler_start", "memory_sampler_stop"),
         *("log_event", "events", "get_metadata", "set_metadata"),
         *("run_function", "versions", "logs", "get_logs", "broadcast"),

@@ -28,6 +28,8 @@ DIFFERENT = {
     "get_worker().close": "what it ends is native",
     "get_worker().close_gracefully": "what it ends is native",
 }
+if inspect.signature(distributed.Client.scheduler_info).parameters["n_workers"].default == 5:
+    DIFFERENT["Client.scheduler_info"] = "shows all workers, as distributed does since 2026.7"
 
 
 def public(kind: type) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def test_a_plugin_is_told_each_transition(client):
     assert "hello" in erred["exception_text"]
     assert erred["cause"] == "failed"
     assert erred["worker"] in workers
+    assert [ran["action"] for ran in erred["startstops"]] == ["compute"]
     client.unregister_scheduler_plugin("transitions")
     assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.steps.wanted) is False
 

@@ -238,6 +238,9 @@ class Steps:
             if before is not None and state == "assigned" and before[1] != "ready":
                 # It runs again.
                 self._step(*before)
+            elif before is not None and state == "failed" and step[5] is None:
+                # How long it ran is told when it left the worker.
+                step = (*step[:5], before[5], *step[6:])
             self._step(*step)
         for step in held.values():
             self._step(*step)
@@ -274,6 +277,7 @@ class Steps:
             task.group.add_duration("compute", when - ran, when)
             more["startstops"] = [{"action": "compute", "start": when - ran, "stop": when}]
             more["thread"] = 0
+            more["status"] = "OK" if finish == "memory" else "error"
         if at is not None and finish in ("memory", "erred"):
             more["worker"] = at
         if finish == "memory":

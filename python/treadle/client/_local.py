@@ -63,7 +63,7 @@ _FAREWELL = 5.0
 _LAST_WORDS = 0.5
 
 
-class LocalCluster(SpecCluster):
+class LocalCluster(SpecCluster):  # type: ignore[misc]
     """A scheduler as threads of this process, with workers on this machine.
 
     It is a ``distributed.SpecCluster`` of Treadle's processes: it can be scaled by hand or by load

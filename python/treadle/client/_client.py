@@ -325,7 +325,7 @@ class Client(Viewing):
 
     @staticmethod
     def _keys_of_calls(
-        connection: Any,
+        connection: _core.Connection,
         func: Callable[..., Any],
         iterables: tuple[Collection[Any], ...],
         key: str | list[Hashable] | None,
@@ -342,10 +342,10 @@ class Client(Viewing):
             return keys
         prefix = key or funcname(func)
         if pure:
-            made: list[Hashable] = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
+            made = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
             if key is None:
-                return made
-            return [f"{prefix}-{str(name).rpartition('-')[2]}" for name in made]
+                return list(made)
+            return [f"{prefix}-{name.rpartition('-')[2]}" for name in made]
         unique = uuid.uuid4()
         count = min(map(len, iterables), default=0)
         return [f"{prefix}-{unique}-{i}" for i in range(count)]
@@ -401,7 +401,7 @@ class Client(Viewing):
 
     def _submit_graph(
         self,
-        connection: Any,
+        connection: _core.Connection,
         graph: Mapping[Hashable, Any],
         wanted: list[Hashable],
         options: _options.Options | None = None,

@@ -202,7 +202,8 @@ class Connected(Counting):
         self.scheduler = Scheduler(self, connection)
         self.status = "running"
         await off_loop(_trace.attach, self)
-        early.replay(connection)
+        if isinstance(early, Early):
+            early.replay(connection)
         loop.add_reader(connection.fileno(), connection.process)
         for topic, handler in ClientOfDistributed._default_event_handlers.items():
             self.subscribe_topic(topic, handler)
@@ -644,7 +645,7 @@ class Connected(Counting):
             )
         raise ClosedClientError(f"Client is {self.status}. Can't {what}.")
 
-    def _usable(self, what: str) -> Any:
+    def _usable(self, what: str) -> _core.Connection:
         """Return the connection for something new."""
         connection = self._connection
         if connection is None or self.status not in _USABLE:
@@ -680,7 +681,9 @@ class Connected(Counting):
             message.setdefault("client", self.id)
             stream(connection, operation, message)
 
-    def _stand_in(self, connection: Any, operation: str, message: Mapping[str, Any]) -> None:
+    def _stand_in(
+        self, connection: _core.Connection, operation: str, message: Mapping[str, Any]
+    ) -> None:
         """Want keys, or want them no more, in somebody's name: ``fire_and_forget``, for one."""
         name = message.get("client", self.id)
         if name == self.id:

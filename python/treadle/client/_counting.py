@@ -61,7 +61,7 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
     _collecting: bool
     # Whether something was collected since it was called last.
     _collected: bool
-    _connection: Any
+    _connection: _core.Connection | None
     # States of futures that are no more.
     _released: deque[State]
     # States that have no futures any more, or were cancelled: to be told.

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask.tokenize import tokenize
 from dask.utils import funcname
+
+from treadle import _core
 
 __all__ = ["Early"]
 
 logger = logging.getLogger("treadle.client")
 
 
-class Early:
+if TYPE_CHECKING:
+    # To the type checker it is one: nobody is to ask which of the two there is.
+    _Base = _core.Connection
+else:
+    _Base = object
+
+
+class Early(_Base):
     """Takes the place of a connection until there is one, which then does what was asked of this.
 
     ``client = Client(…, asynchronous=True)`` may be used before it is awaited.
@@ -25,11 +34,16 @@ class Early:
         Of the scheduler, where that is known already.
     """
 
-    closed: str | None = None
+    closed = None
 
     def __init__(self, address: str = "") -> None:
-        self.address = address
+        self._address = address
         self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    @property
+    def address(self) -> str:
+        """Of the scheduler, or empty."""
+        return self._address
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):
@@ -40,15 +54,20 @@ class Early:
 
         return call
 
-    def call_key(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def call_key(
+        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+    ) -> str:
         """Return a key of a call, as distributed makes it."""
-        return f"{funcname(function)}-{tokenize(function, kwargs, *args)}"
+        return f"{funcname(function)}-{tokenize(function, kwargs or {}, *args)}"
 
     def call_keys(
-        self, function: Any, arguments: Iterable[tuple[Any, ...]], kwargs: Mapping[str, Any]
+        self,
+        function: Any,
+        arguments: Iterable[tuple[Any, ...]],
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Return keys of calls, as distributed makes them."""
-        token = tokenize(function, kwargs)
+        token = tokenize(function, kwargs or {})
         return [f"{funcname(function)}-{tokenize(token, args)}" for args in arguments]
 
     def collect(self, released: Any, futures: Any, ended: Any, why: Any) -> None:
@@ -59,7 +78,7 @@ class Early:
             if state.refs <= 0 and futures.get(state.key) is state:
                 self.forget([state.key], futures, ended, why)
 
-    def forget(self, keys: list[Any], futures: Any, ended: Any, why: Any) -> None:
+    def forget(self, keys: Iterable[Any], futures: Any, ended: Any, why: Any) -> None:
         """Let go of keys, as a connection does."""
         for key in keys:
             state = futures.pop(key, None)
@@ -87,7 +106,7 @@ class Early:
             if name == "call":
                 _report(name, args, OSError("the client was closed before it was connected"))
 
-    def replay(self, connection: Any) -> None:
+    def replay(self, connection: _core.Connection) -> None:
         """Have the connection do what was asked, in order."""
         for name, args, kwargs in self._calls:
             try:

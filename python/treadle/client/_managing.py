@@ -77,7 +77,7 @@ class Managing(Connected):
         return running
 
     async def _shuffles(self) -> Shuffles:
-        rows = await ask(self._connection, "", "shuffles", {})
+        rows = await ask(self._usable("ask for shuffles"), "", "shuffles", {})
         return Shuffles({row.pop("name"): {**row, "waits_for": _next_of(row)} for row in rows})
 
     def scheduler_info(self, n_workers: int = -1, **_kwargs: Any) -> SchedulerInfo:
@@ -97,7 +97,7 @@ class Managing(Connected):
         if self.scheduler_file:
             raise ValueError("Scheduler file already set")
         values = dict(self.scheduler_info())
-        values["cluster"] = self._connection.cluster
+        values["cluster"] = self._usable("ask for the cluster").cluster
         if isinstance(self.cluster, LocalCluster):
             values["secret_file"] = self.cluster.secret_file
             if prefix := self.cluster.certificates_prefix("client"):
@@ -112,7 +112,7 @@ class Managing(Connected):
     async def _restart_cluster(self, timeout: float, wait_for_workers: bool) -> None:
         """Drop all tasks and values, and start the workers anew."""
         before = await self._workers()
-        await ask(self._connection, "", "restart", {})
+        await ask(self._usable("restart"), "", "restart", {})
         await self._replace(before, timeout, wait_for_workers)
 
     async def _restart_workers(
@@ -150,7 +150,7 @@ class Managing(Connected):
 
     async def _workers(self) -> dict[str, str]:
         """Return the names of the workers by address."""
-        identity = await ask(self._connection, "", "identity", {"n_workers": -1})
+        identity = await ask(self._usable("ask for the workers"), "", "identity", {"n_workers": -1})
         return {address: str(worker["name"]) for address, worker in identity["workers"].items()}
 
     async def _replace(self, workers: dict[str, str], timeout: float, wait: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask.tokenize import tokenize
 
+from treadle import _core
 from treadle._ask import ask
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
@@ -132,7 +133,7 @@ class Scattering:
         return {key: found[future.key] for key, future in theirs.items()}
 
     @staticmethod
-    async def _workers(connection: Any, names: list[str], timeout: float) -> None:
+    async def _workers(connection: _core.Connection, names: list[str], timeout: float) -> None:
         """Wait until there is a worker that may be used."""
 
         async def some() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dask.sizeof import sizeof
 from dask.utils import key_split
 
-from treadle import _calls
+from treadle import _calls, _core
 from treadle._ask import Calling, ask, called_back
 from treadle._calls import error_of
 from treadle._compat.distributed import dumps
@@ -44,7 +44,7 @@ NATIVE = frozenset(
 
 
 async def ask_all(
-    connection: Any, workers: Mapping[int, str], operation: str, argument: Any
+    connection: _core.Connection, workers: Mapping[int, str], operation: str, argument: Any
 ) -> dict[str, Any]:
     """Call members, given with their addresses, over the broadcast plane.
 
@@ -129,7 +129,7 @@ class Nodes:
 class Scheduler(Diagnostics):
     """What ``client.scheduler`` is."""
 
-    def __init__(self, client: Client, connection: Any) -> None:
+    def __init__(self, client: Client, connection: _core.Connection) -> None:
         super().__init__()
         self._client = client
         self._connection = connection
@@ -285,8 +285,8 @@ class Scheduler(Diagnostics):
         # has joined, is here when something else is answered.
         self._connection.members()
         await ask(self._connection, "", "running", {"workers": []})
-        members = self._connection.members()
-        by_address = {address: number for number, _, address, _ in members}
+        members = self._connection.members() or []
+        by_address: dict[str, int | None] = {address: number for number, _, address, _ in members}
         if workers is None:
             return by_address
         if isinstance(workers, str):

@@ -76,7 +76,7 @@ class ClusterTrace:
 
     def __init__(self, client: Connected) -> None:
         self._client = client
-        self._connection: Any = client._connection
+        self._connection = client._usable("trace the cluster")
         info = self._connection.info
         address = self._connection.address
         self.recording = Recording(info["id"], address, here=cluster_at(address) is not None)

@@ -54,7 +54,7 @@ class Transport:
         if members is None:
             self._wait(lambda: connection.members() is not None)
             members = connection.members()
-        engines = [Engine(id_, f"{id_}-{name}", address) for id_, name, address, _ in members]
+        engines = [Engine(id_, f"{id_}-{name}", address) for id_, name, address, _ in members or ()]
         for engine in engines:
             self._addresses[engine.id] = engine.address
             self._last_at[engine.address] = engine

@@ -42,6 +42,8 @@ pub(crate) struct Entry<T> {
     pub(crate) owner: Option<T>,
     /// How many other things need it.
     holds: u32,
+    /// The number of its latest loss: see [`Keys::losses`].
+    lost: u32,
     pub(crate) known: Known,
 }
 
@@ -56,6 +58,9 @@ pub(crate) struct Keys<T> {
     /// By the id of a key that was named again: its further ids, in order.
     names: BTreeMap<u32, Vec<u32>>,
     next: u32,
+    /// How often a key had a value, and has none any more; 0, and not counted, as long as all values are
+    /// the same each time that they are made.
+    losses: u32,
 }
 
 /// What is left of a key that was let go.
@@ -75,6 +80,7 @@ impl<T> Keys<T> {
             aliases: BTreeMap::new(),
             names: BTreeMap::new(),
             next: 0,
+            losses: 0,
         }
     }
 
@@ -179,6 +185,7 @@ impl<T> Keys<T> {
         let entry = Entry {
             key: Arc::clone(&key),
             holds: u32::from(owner.is_none()),
+            lost: 0,
             owner,
             known: Known::Pending,
         };
@@ -231,6 +238,11 @@ impl<T> Keys<T> {
         let Some(entry) = self.entries.get_mut(id) else {
             return false;
         };
+        let had_value = matches!(entry.known, Known::Inline(_) | Known::Remote { .. });
+        if self.losses > 0 && had_value && !matches!(standing, Standing::Finished { .. }) {
+            self.losses = self.losses.saturating_add(1);
+            entry.lost = self.losses;
+        }
         entry.known = match standing {
             Standing::Finished {
                 inline: Some(value),
@@ -245,6 +257,23 @@ impl<T> Keys<T> {
             Standing::Unknown => Known::Unknown,
         };
         true
+    }
+
+    /// From now on, a value that is made anew may be another one.
+    pub(crate) fn count_losses(&mut self) {
+        self.losses = self.losses.max(1);
+    }
+
+    /// How often a key had a value, and has none any more, as far as that is counted.
+    #[inline]
+    pub(crate) fn losses(&self) -> u32 {
+        self.losses
+    }
+
+    /// Whether a key has lost its value since there were so many losses.
+    pub(crate) fn is_lost_since(&self, key: &[u8], losses: u32) -> bool {
+        let entry = self.find(key).and_then(|id| self.entries.get(id));
+        entry.is_some_and(|entry| entry.lost > losses)
     }
 
     /// The client cancels a key.

@@ -281,6 +281,18 @@ impl<T, V, A> Core<T, V, A> {
         released.owner
     }
 
+    /// How often a key that the client has futures of had a value, and has none any more. Counted for
+    /// clients that have submitted shuffles: their values may be others when they are made anew.
+    pub fn losses(&self) -> u32 {
+        self.keys.losses()
+    }
+
+    /// Whether the value of a key has gone since there were so many [losses](Self::losses). Then a value
+    /// that was got before may be of another run than one that comes later.
+    pub fn is_lost_since(&self, key: &[u8], losses: u32) -> bool {
+        self.keys.is_lost_since(key, losses)
+    }
+
     /// Cancels keys; those that the client does not know are left out. `reason` is an encoded value,
     /// for other clients.
     pub fn cancel<'a>(

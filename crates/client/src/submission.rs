@@ -402,6 +402,7 @@ impl<T, V, A> Core<T, V, A> {
         }
         let batch = submission.seal(last, &mut self.keys, &mut garbage)?;
         for registration in submission.registrations.drain(..) {
+            self.keys.count_losses();
             self.send(FromClient::Register(registration), effects);
         }
         self.send(FromClient::Submit(batch), effects);

@@ -114,12 +114,23 @@ impl Scheduler {
     }
 
     fn check_performed(&self) -> Checked {
-        let has_effects = |task: &Task| task.flags.has(Flags::EFFECTS);
         let mut count = 0;
-        for (id, task) in self.tasks.iter().filter(|(_, task)| has_effects(task)) {
+        for (id, task) in self.tasks.iter() {
+            let has_effects = task.flags.has(Flags::EFFECTS);
+            let is_derived = task.flags.has(Flags::DERIVED);
+            let mut inputs = task.inputs.iter().map(|edge| self.tasks[edge.task].flags);
+            ensure!(
+                is_derived
+                    || !inputs.any(|input| input.has(Flags::EFFECTS | Flags::DERIVED))
+                    || !Guard::Derived.holds(),
+                "{id:?} reads what a task with effects did, and does not know"
+            );
             let Phase::Memory { inline, .. } = task.phase else {
                 continue;
             };
+            if !has_effects && !(is_derived && inline) {
+                continue;
+            }
             count += 1;
             ensure!(
                 !inline || task.is_needed() || !self.has_performed_in_vain(id),
@@ -128,8 +139,11 @@ impl Scheduler {
             let performed = self.performed.get(&id);
             ensure!(
                 performed.is_some_and(|performed| performed.recipe.is_some() == inline),
-                "{id:?} has effects and a value, and not both of its recipe and that: {performed:?}"
+                "{id:?} has a value, and not both of its recipe and that: {performed:?}"
             );
+            if !has_effects {
+                continue;
+            }
             let runner = performed.map(|performed| performed.worker);
             let is_there = runner.is_some_and(|worker| self.workers.get(worker).is_some());
             ensure!(
@@ -139,7 +153,7 @@ impl Scheduler {
         }
         ensure!(
             count == self.performed.len(),
-            "{count} tasks with effects have a value, counted as {}",
+            "{count} tasks with a value keep what led to it, counted as {}",
             self.performed.len()
         );
         Ok(())

@@ -53,6 +53,8 @@ treadle_guards::guards! {
         Invalidation,
         /// Those that rely on it begin anew then.
         Recall,
+        /// Small values that were computed from it can be made anew, too.
+        Derived,
     }
 }
 

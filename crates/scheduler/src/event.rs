@@ -118,13 +118,20 @@ pub enum Event {
     },
     /// A plane says that the values of finished tasks are gone: they are computed again where they
     /// are needed. Values that live at the scheduler stay, unless their tasks have
-    /// [effects](treadle_types::Options::effects): what led to the others is not known any more.
+    /// [effects](treadle_types::Options::effects), or are computed from what such tasks did: what led to
+    /// the others is not known any more.
     /// Those that have read a value and ended stay as they are: the plane names those that it means.
     Invalidate(Vec<TaskId>),
-    /// What these tasks were computed from is not valid any more, says a plane: their values are gone, as
-    /// with [`Invalidate`](Self::Invalidate), and attempts that are at workers do not count. They are
-    /// cancelled, and begin anew.
-    Discard(Vec<TaskId>),
+    /// Values are gone, as with [`Invalidate`](Self::Invalidate), and those that come in their place may be
+    /// others, says a plane. So what was computed from them is not valid any more. Both are said in one
+    /// event: nothing may begin with the one gone and the other still there.
+    Discard {
+        /// The tasks whose values are gone.
+        gone: Vec<TaskId>,
+        /// All tasks that are computed from these values. Their values are gone, too, and attempts that
+        /// are at workers do not count: they are cancelled, and begin anew.
+        derived: Vec<TaskId>,
+    },
     /// A plane says where tasks read what is no value, until it says otherwise. Tasks that are gone are
     /// left out.
     Locate(Vec<Located>),

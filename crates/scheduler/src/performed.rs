@@ -1,6 +1,11 @@
 //! Tasks with effects: those that do more than return a value, as the transfers of a shuffle do, which
 //! send rows to other workers. What they did can be lost while their value is not. So they keep what
 //! led to a small value, too, and run again. When nobody needs the value, what they did can go, too.
+//!
+//! What they do need not be the same each time: the inputs of a shuffle may have other rows. Then nothing
+//! that was computed from it is valid ([`Event::Discard`](crate::Event::Discard)). So tasks that read
+//! them, directly or not, are *derived*: their small values keep what led to them, too. Otherwise such a
+//! value could neither be found nor be made anew, and a result would mix what was done at two times.
 
 use alloc::vec::Vec;
 
@@ -12,7 +17,8 @@ use crate::Guard;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase, Task};
 
-/// What is known of a task with effects beside its value, as long as it has one.
+/// What is known beside its value of a task with effects, and of a derived one with a small value, as
+/// long as it has one.
 #[derive(Debug)]
 pub(crate) struct Performed {
     /// Who ran it.
@@ -22,11 +28,48 @@ pub(crate) struct Performed {
 }
 
 impl Scheduler {
-    /// A task with effects has no value any more: its recipe is where it was before. Those of its
-    /// inputs may not be needed, either.
+    /// Finds out which of the tasks that have come are derived. An input may have come after its reader.
+    pub(crate) fn derive(&mut self, fresh: impl Iterator<Item = TaskId>) {
+        if !Guard::Derived.holds() {
+            return;
+        }
+        let mut next = Vec::new();
+        for id in fresh {
+            let mut inputs = self.tasks[id].inputs.iter();
+            let is_source = |task: &Task| task.flags.has(Flags::EFFECTS | Flags::DERIVED);
+            if inputs.any(|edge| is_source(&self.tasks[edge.task])) {
+                next.push(id);
+            }
+        }
+        while let Some(id) = next.pop() {
+            let task = &mut self.tasks[id];
+            if !task.flags.has(Flags::DERIVED) {
+                task.flags.set(Flags::DERIVED);
+                next.extend(task.dependents.iter().map(|edge| edge.task));
+            }
+        }
+    }
+
+    /// Whether a task with a small value keeps what led to it.
+    #[inline]
+    pub(crate) fn keeps_lineage(&self, id: TaskId) -> bool {
+        self.tasks[id].flags.has(Flags::EFFECTS | Flags::DERIVED)
+    }
+
+    /// A task has a value: what is known of it beside that is kept, if need be.
+    #[inline]
+    pub(crate) fn note_performed(&mut self, id: TaskId, worker: WorkerId, recipe: Option<Bytes>) {
+        let flags = self.tasks[id].flags;
+        if flags.has(Flags::EFFECTS) || (flags.has(Flags::DERIVED) && recipe.is_some()) {
+            self.performed.insert(id, Performed { worker, recipe });
+        }
+    }
+
+    /// A task has no value any more: its recipe is where it was before. Those of the inputs of one with
+    /// effects may not be needed, either.
     #[inline]
     pub(crate) fn forget_performed(&mut self, id: TaskId) {
-        if self.tasks[id].flags.has(Flags::EFFECTS) {
+        if self.keeps_lineage(id) {
             self.undo_performed(id);
         }
     }
@@ -65,6 +108,8 @@ impl Scheduler {
         }
         let performed = self.performed.iter();
         let lost = performed.filter(|(_, performed)| performed.worker == worker);
+        // A derived value is here, and stays.
+        let lost = lost.filter(|&(&id, _)| self.tasks[id].flags.has(Flags::EFFECTS));
         let lost: Vec<TaskId> = lost.map(|(&id, _)| id).collect();
         for id in lost {
             self.drop_holders(id, effects);
@@ -82,19 +127,20 @@ impl Scheduler {
         }
     }
 
-    /// What tasks were computed from is not valid any more: neither are their values, nor what those of
-    /// them return that run.
-    pub(crate) fn discard(&mut self, tasks: &[TaskId], effects: &mut Effects) {
+    /// Values are gone, and what is `derived` from them is not valid any more: neither are the values of
+    /// these tasks, nor what those of them return that run.
+    pub(crate) fn discard(&mut self, gone: &[TaskId], derived: &[TaskId], effects: &mut Effects) {
         let mut recalled = Vec::new();
-        for &id in tasks {
+        for &id in derived {
             let task = self.tasks.get(id);
             if Guard::Recall.holds() && task.is_some_and(|task| task.phase.run().is_some()) {
                 self.end_stay(id, false, effects);
                 recalled.push(id);
             }
         }
-        self.invalidate(tasks, effects);
-        for &id in tasks {
+        self.invalidate(gone, effects);
+        self.invalidate(derived, effects);
+        for &id in derived {
             let task = self.tasks.get(id);
             if task.is_some_and(|task| !task.flags.has(Flags::PUT)) {
                 // A copy of an earlier value may turn up.

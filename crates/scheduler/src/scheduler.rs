@@ -84,7 +84,7 @@ pub struct Scheduler {
     pub(crate) cuts: Cuts,
     pub(crate) copies: Copies,
     pub(crate) brought: Brought,
-    /// Tasks with effects that have a value.
+    /// Tasks with effects that have a value, and derived ones that have a small one.
     pub(crate) performed: BTreeMap<TaskId, Performed>,
     pub(crate) located: located::ByTask,
     pub(crate) story: Story,
@@ -213,7 +213,7 @@ impl Scheduler {
             } => self.replicate(&tasks, copies, &among, effects),
             Event::Move { task, from, to } => self.move_value(task, from, to, effects)?,
             Event::Invalidate(tasks) => self.invalidate(&tasks, effects),
-            Event::Discard(tasks) => self.discard(&tasks, effects),
+            Event::Discard { gone, derived } => self.discard(&gone, &derived, effects),
             Event::Locate(tasks) => self.locate(&tasks),
             Event::Restart => self.restart(effects),
             Event::Tick => self.tick(effects),

@@ -82,6 +82,8 @@ impl Scheduler {
                 }
             }
         }
+        let tasks = submission.tasks.iter().zip(&fresh);
+        self.derive(tasks.filter_map(|(&id, &is_new)| is_new.then_some(id)));
         for &id in &submission.wanted {
             self.want(client, id, effects);
         }
@@ -416,7 +418,8 @@ impl Scheduler {
             }
             task.attempt = task.attempt.next();
             task.flags.set(Flags::PUT);
-            task.flags.clear(Flags::IMMOVABLE | Flags::EFFECTS);
+            task.flags
+                .clear(Flags::IMMOVABLE | Flags::EFFECTS | Flags::DERIVED);
             match inline {
                 Some(bytes) => task.payload = bytes,
                 None => {

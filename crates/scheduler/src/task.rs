@@ -151,6 +151,9 @@ impl Flags {
     /// It reads something that is no value: see `located`.
     pub(crate) const LOCATED: Self = Self(1 << 14);
 
+    /// It was computed from what a task with effects did, directly or not: see `performed`.
+    pub(crate) const DERIVED: Self = Self(1 << 15);
+
     /// What belongs to a stay at a worker.
     pub(crate) const OF_RUN: Self =
         Self(Self::KEEP.0 | Self::AHEAD.0 | Self::SECEDED.0 | Self::STARTED.0);
@@ -213,8 +216,8 @@ pub(crate) struct Task {
     /// Reads of tasks that are still to come in submission `open`.
     pub(crate) unsent: u32,
     pub(crate) open: OpenId,
-    /// The recipe; in a task that has an inline value, that. The recipe of one with effects is in
-    /// `performed` then.
+    /// The recipe; in a task that has an inline value, that. The recipe of one with effects, or of one
+    /// that is derived, is in `performed` then.
     pub(crate) payload: Bytes,
     pub(crate) priority: Priority,
     /// Whose definitions the recipe refers to.

@@ -8,7 +8,6 @@ use core::time::Duration;
 use treadle_types::{Command, Failure, Returned, TaskId, WorkerId};
 
 use crate::Guard;
-use crate::performed::Performed;
 use crate::queue::Entry;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Holder, Outcome, Phase, QueueId, Run};
@@ -130,16 +129,14 @@ impl Scheduler {
             }
             None => task.outcome = Some(Box::new(Outcome::Class(value.class))),
         }
-        if task.flags.has(Flags::EFFECTS) {
-            self.performed.insert(id, Performed { worker, recipe });
-        }
+        self.note_performed(id, worker, recipe);
         if value.kept {
             self.add_holder(id, worker);
         }
         self.notify_finished(id, effects);
         self.supply_dependents(id, kept_here.then_some(worker));
         self.release_inputs(id);
-        if inline && !self.tasks[id].flags.has(Flags::ACTOR | Flags::EFFECTS) {
+        if inline && !self.tasks[id].flags.has(Flags::ACTOR) && !self.keeps_lineage(id) {
             // The value cannot be lost, so what led to it is not needed for its sake.
             while let Some(input) = self.tasks.unlink_last(id) {
                 if self.tasks[input].dependents.is_empty() {

@@ -60,7 +60,7 @@ impl<'a> TaskView<'a> {
     }
 
     /// What it runs; empty for a value that no task computes, and where the value is inline, unless
-    /// the task has effects.
+    /// the task has effects, or is computed from what such tasks did.
     pub fn recipe(&self) -> Bytes {
         match self.task.phase {
             Phase::Memory { inline: true, .. } => {
@@ -73,7 +73,7 @@ impl<'a> TaskView<'a> {
     }
 
     /// The tasks that it reads. Those of a task with an inline value are not known any more, unless
-    /// it has effects.
+    /// it has effects, or is computed from what such tasks did.
     pub fn inputs(&self) -> impl Iterator<Item = TaskId> + 'a {
         self.task.inputs.iter().map(|edge| edge.task)
     }

@@ -355,23 +355,26 @@ impl Core {
         let transfers = transfers.filter(|&(map, _)| maps.contains(map));
         let mut tasks: Vec<TaskId> = transfers.map(|(_, task)| task).collect();
         tasks.push(barrier);
-        let derived = outputs.then(|| self.downstream(barrier));
-        self.feed_own(Event::Invalidate(tasks));
-        if let Some(derived) = derived {
-            self.feed_own(Event::Discard(derived.into_iter().collect()));
-        }
+        let derived = outputs.then(|| self.downstream(vec![barrier]));
+        self.feed_own(match derived {
+            Some(derived) => Event::Discard {
+                gone: tasks,
+                derived,
+            },
+            None => Event::Invalidate(tasks),
+        });
     }
 
-    /// All tasks that were computed from a task's value, or are to be.
-    fn downstream(&self, task: TaskId) -> BTreeSet<TaskId> {
+    /// All tasks that were computed from the values of some, or are to be.
+    pub(crate) fn downstream(&self, tasks: Vec<TaskId>) -> Vec<TaskId> {
         let mut found = BTreeSet::new();
-        let mut next = vec![task];
+        let mut next = tasks;
         while let Some(task) = next.pop() {
             if let Some(view) = self.scheduler.task(task) {
                 let dependents = view.dependents();
                 next.extend(dependents.filter(|&dependent| found.insert(dependent)));
             }
         }
-        found
+        found.into_iter().collect()
     }
 }

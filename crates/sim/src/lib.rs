@@ -19,6 +19,7 @@ mod sessions;
 pub mod shuffle;
 mod universe;
 mod verify;
+mod versions;
 mod world;
 
 pub use process::Guard;

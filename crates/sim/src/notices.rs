@@ -24,7 +24,12 @@ impl World {
         let lineage = &self.plan.universe.spec(key).lineage;
         let mut asks = task;
         match standing {
-            Standing::Finished { object, holder, .. } => {
+            Standing::Finished {
+                object,
+                holder,
+                inline,
+                ..
+            } => {
                 asks = None;
                 let object = ObjectId::from_u64(*object);
                 if task != Some(object.task) {
@@ -33,6 +38,9 @@ impl World {
                     ));
                 }
                 self.oracle.finished(client, object.task, *holder)?;
+                if let Some(value) = inline {
+                    self.oracle.must_be_current(Some(&key), value)?;
+                }
                 let raises = |key: &Key| self.plan.universe.spec(*key).raises == Raises::Always;
                 if lineage.iter().any(raises) {
                     return Err(format!("{key:?} has a value, and always raises"));

@@ -8,7 +8,8 @@ use treadle_types::{
 };
 
 use crate::plan::Plan;
-use crate::universe::{Key, key_of_task};
+use crate::universe::{Key, decode, key_of_task};
+use crate::versions::Versions;
 
 /// An attempt that was sent to a worker.
 pub(crate) struct Attempted {
@@ -45,6 +46,7 @@ struct Memory {
 
 #[derive(Default)]
 pub(crate) struct Oracle {
+    pub(crate) versions: Versions,
     /// By key, the function of the task.
     functions: Vec<Symbol>,
     /// Keys whose tasks have effects.
@@ -86,6 +88,7 @@ impl Oracle {
     pub(crate) fn new(plan: &Plan) -> Self {
         let functions = plan.universe.specs.iter().map(|spec| spec.function);
         Self {
+            versions: Versions::new(&plan.universe),
             functions: functions.collect(),
             with_effects: plan.universe.with_effects(),
             relief: plan.config.relief,
@@ -128,6 +131,16 @@ impl Oracle {
     pub(crate) fn invalidated(&mut self, tasks: &[TaskId]) {
         self.has_invalidated = true;
         self.undo(|task, _| tasks.contains(&task));
+    }
+
+    /// The keys among some tasks that have a value and effects: these may do something else next time.
+    pub(crate) fn changeable(&self, tasks: &[(TaskId, Key)]) -> Vec<Key> {
+        let is_done = |task: TaskId| {
+            let latest = self.latest(task);
+            latest.is_some_and(|object| self.performed.contains_key(&object))
+        };
+        let done = tasks.iter().filter(|(task, _)| is_done(*task));
+        done.map(|(_, key)| *key).collect()
     }
 
     /// The effects of some tasks are gone.
@@ -273,6 +286,7 @@ impl Oracle {
         &mut self,
         worker: WorkerId,
         command: &Command,
+        keys: &BTreeMap<TaskId, Key>,
         now: Duration,
     ) -> Result<(), String> {
         if let Command::Assign(_) = command {
@@ -308,7 +322,9 @@ impl Oracle {
                         ));
                     }
                     match &input.place {
-                        Place::Inline(_) => {}
+                        Place::Inline(value) => {
+                            self.must_be_current(keys.get(&input.object.task), value)?;
+                        }
                         Place::Here => {
                             self.must_come(worker, input.object, object)?;
                             finds.push(input.object);
@@ -420,6 +436,16 @@ impl Oracle {
     fn latest(&self, task: TaskId) -> Option<ObjectId> {
         let attempt = *self.latest.get(&task)?;
         Some(ObjectId::new(task, attempt))
+    }
+
+    /// A small value that the scheduler gives somebody is what its task returns as things stand.
+    pub(crate) fn must_be_current(&self, key: Option<&Key>, value: &[u8]) -> Result<(), String> {
+        match (key, decode(value)) {
+            (Some(&key), Some(value)) if !self.versions.is_current(key, value) => Err(format!(
+                "{key:?} has a value that was computed from what is discarded"
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn must_hold(&self, holders: &Holders, object: ObjectId) -> Result<(), String> {

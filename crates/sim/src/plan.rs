@@ -77,6 +77,8 @@ pub(crate) enum Fault {
     Memory { machine: usize, length: Duration },
     /// The values of some tasks are gone, says somebody else.
     Invalidate,
+    /// The same of some with effects, which return something else from then on.
+    Discard,
     /// Everything is dropped and cancelled.
     Restart,
 }
@@ -204,6 +206,10 @@ impl Plan {
             let gone = (0..effects.below(4)).map(|_| effects.micros(span / 20, span));
             let gone: Vec<_> = gone.map(|at| (at, Fault::Invalidate)).collect();
             faults.extend(gone);
+            let mut changes = Random::new(effects.clone().next());
+            let changed = (0..changes.below(4)).map(|_| changes.micros(span / 20, span));
+            let changed: Vec<_> = changed.map(|at| (at, Fault::Discard)).collect();
+            faults.extend(changed);
             faults.sort_by_key(|(at, _)| *at);
         }
         Self {

@@ -10,9 +10,7 @@ use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
 use crate::plan::{Node, RESOURCE};
-use crate::universe::{
-    Habit, Key, LONGEST_WAIT, Raises, decode, encode, evaluate, key_of_task, recipe,
-};
+use crate::universe::{Habit, Key, LONGEST_WAIT, Raises, decode, encode, key_of_task, recipe};
 use crate::world::{Item, Party, Pid, World};
 
 treadle_guards::guards! {
@@ -255,7 +253,7 @@ impl World {
             let Some(value) = value else {
                 return Err(format!("{object:?} runs without its input {source:?}"));
             };
-            if value != self.plan.universe.spec(input).value {
+            if !self.oracle.versions.was_current(input, value) {
                 return Err(format!(
                     "{object:?} reads {source:?}, which is not the value of {input:?}"
                 ));
@@ -362,7 +360,8 @@ impl World {
                     }
                 }
             }
-            let value = evaluate(job.key, job.inputs.iter().map(|input| input.1));
+            let inputs = job.inputs.iter().map(|input| input.1);
+            let value = self.oracle.versions.evaluate(job.key, inputs);
             let is_small = spec.is_small();
             let kept = job.keep || !is_small;
             if kept {

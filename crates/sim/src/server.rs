@@ -314,6 +314,26 @@ impl World {
         self.ask(self.server.sidecar, "invalidate", &keys)
     }
 
+    /// Some tasks that have ended would return something else now.
+    pub(crate) fn discard(&mut self) -> Result<(), String> {
+        self.hand_in_reports()?;
+        let tasks: Vec<_> = self
+            .server
+            .keys
+            .iter()
+            .map(|(&id, &key)| (id, key))
+            .collect();
+        let keys = self.oracle.changeable(&tasks);
+        let keys = self.kernel.random.some(&keys, 40);
+        self.summary.changed += keys.len() as u64;
+        self.oracle.versions.change(&keys, &self.plan.universe);
+        let meant = |(id, key): &(TaskId, Key)| keys.contains(key).then_some(*id);
+        let meant: Vec<_> = tasks.iter().filter_map(meant).collect();
+        self.oracle.invalidated(&meant);
+        let argument = keywords([("keys", key_values(keys)), ("outputs", Value::Bool(true))]);
+        self.ask(self.server.sidecar, "invalidate", &argument)
+    }
+
     pub(crate) fn restart(&mut self) -> Result<(), String> {
         self.hand_in_reports()?;
         self.oracle.has_restarted = true;
@@ -403,7 +423,8 @@ impl World {
     }
 
     fn command(&mut self, worker: WorkerId, command: Command) -> Result<(), String> {
-        self.oracle.said(worker, &command, self.kernel.now())?;
+        let now = self.kernel.now();
+        self.oracle.said(worker, &command, &self.server.keys, now)?;
         let Some(registration) = self.server.workers.get(&worker) else {
             return Err(format!(
                 "{worker:?} never registered, and is told {command:?}"

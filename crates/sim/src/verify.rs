@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use treadle_types::WorkerId;
 
-use crate::client::{Standing, decode_key};
+use crate::client::{Standing, decode_key, encode_key};
 use crate::process::Process;
 use crate::universe::{Key, key_of_task};
 use crate::world::World;
@@ -98,6 +98,9 @@ impl World {
                         if !is_inline && holders.is_empty() {
                             return Err(format!("{:?} is finished, and nowhere", future.key));
                         }
+                        if let Some(value) = client.core.value(&encode_key(future.key)) {
+                            self.oracle.must_be_current(Some(&future.key), &value)?;
+                        }
                         if !self.oracle.is_in_effect(task) {
                             let key = future.key;
                             return Err(format!("{key:?} is wanted, and its effects are gone"));
@@ -172,7 +175,7 @@ impl World {
                         "{worker:?} holds {object:?}, and the scheduler does not know"
                     ));
                 }
-                if stored.value != self.plan.universe.spec(key).value {
+                if !self.oracle.versions.is_current(key, stored.value) {
                     return Err(format!("{worker:?} holds another value of {key:?}"));
                 }
             }

@@ -124,6 +124,8 @@ pub struct Summary {
     pub gone: u64,
     /// Tasks that ran again since what they did beside their value was gone.
     pub redone: u64,
+    /// Tasks that return something else than before.
+    pub changed: u64,
 }
 }
 
@@ -280,6 +282,7 @@ impl World {
                 }
             }
             Fault::Invalidate => self.invalidate()?,
+            Fault::Discard => self.discard()?,
             Fault::Restart => self.restart()?,
         }
         Ok(())

@@ -35,6 +35,11 @@ fn without_a_guard_an_invariant_breaks() {
         (Guard::Invalidation.path(), 200, &["effects are gone"]),
         (Guard::Recall.path(), 200, &["effects are gone, and ends"]),
         (
+            Guard::Derived.path(),
+            500,
+            &["computed from what is discarded"],
+        ),
+        (
             Server::Generation.path(),
             50,
             &["was not allocated", "hears of", "wants t"],
@@ -49,7 +54,7 @@ fn without_a_guard_an_invariant_breaks() {
         ),
         (Worker::Started.path(), 500, &["runs tasks that need"]),
         (Worker::Dropped.path(), 100, &["a store holds"]),
-        (Client::Named.path(), 1_000, &["hangs"]),
+        (Client::Named.path(), 3_000, &["hangs"]),
     ];
     let all = treadle_sim::guards().len();
     assert_eq!(guards.len(), all, "each of them is proved");

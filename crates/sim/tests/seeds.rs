@@ -26,6 +26,7 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.given_back, 500),
         (sum.immovable, 50),
         (sum.redone, 500),
+        (sum.changed, 200),
     ];
     assert_happened(&sum, &happened);
 }

@@ -532,6 +532,8 @@ class Client(Viewing):
             self._block(gathering.ready())
             keys = self._without_inline(gathering.keys(values), values)
             if not keys:
+                if gathering.outdated(values):
+                    continue
                 if start:
                     self._record("gather", start, len(gathering.futures))
                 return gathering.result(values)
@@ -565,6 +567,8 @@ class Client(Viewing):
             await gathering.wait()
             keys = self._without_inline(gathering.keys(values), values)
             if not keys:
+                if gathering.outdated(values):
+                    continue
                 if start:
                     self._record("gather", start, len(gathering.futures))
                 return gathering.result(values)

@@ -173,6 +173,8 @@ class Gathering:
             )
         self.futures = list({future.key: future for future in found}.values())
         self.bad: set[Hashable] = set()
+        connection = client._connection
+        self.losses = 0 if connection is None else connection.losses()
 
     @property
     def states(self) -> list[State]:
@@ -204,6 +206,22 @@ class Gathering:
             elif future.key not in values and future.key not in self.bad:
                 keys.append(future.key)
         return keys
+
+    def outdated(self, values: dict[Hashable, Any]) -> bool:
+        """Drop values that are lost by now, and may be others when they are made anew.
+
+        A shuffle whose inputs have other rows is made anew as a whole. Then values that were got before
+        do not belong to those that were got after it.
+        """
+        connection = self.client._usable("gather")
+        losses = connection.losses()
+        if losses == self.losses:
+            return False
+        lost = connection.lost_since(values, self.losses)
+        self.losses = losses
+        for key in lost:
+            del values[key]
+        return bool(lost)
 
     def _failed(self, key: Hashable, state: State) -> None:
         if self.errors == "raise":

@@ -58,6 +58,16 @@ impl<T> Client<T> {
         lock(&self.core).value(key)
     }
 
+    /// As [`Core::losses`].
+    pub fn losses(&self) -> u32 {
+        lock(&self.core).losses()
+    }
+
+    /// As [`Core::is_lost_since`].
+    pub fn is_lost_since(&self, key: &[u8], losses: u32) -> bool {
+        lock(&self.core).is_lost_since(key, losses)
+    }
+
     /// As [`Core::cancel`].
     ///
     /// # Errors

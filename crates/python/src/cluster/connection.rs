@@ -419,6 +419,29 @@ impl ClientConnection {
         Ok(others)
     }
 
+    /// How often a value was lost that may be another one when it is made anew.
+    fn losses(&self) -> PyResult<u32> {
+        Ok(self.client()?.losses())
+    }
+
+    /// Those of the keys whose values were lost since there were so many losses.
+    fn lost_since<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        losses: u32,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let client = self.client()?;
+        let lost = PyList::empty(py);
+        for key in keys.try_iter()? {
+            let key = key?;
+            if client.is_lost_since(&encoded(&key)?, losses) {
+                lost.append(key)?;
+            }
+        }
+        Ok(lost)
+    }
+
     /// Whether `value` has it.
     fn is_inline(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.client()?.value(&encoded(key)?).is_some())

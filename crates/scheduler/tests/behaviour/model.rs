@@ -258,7 +258,10 @@ impl Model {
             Step::Discard(first, second) => {
                 let tasks = [first, second].map(|task| self.task(task));
                 let tasks = tasks.into_iter().flatten().collect();
-                self.cluster.event(Event::Discard(tasks));
+                self.cluster.event(Event::Discard {
+                    gone: Vec::new(),
+                    derived: tasks,
+                });
             }
             Step::Locate(task, worker) => {
                 if let (Some(task), Some(worker)) = (self.task(task), self.worker(worker)) {

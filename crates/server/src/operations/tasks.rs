@@ -267,11 +267,20 @@ impl Core {
         Ok(Some(Value::None))
     }
 
-    /// Values of finished tasks are gone, says whoever keeps them.
+    /// Values of finished tasks are gone, says whoever keeps them. With `outputs`, so is all that was
+    /// computed from them, as for a shuffle whose inputs have other rows.
     pub(crate) fn invalidate(&mut self, arguments: &Arguments) -> Answered {
         let keys = arguments.keys().unwrap_or_default();
         let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
-        self.feed(Event::Invalidate(tasks))?;
+        let outputs = arguments.is_set("outputs");
+        let derived = outputs.then(|| self.downstream(tasks.clone()));
+        self.feed(match derived {
+            Some(derived) => Event::Discard {
+                gone: tasks,
+                derived,
+            },
+            None => Event::Invalidate(tasks),
+        })?;
         Ok(Some(Value::None))
     }
 }

@@ -25,9 +25,10 @@ impl World {
         let spec = self.plan.universe.spec(key);
         let is_dropped =
             self.oracle.has_restarted || !self.oracle.cancelled.is_disjoint(&spec.lineage);
+        let was_current = |value| self.oracle.versions.was_current(key, value);
         let is_right = match &outcome {
-            Fetched::Inline(value) => decode(value) == Some(spec.value),
-            Fetched::Frames(value) => *value == spec.value,
+            Fetched::Inline(value) => decode(value).is_some_and(was_current),
+            Fetched::Frames(value) => was_current(*value),
             Fetched::Unserialisable(_) => spec.is_immovable,
             Fetched::Failed => {
                 // One that was released meanwhile is told of nothing.

@@ -93,6 +93,20 @@ def test_rebalance_of_everything(client):
     assert client.gather(futures) == list(range(1, 11))
 
 
+def test_rebalance_spreads_small_values(client, workers):
+    futures = client.scatter(list(range(10)), workers=workers[:1])
+    client.rebalance(futures[:2], workers)
+    assert {address: len(keys) for address, keys in client.has_what().items()} == {
+        workers[0]: 8,
+        workers[1]: 2,
+    }
+    client.rebalance()
+    assert {len(keys) for keys in client.has_what().values()} == {5}
+    assert client.gather(futures) == list(range(10))
+    with pytest.raises(KeyError, match="nobody"):
+        client.rebalance(futures, ["nobody"])
+
+
 def test_rebalance_waits_for_its_data(client, gate, eventually):
     future = client.submit(pass_gate, gate, 5)
     eventually(gate.arrived)

@@ -77,35 +77,6 @@ class StandIn:
         return f"<stand-in of {self._real!r}>"
 
 
-class Values(Mapping[Any, Any]):
-    """The keys of a worker's values; a small value itself lives at Treadle's scheduler."""
-
-    def __init__(self, cluster: LocalCluster, worker: Any) -> None:
-        self._scheduler = cluster._sidecar.scheduler
-        self._worker = worker
-
-    def _keys(self) -> Collection[Any]:
-        address = self._worker.address
-        return self._scheduler.get_has_what([address]).get(address, ())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys())
-
-    def __len__(self) -> int:
-        return len(self._keys())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys()
-
-    def __getitem__(self, key: Any) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        try:
-            return self._worker.data[key]
-        except KeyError:
-            pytest.skip(f"a small value, which lives at Treadle's scheduler: {key!r}")
-
-
 class Nannied(StandIn):
     """A worker process, as a test sees its nanny."""
 
@@ -230,14 +201,14 @@ class OwnWorker(Own):
         own = cls("Worker")
         del vars(own)["status"]
         real = worker._service.worker
-        vars(own).update(_real=real, _worker=worker, data=Values(cluster, real))
+        vars(own).update(_real=real, _worker=worker)
         return own
 
     async def _start(self) -> None:
         cluster = self._cluster()
         worker = await start_threads(cluster, self._options)
         real = worker._service.worker
-        vars(self).update(_real=real, _worker=worker, data=Values(cluster, real))
+        vars(self).update(_real=real, _worker=worker)
         await asyncio.to_thread(settle, cluster)
 
     def _cluster(self) -> LocalCluster:

@@ -146,6 +146,7 @@ impl Core {
             "who_has" => self.who_has(asker, arguments),
             "has_what" => self.has_what(arguments),
             "nbytes" => self.nbytes(arguments),
+            "small_values" => self.small_values(arguments),
             "processing" => self.processing(arguments),
             "story" => self.story(arguments),
             "tasks" => self.list_tasks(arguments),

@@ -62,6 +62,9 @@ pub enum Event {
     Gone(ObjectId),
     /// Whether there is memory to start tasks.
     Paused(bool),
+    /// Whether somebody wants no task to start: not even one at a time, as while it is
+    /// [paused](Self::Paused).
+    Held(bool),
 }
 
 /// What came of running a task.

@@ -6,7 +6,7 @@ mod tasks;
 
 use alloc::collections::VecDeque;
 
-use treadle_types::{Command, ObjectId};
+use treadle_types::{Assignment, Command, ObjectId};
 
 use crate::fetches::Fetches;
 use crate::objects::{Activity, Objects, State};
@@ -78,6 +78,7 @@ pub struct Worker {
     pending: usize,
     stored: usize,
     paused: bool,
+    held: bool,
 }
 
 impl Worker {
@@ -93,6 +94,7 @@ impl Worker {
             pending: 0,
             stored: 0,
             paused: false,
+            held: false,
         }
     }
 
@@ -133,6 +135,7 @@ impl Worker {
             Event::Put { object, nbytes } => self.put(object, nbytes, effects)?,
             Event::Gone(object) => self.gone(object, effects),
             Event::Paused(paused) => self.paused = paused,
+            Event::Held(held) => self.held = held,
         }
         self.start_fetches(effects);
         self.start_tasks(effects);
@@ -149,6 +152,19 @@ impl Worker {
     pub fn objects(&self) -> impl Iterator<Item = (ObjectId, Status)> {
         let objects = self.objects.iter();
         objects.map(|(slot, entry)| (entry.object, self.status_at(slot)))
+    }
+
+    /// The tasks that have not started, in no particular order.
+    pub fn pending(&self) -> impl Iterator<Item = (&Assignment, Status)> {
+        self.objects
+            .iter()
+            .filter_map(|(_, entry)| match &entry.state {
+                State::Pending(task) if task.missing == 0 => {
+                    Some((&task.assignment, Status::Ready))
+                }
+                State::Pending(task) => Some((&task.assignment, Status::Waiting)),
+                _ => None,
+            })
     }
 
     /// Whether a task or the scheduler waits for a value that is not here.

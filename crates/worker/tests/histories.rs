@@ -102,6 +102,9 @@ impl Outside {
                 object: object(low),
                 nbytes: 12,
             }),
+            11 if which.is_multiple_of(3) => {
+                self.worker.event(Event::Held(which.is_multiple_of(2)))
+            }
             11 => self.worker.event(Event::Paused(which.is_multiple_of(2))),
             12 | 13 if !self.running.is_empty() => {
                 let index = usize::from(which) % self.running.len();
@@ -142,8 +145,10 @@ impl Outside {
 
     /// Everything that has begun ends, and then there is nothing left.
     fn finish(&mut self) {
-        let effects = self.worker.event(Event::Paused(false));
-        self.take_in(effects);
+        for event in [Event::Paused(false), Event::Held(false)] {
+            let effects = self.worker.event(event);
+            self.take_in(effects);
+        }
         while let Some((number, from)) = self.fetching.pop() {
             let effects = self.worker.fetched(number, from, 12);
             self.take_in(effects);

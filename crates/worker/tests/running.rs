@@ -212,6 +212,26 @@ fn a_paused_worker_runs_one_task_at_a_time() {
 }
 
 #[test]
+fn a_held_worker_starts_no_task() {
+    let mut worker = Bench::new(2);
+    assert_eq!(worker.assign(task(1, vec![])), [run(1)]);
+    assert_eq!(worker.event(Event::Held(true)), []);
+    assert_eq!(worker.assign(task(2, vec![])), []);
+    assert_eq!(worker.ran(1, kept(1)), [finished(1, kept(1))]);
+    assert_eq!(worker.event(Event::Held(false)), [run(2)]);
+}
+
+#[test]
+fn a_held_worker_lets_a_seceded_task_go_on() {
+    let mut worker = Bench::new(1);
+    worker.assign(task(1, vec![]));
+    worker.event(Event::Seceded(object(1)));
+    worker.event(Event::Held(true));
+    let effects = worker.event(Event::Rejoining(object(1)));
+    assert_eq!(effects[0], Effect::Resume(object(1)));
+}
+
+#[test]
 fn a_paused_worker_runs_a_task_that_a_seceded_one_waits_for() {
     let mut worker = Bench::new(1);
     worker.assign(task(1, vec![]));

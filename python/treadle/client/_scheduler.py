@@ -174,7 +174,23 @@ class Scheduler(Diagnostics):
         return gone
 
     async def rebalance(self, **kwargs: Any) -> dict[str, Any]:
-        """Move values to workers with fewer bytes."""
+        """Move values to workers with fewer bytes, and small ones to those that have fewer.
+
+        Raises
+        ------
+        KeyError
+            A worker is not known.
+        """
+        if wanted := kwargs.get("workers"):
+            known = (await self.identity())["workers"]
+            names = {
+                name
+                for address, worker in known.items()
+                for name in (address, str(worker["name"]), worker["host"])
+            }
+            for worker in wanted:
+                if str(worker) not in names:
+                    raise KeyError(worker)
         answer: dict[str, Any] = await self._native("rebalance")(**kwargs)
         if "keys" in answer:
             answer["keys"] = tuple(answer["keys"])

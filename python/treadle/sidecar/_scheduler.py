@@ -7,11 +7,14 @@ import logging
 import pickle
 import tempfile
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import dask
+from dask.sizeof import sizeof
 from dask.typing import no_default
 from dask.utils import key_split
 from distributed import Scheduler, Status
@@ -376,9 +379,19 @@ class SchedulerStandIn:
     def get_nbytes(
         self, keys: Iterable[Hashable] | None = None, summary: bool = True
     ) -> dict[Any, int]:
-        """Return the bytes of values by key, or by prefix."""
-        asked = {"keys": None if keys is None else list(keys), "summary": summary}
-        return self.ask_now("nbytes", asked)  # type: ignore[no-any-return]
+        """Return the bytes of values by key, or by prefix: those of small ones in memory."""
+        asked = {"keys": None if keys is None else list(keys)}
+        sizes: dict[Any, int] = self.ask_now("nbytes", {**asked, "summary": False})
+        for key, encoded in self.ask_now("small_values", asked).items():
+            # What cannot be unpickled here keeps the size of its encoding.
+            with suppress(Exception):
+                sizes[key] = sizeof(_core.decode_value(encoded))
+        if not summary:
+            return sizes
+        by_name: defaultdict[str, int] = defaultdict(int)
+        for key, size in sizes.items():
+            by_name[key_split(key)] += size
+        return dict(by_name)
 
     async def replicate(
         self, keys: Iterable[Hashable], n: int | None = None, workers: Any = None, **_: Any

@@ -64,6 +64,21 @@ class Native(Protocol):
     def observe(self, wanted: bool) -> None:
         """Say whether ``Service.transition`` shall be called for each task."""
 
+    def tell(self) -> None:
+        """Call ``Service.transition`` for what native threads have seen of tasks."""
+
+    def hold(self, held: bool) -> None:
+        """Have no further task start, and the scheduler send none; or go on."""
+
+    def is_paused(self) -> bool:
+        """Whether it starts no tasks: it is held, or there is too little memory."""
+
+    def executed(self) -> int:
+        """Return how many tasks have run."""
+
+    def tasks(self) -> dict[Hashable, str]:
+        """Return the states of the tasks that are here; see ``Worker.state.tasks``."""
+
     def keys(self) -> list[Hashable]:
         """Return the keys of the values here."""
 

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from treadle._ask import ask
 from treadle._calls import SIDECAR, actors_answer, pack, unpack_answer
 from treadle.worker._native import Native
 
-__all__ = ["SchedulerRPC", "WorkerRPC"]
+__all__ = ["SchedulerRPC", "WorkerRPC", "ask_scheduler"]
+
+
+def ask_scheduler(
+    native: Native, operation: str, argument: Mapping[str, Any], timeout: float
+) -> Any:
+    """Ask the scheduler itself, and wait for the answer for at most so many seconds.
+
+    Raises
+    ------
+    OSError
+        It does not answer, or this worker has ended.
+    """
+    answered = threading.Event()
+    answers: list[tuple[Any, Any]] = []
+
+    def done(result: Any, error: Any) -> None:
+        answers.append((result, error))
+        answered.set()
+
+    native.call("", operation, argument, done)
+    if not answered.wait(timeout):
+        raise TimeoutError(f"the scheduler does not answer {operation!r}")
+    result, error = answers[0]
+    if error is not None:
+        raise OSError(f"{operation}: {error}")
+    return result
 
 
 class _RPC:

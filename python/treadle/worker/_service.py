@@ -284,6 +284,11 @@ class Service:
         """Forget an actor: its task was released."""
         self._actors.drop(key)
 
+    def steps_came(self) -> None:
+        """Have plugins told, in the loop, how tasks went on that no thread runs now."""
+        if self._ready.is_set():
+            self._loop.soon(self._native.tell)
+
     def transition(self, key: Hashable, start: str, finish: str) -> None:
         """Tell plugins how a task goes on; called while the service observes (``Native.observe``)."""
         self._plugins.transition(key, start, finish)

@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,12 +18,13 @@ from dask.utils import parse_timedelta
 from distributed import Status, profile
 from distributed.utils import in_async_call
 
+from treadle import _core
 from treadle._calls import pack
 from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpable
 from treadle._names import name_of
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
-from treadle.worker._rpc import SchedulerRPC, WorkerRPC
+from treadle.worker._rpc import SchedulerRPC, WorkerRPC, ask_scheduler
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -47,33 +49,94 @@ coroutine_key: contextvars.ContextVar[Hashable] = contextvars.ContextVar("corout
 
 
 class _Data(Mapping[Hashable, Any]):
-    """The values that the worker holds, by key. Reading one that is on disk loads it."""
+    """The values of the worker, by key. Reading one that is on disk loads it.
+
+    Small values that the worker made, or that were sent to it, are kept by the scheduler: they are
+    asked for there, each time.
+    """
 
     def __init__(self, native: Native) -> None:
         self._native = native
 
+    def _keys(self) -> dict[Hashable, None]:
+        address = self._native.address
+        keys = dict.fromkeys(self._native.keys())
+        try:
+            held = ask_scheduler(self._native, "has_what", {"workers": [address]}, _PATIENCE)
+        except OSError:
+            # It has ended, or is about to.
+            return keys
+        return keys | dict.fromkeys(held.get(address, ()))
+
     def __getitem__(self, key: Hashable) -> Any:
-        return self._native.get(key)
+        try:
+            return self._native.get(key)
+        except KeyError:
+            if key not in self:
+                raise
+        small = ask_scheduler(self._native, "small_values", {"keys": [key]}, _PATIENCE)
+        if key not in small:
+            # It was released, or moved here, meanwhile.
+            return self._native.get(key)
+        return _core.decode_value(small[key])
 
     def __contains__(self, key: object) -> bool:
-        return self._native.has(key)
+        return self._native.has(key) or key in self._keys()
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._native.keys())
+        return iter(self._keys())
 
     def __len__(self) -> int:
-        return len(self._native.keys())
+        return len(self._keys())
+
+
+@dataclass(frozen=True)
+class TaskHere:
+    """A task that is at a worker, as it was when it was looked at."""
+
+    key: Hashable
+    #: "waiting" (for inputs), "ready" (for a slot), "executing", "long-running" or "memory".
+    state: str
+
+    def __repr__(self) -> str:
+        return f"<TaskState {self.key!r} {self.state}>"
 
 
 class _State:
     """``Worker.state``."""
 
     def __init__(self, worker: WorkerStandIn) -> None:
+        self._worker = worker
         self.nthreads = worker._native.nthreads
         self.actors: dict[Hashable, Any] = {}
         self.data = worker.data
         self.total_resources = dict(worker._native.resources)
         self.address = worker.address
+
+    @property
+    def tasks(self) -> dict[Hashable, TaskHere]:
+        """The tasks that are here, by key, as they are now.
+
+        Those that wait, that run, and that have a value here. A small value is at the scheduler, and
+        its task is here no more once it is done. Values that came from other workers are not listed.
+        """
+        states = self._worker._native.tasks()
+        return {key: TaskHere(key, state) for key, state in states.items()}
+
+    @property
+    def executing_count(self) -> int:
+        """How many tasks run now, without those that have seceded."""
+        return list(self._worker._native.tasks().values()).count("executing")
+
+    @property
+    def executed_count(self) -> int:
+        """How many tasks have run here so far."""
+        return self._worker._native.executed()
+
+    @property
+    def running(self) -> bool:
+        """Whether it starts tasks: it is not paused, and does not end."""
+        return self._worker.status is Status.running
 
 
 class _MemoryManager:
@@ -169,10 +232,26 @@ class WorkerStandIn:
 
     @property
     def status(self) -> Status:
-        """``running``, ``closing`` or ``closed``."""
-        if self._status is Status.running and self._native.ended is not None:
+        """``running``, ``paused``, ``closing`` or ``closed``.
+
+        It is paused while there is too little memory, and when ``Status.paused`` was set: it starts
+        no tasks then, and the scheduler sends it none, until ``Status.running`` is set. Tasks that
+        run go on. Nothing else can be set.
+        """
+        if self._status is not Status.running:
+            return self._status
+        if self._native.ended is not None:
             return Status.closed
-        return self._status
+        return Status.paused if self._native.is_paused() else Status.running
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        if status not in (Status.running, Status.paused):
+            raise UnservedError(
+                f"Worker.status = {status!r}: only Status.paused and Status.running can be set. "
+                "close() and close_gracefully() end a worker"
+            )
+        self._native.hold(status is Status.paused)
 
     @property
     def nthreads(self) -> int:

@@ -1,6 +1,7 @@
 //! The control thread of a worker: it takes in and sends what no other thread does, and looks at memory.
 
 use std::sync::Weak;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use treadle_net::{Lane, Wait};
@@ -38,7 +39,7 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
         if inner.has_news() {
             inner.drain(0);
         }
-        if told.elapsed() > health::EVERY {
+        if told.elapsed() > health::EVERY || inner.is_news.swap(false, Ordering::AcqRel) {
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }

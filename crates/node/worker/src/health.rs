@@ -165,6 +165,6 @@ pub(super) fn tell(inner: &Inner, watch: &mut Watch) {
         process: health.process,
         spilled: health.spilled,
         // What is there now will not become less by itself. It runs one task at a time then.
-        paused: paused && watch.idle < HOPELESS,
+        paused: inner.is_held() || paused && watch.idle < HOPELESS,
     }));
 }

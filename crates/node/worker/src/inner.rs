@@ -29,6 +29,7 @@ use super::peers::{Request, Requests};
 use super::runs::{Input, Runs, Task};
 use super::tracing::{self, Tracing};
 use super::values::Values;
+use super::watched::Watched;
 use super::{Embedder, Options};
 
 /// Reports leave at the latest when so much time has passed since the last ones left and another
@@ -74,6 +75,12 @@ pub(super) struct Inner {
     pub(super) tracing: Arc<Tracing>,
     pub(super) embedder: OnceLock<Arc<dyn Embedder>>,
     pub(super) over: AtomicBool,
+    /// Whether somebody wants no task to start; see [`Worker::hold`](super::Worker::hold).
+    pub(super) held: AtomicBool,
+    /// The scheduler is to be told at once how it is.
+    pub(super) is_news: AtomicBool,
+    /// Whether the embedder wants to hear of each task; see [`Worker::watch`](super::Worker::watch).
+    pub(super) watched: AtomicBool,
     /// Why it is about to say goodbye: the end of the connection is its own doing then.
     pub(super) leaving: OnceLock<String>,
     pub(super) end: Mutex<Option<String>>,
@@ -89,6 +96,9 @@ pub(super) struct Machine {
     pub(super) effects: Effects,
     pub(super) outbox: Vec<FromWorker>,
     pub(super) paused: bool,
+    pub(super) watched: Watched,
+    /// How many tasks have run.
+    pub(super) ended: u64,
 }
 
 /// The sending side of the connection.
@@ -101,6 +111,17 @@ pub(super) struct Sender {
 impl Inner {
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// The embedder, if it wants to hear of each task.
+    fn watcher(&self) -> Option<&dyn Embedder> {
+        let watched = self.watched.load(Ordering::Relaxed);
+        let embedder = watched.then(|| self.embedder.get()).flatten();
+        embedder.map(|embedder| &**embedder)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
     }
 
     pub(super) fn log(&self, line: fmt::Arguments<'_>) {
@@ -346,6 +367,11 @@ impl Inner {
     }
 
     fn command(&self, command: Command, machine: &mut Machine) {
+        if self.watched.load(Ordering::Relaxed)
+            && let Command::Assign(task) = &command
+        {
+            machine.watched.assigned(task.object, &task.recipe);
+        }
         let event = Event::Command(command);
         if let Err(error) = machine.core.handle(event, &mut machine.effects) {
             self.log(format_args!(
@@ -409,10 +435,16 @@ impl Inner {
                 }
                 Effect::Drop(object) => {
                     self.values.drop_value(object);
+                    if let Some(embedder) = self.watcher() {
+                        machine_.watched.dropped(object, embedder);
+                    }
                     dropped.push(object);
                 }
                 Effect::Report(report) => machine_.outbox.push(FromWorker::Report(report)),
             }
+        }
+        if let Some(embedder) = self.watcher() {
+            machine_.watched.look(&machine_.core, embedder);
         }
         if !machine_.outbox.is_empty() {
             // Should nobody else send it.
@@ -468,6 +500,11 @@ impl Inner {
         let is_ok = matches!(outcome, Outcome::Returned(_));
         let mut machine = lock(&self.machine);
         let machine_ = &mut *machine;
+        machine_.ended += 1;
+        if let Some(embedder) = self.watcher() {
+            let watched = &mut machine_.watched;
+            watched.ended(task.object, &task.recipe, &outcome, embedder);
+        }
         let event = Event::Ran {
             object: task.object,
             outcome,

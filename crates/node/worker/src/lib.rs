@@ -24,6 +24,7 @@ mod runs;
 mod serving;
 mod tracing;
 mod values;
+mod watched;
 
 pub use error::ConnectError;
 pub use health::Health;
@@ -34,7 +35,7 @@ pub use values::{Unserialisable, Value};
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ use treadle_node_wire::to_scheduler;
 use treadle_node_wire::{NodeError, answer_fits, call_fits};
 use treadle_store::{Live, PutError, Store, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
-use treadle_worker::{Effects, Event, Outcome};
+use treadle_worker::{Effects, Event, Outcome, Status};
 
 use callbacks::{PlaneCallbacks, ShuffleCallbacks};
 use casting::CastCalls;
@@ -59,6 +60,7 @@ use peers::{Fetching, Requests};
 use runs::Input;
 use treadle_reactor::thread::{self, lock};
 use values::Values;
+use watched::Watched;
 
 /// How long saying goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -129,6 +131,10 @@ pub trait Embedder: Send + Sync + 'static {
     fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
     /// The value of an actor was released.
     fn dropped(&self, object: ObjectId);
+    /// A task with this recipe went from one state to another, by distributed's names; see
+    /// [`Worker::watch`]. That it begins and ends, the embedder knows by itself. Called under a lock:
+    /// it must not wait, nor call the worker.
+    fn went(&self, _recipe: &Bytes, _from: &'static str, _to: &'static str) {}
     /// What runs in the process takes so many bytes of memory, more than it may. Called again and
     /// again while that is so.
     fn overflow(&self, _used: u64) {}
@@ -230,6 +236,8 @@ impl Worker {
                     effects: Effects::default(),
                     outbox: Vec::new(),
                     paused: false,
+                    watched: Watched::default(),
+                    ended: 0,
                 }),
                 inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
                 sender: Mutex::new(Sender {
@@ -247,6 +255,10 @@ impl Worker {
                 cast_calls: CastCalls::default(),
                 embedder: OnceLock::new(),
                 over: AtomicBool::new(false),
+                held: AtomicBool::new(false),
+                // What it takes from the beginning.
+                is_news: AtomicBool::new(true),
+                watched: AtomicBool::new(false),
                 leaving: OnceLock::new(),
                 end: Mutex::new(None),
                 ended: Condvar::new(),
@@ -453,6 +465,52 @@ impl Worker {
             runs = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         runs.seceded.remove(&object);
+    }
+
+    /// Has no further task start, and the scheduler send none, until it is let go again. What runs
+    /// goes on.
+    pub fn hold(&self, held: bool) {
+        self.0.held.store(held, Ordering::Release);
+        self.0.handle(Event::Held(held));
+        self.0.is_news.store(true, Ordering::Release);
+        self.0.parker.hurry();
+    }
+
+    /// Whether it starts no tasks: it is [held](Self::hold), or there is too little memory.
+    pub fn is_paused(&self) -> bool {
+        self.0.is_held() || lock(&self.0.machine).paused
+    }
+
+    /// Says whether [`Embedder::went`] shall be called.
+    pub fn watch(&self, wanted: bool) {
+        let mut machine = lock(&self.0.machine);
+        machine.watched.forget();
+        self.0.watched.store(wanted, Ordering::Release);
+    }
+
+    /// The recipes of the tasks that are here and have no thread yet, and whether all of their inputs
+    /// are here.
+    pub fn pending(&self) -> Vec<(Bytes, bool)> {
+        let mut pending: Vec<_> = {
+            let machine = lock(&self.0.machine);
+            let tasks = machine.core.pending();
+            tasks
+                .map(|(task, status)| (task.recipe.clone(), status == Status::Ready))
+                .collect()
+        };
+        let runs = lock(&self.0.runs);
+        pending.extend(runs.queue.iter().map(|task| (task.recipe.clone(), true)));
+        pending
+    }
+
+    /// How many tasks have run here so far.
+    pub fn ended_tasks(&self) -> u64 {
+        lock(&self.0.machine).ended
+    }
+
+    /// Whether a running task has given its slot away.
+    pub fn is_seceded(&self, object: ObjectId) -> bool {
+        lock(&self.0.runs).seceded.contains(&object)
     }
 
     /// Whether a running task was cancelled.

@@ -9,6 +9,7 @@ mod service;
 mod shared;
 mod shuffles;
 mod stages;
+mod steps;
 mod tasks;
 
 pub(super) use executor::split;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use steps::Steps;
 use treadle_interpreter::{fork, lock, refuse_forked};
 use treadle_node_wire::SCHEDULER_TIMEOUT;
 use treadle_node_worker::{ConnectError, Options, Worker as Node, store_limit};
@@ -149,6 +151,7 @@ impl Worker {
             failures: AtomicUsize::new(0),
             lanes: Mutex::default(),
             observed: AtomicBool::new(false),
+            steps: Steps::default(),
             none: (Mutex::new(()), Condvar::new()),
         })))
     }

@@ -62,6 +62,16 @@ impl Core {
         Ok(Some(Value::Dict(entries)))
     }
 
+    /// The encodings of small values, which live here, by key. Keys without one are left out.
+    pub(crate) fn small_values(&self, arguments: &Arguments) -> Answered {
+        let tasks = self.tasks_of(arguments).into_iter();
+        let small = tasks.filter_map(|(key, task)| {
+            let value = self.scheduler.task(task?)?.inline()?;
+            Some((key, Value::Bytes(value.to_vec())))
+        });
+        Ok(Some(Value::Dict(small.collect())))
+    }
+
     /// Bytes of values by key, or by function.
     pub(crate) fn nbytes(&self, arguments: &Arguments) -> Answered {
         let is_summary = arguments.is_set("summary");

@@ -44,12 +44,22 @@ impl Core {
         if !lost.is_empty() {
             return Ok(Some(missing(lost)));
         }
-        let among = match arguments.get("workers") {
+        let mut among = match arguments.get("workers") {
             Some(_) => self.named_workers(arguments),
             None => Vec::new(),
         };
         if among.is_empty() && arguments.get("workers").is_some() {
             return Err(OperationError::Invalid("none of these workers is here"));
+        }
+        // Paused workers get no copies as long as there are others.
+        let meant: Vec<_> = match among.is_empty() {
+            true => self.workers.iter().map(|node| node.id).collect(),
+            false => among.clone(),
+        };
+        let running = meant.iter().filter(|&&worker| self.is_running(worker));
+        let running: Vec<_> = running.copied().collect();
+        if !running.is_empty() && running.len() < meant.len() {
+            among = running;
         }
         let most = if among.is_empty() {
             self.workers.len()
@@ -66,11 +76,8 @@ impl Core {
             None => most,
         };
         // Small values live here: copies of them are a matter of names.
-        let is_small = |task: &TaskId| {
-            let view = self.scheduler.task(*task);
-            view.is_some_and(|view| view.inline().is_some())
-        };
-        let (small, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_small);
+        let (small, tasks): (Vec<_>, Vec<_>) =
+            tasks.into_iter().partition(|task| self.is_small(*task));
         for task in small {
             let is_meant = |worker: &WorkerId| among.is_empty() || among.contains(worker);
             let (mut workers, elsewhere): (Vec<_>, Vec<_>) =
@@ -192,6 +199,9 @@ impl Core {
         if workers.len() < 2 {
             return Ok(Some(good()));
         }
+        let (small, tasks): (Vec<_>, Vec<_>) =
+            tasks.into_iter().partition(|task| self.is_small(*task));
+        self.spread_small(&small, &workers);
         let mut bytes: BTreeMap<WorkerId, u64> = workers.iter().map(|w| (*w, 0)).collect();
         for worker in &workers {
             if let Some(view) = self.scheduler.worker(*worker) {
@@ -239,5 +249,45 @@ impl Core {
             return Ok(Some(good()));
         }
         self.carry_out(asker, id, moves)
+    }
+
+    /// Whether it has a value that lives here.
+    fn is_small(&self, task: TaskId) -> bool {
+        let view = self.scheduler.task(task);
+        view.is_some_and(|view| view.inline().is_some())
+    }
+
+    /// Names other workers for small values, which live here, until each has about as many.
+    fn spread_small(&mut self, small: &[TaskId], workers: &[WorkerId]) {
+        let mut counts: BTreeMap<WorkerId, usize> = workers.iter().map(|w| (*w, 0)).collect();
+        for task in self.keys.tasks() {
+            if self.is_small(task) {
+                for worker in self.whereabouts(task) {
+                    if let Some(count) = counts.get_mut(&worker) {
+                        *count += 1;
+                    }
+                }
+            }
+        }
+        let mean = counts.values().sum::<usize>() / workers.len().max(1);
+        for &task in small {
+            let [from] = self.whereabouts(task)[..] else {
+                continue;
+            };
+            let Some(&many) = counts.get(&from) else {
+                continue;
+            };
+            let least = counts
+                .iter()
+                .min_by_key(|(worker, count)| (**count, **worker));
+            if let Some((&to, &few)) = least
+                && many > mean
+                && few < mean
+            {
+                counts.insert(from, many - 1);
+                counts.insert(to, few + 1);
+                self.spread.insert(task, vec![to]);
+            }
+        }
     }
 }

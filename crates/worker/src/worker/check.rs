@@ -103,7 +103,7 @@ impl Worker {
         self.fetches.check(fetches)?;
         let threads = self.config.threads;
         ensure!(busy <= threads, "{busy} slots of {threads} are in use");
-        let may_start = busy < threads && !(self.paused && busy > 0);
+        let may_start = busy < threads && !self.held && !(self.paused && busy > 0);
         ensure!(
             !(may_start && ready > 0),
             "a slot is free, and a task is ready"

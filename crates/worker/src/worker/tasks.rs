@@ -251,7 +251,7 @@ impl Worker {
                 continue;
             }
             // Memory comes free by running tasks, so one at least does.
-            if self.paused && self.busy > 0 {
+            if self.held || self.paused && self.busy > 0 {
                 break;
             }
             let Self { ready, objects, .. } = self;

@@ -187,7 +187,9 @@ fn why(reason: Stuck) -> &'static str {
         Stuck::NoWorkers => "there are no workers",
         Stuck::Restrictions => "no worker is among those that the tasks ask for",
         Stuck::Resources => "no worker has as much of a resource as the tasks ask for",
-        Stuck::Memory => "every worker that could run them has paused for lack of memory",
+        Stuck::Memory => {
+            "every worker that could run them has paused, for lack of memory or because it was told to"
+        }
         Stuck::Silence => "they were sent to workers, which have said nothing of them since",
         Stuck::Slots => "other tasks take every slot that they could have, and none of those ends",
     }

@@ -1,5 +1,6 @@
 //! What the native side of a worker calls in this process.
 
+use super::executor::split;
 use super::service::ServiceJob;
 use super::shared::WorkerShared;
 use bytes::Bytes;
@@ -77,6 +78,15 @@ impl Embedder for WorkerCallbacks {
             gone.collect()
         };
         shared.forget(gone);
+    }
+
+    fn went(&self, recipe: &Bytes, from: &'static str, to: &'static str) {
+        if let Some(shared) = self.0.upgrade()
+            && let Some((key, _)) = split(recipe)
+            && shared.steps.push(key, from, to)
+        {
+            self.push(ServiceJob::StepsCame);
+        }
     }
 
     fn dropped(&self, object: ObjectId) {

@@ -67,6 +67,8 @@ pub(crate) enum ServiceJob {
     End(String),
     /// The value of an actor was released; the key, encoded.
     DropActor(Bytes),
+    /// Steps of tasks wait for [`tell`](super::Worker::tell).
+    StepsCame,
     /// Definitions that nobody needs any more, to be dropped where Python may run.
     Forget(Vec<Arc<Definition>>),
 }
@@ -163,6 +165,7 @@ fn serve(queue: &Receiver<ServiceJob>, thread: &std::sync::Weak<ServiceThread>, 
                 ServiceJob::InterruptCast(client, number) => service
                     .call(py, intern!(py, "interrupt_cast"), (client, number))
                     .map(drop),
+                ServiceJob::StepsCame => service.call(py, intern!(py, "steps_came"), ()).map(drop),
                 ServiceJob::Forget(definitions) => {
                     drop(definitions);
                     Ok(())

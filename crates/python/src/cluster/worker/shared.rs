@@ -4,10 +4,10 @@ use super::executor::{self, Current, Definitions};
 use super::live::Keeper;
 use super::service::{Service, ServiceJob, ServiceThread};
 use super::stages::Lanes;
+use super::steps::Steps;
 use crate::cluster::class::class_bytes;
 use bytes::Bytes;
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use treadle_interpreter::{fork, lock};
 use treadle_node_worker::Worker as Node;
 use treadle_reactor::thread::{self, caught};
-use treadle_recipe::{self as recipe, Definition};
+use treadle_recipe::Definition;
 use treadle_types::{ClientId, ObjectId};
 
 /// How long the end of a worker waits for the tasks that run.
@@ -49,6 +49,8 @@ pub(super) struct WorkerShared {
     pub(super) lanes: Mutex<Lanes>,
     /// Whether the service wants to hear of each task.
     pub(super) observed: AtomicBool,
+    /// What it has not heard yet.
+    pub(super) steps: Steps,
     pub(super) none: (Mutex<()>, Condvar),
 }
 
@@ -76,17 +78,18 @@ impl WorkerShared {
     }
 
     /// Tells the service about a task, if it wants to know.
-    pub(super) fn observe(&self, py: Python<'_>, key: &Bytes, start: &str, finish: &str) {
+    pub(super) fn observe(
+        &self,
+        py: Python<'_>,
+        key: &Bytes,
+        start: &'static str,
+        finish: &'static str,
+    ) {
         if !self.observed.load(Ordering::Relaxed) {
             return;
         }
-        let outcome = recipe::decode_key(py, key).and_then(|key| {
-            self.service
-                .call(py, intern!(py, "transition"), (key, start, finish))
-        });
-        if let Err(error) = outcome {
-            error.write_unraisable(py, None);
-        }
+        self.steps.push(key.clone(), start, finish);
+        self.steps.tell_all(py, &self.service);
     }
 
     pub(super) fn log(&self, line: &str) {

@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::executor::{self, Current};
+use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::atomic::Ordering;
@@ -49,6 +50,66 @@ impl Worker {
     /// Whether the service wants to hear of each task.
     fn observe(&self, wanted: bool) {
         self.0.observed.store(wanted, Ordering::Relaxed);
+        self.0.node.watch(wanted);
+    }
+
+    /// Calls `Service.transition` for what native threads have seen of tasks.
+    fn tell(&self, py: Python<'_>) {
+        self.0.steps.tell(py, &self.0.service);
+    }
+
+    /// Has no further task start, and the scheduler send none, until it is let go again.
+    fn hold(&self, py: Python<'_>, held: bool) -> PyResult<()> {
+        let shared = self.own()?;
+        py.detach(|| shared.node.hold(held));
+        Ok(())
+    }
+
+    /// Whether it starts no tasks: it is held, or there is too little memory.
+    fn is_paused(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.0.node.is_paused())
+    }
+
+    /// How many tasks have run here so far.
+    fn executed(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.0.node.ended_tasks())
+    }
+
+    /// The state of each task that is here, by key, as distributed's workers name it; but for values
+    /// that came from others.
+    fn tasks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let shared = self.own()?;
+        let (stored, pending, running) = py.detach(|| {
+            // In the order in which tasks go on, so that none is missed: the last word counts.
+            let pending = shared.node.pending();
+            let running: Vec<_> = {
+                let running = lock(&shared.running);
+                let tasks = running.values();
+                tasks
+                    .map(|current| (current.key.clone(), current.object))
+                    .collect()
+            };
+            let running: Vec<_> = running
+                .into_iter()
+                .map(|(key, object)| (key, shared.node.is_seceded(object)))
+                .collect();
+            let stored: Vec<_> = shared.keys().values().cloned().collect();
+            (stored, pending, running)
+        });
+        let dict = PyDict::new(py);
+        let put = |key: &Bytes, state: &str| dict.set_item(recipe::decode_key(py, key)?, state);
+        for (recipe, is_ready) in pending {
+            if let Some((key, _)) = executor::split(&recipe) {
+                put(&key, if is_ready { "ready" } else { "waiting" })?;
+            }
+        }
+        for (key, seceded) in running {
+            put(&key, if seceded { "long-running" } else { "executing" })?;
+        }
+        for key in stored {
+            put(&key, "memory")?;
+        }
+        Ok(dict)
     }
 
     /// `threading.get_ident()` and key of each task that runs.

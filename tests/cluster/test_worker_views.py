@@ -77,17 +77,18 @@ def test_the_tasks_of_a_worker_are_seen_there(
     here = workers[:1]
     value = client.submit(bytes, LARGE, key="value", workers=here)
     wait(value)
-    # Behind a task of which it is known that it is long, none is sent.
-    running = client.submit(pass_gate, gate, key="running", workers=here)
+    # Together: behind a task that has run for long, none is sent.
+    running, behind = client.map(
+        pass_gate, [gate] * 2, range(2), key=["running", "behind"], workers=here
+    )
     until(gate.arrived, "the task runs")
-    behind = client.submit(inc, 1, key="behind", workers=here)
     until(lambda: "behind" in client.run(states, workers=here)[here[0]], "one waits behind it")
     expected = {"value": "memory", "running": "executing", "behind": "ready"}
     assert client.run(states, workers=here) == {here[0]: expected}
     executing = client.run(lambda dask_worker: dask_worker.state.executing_count)
     assert executing == {workers[0]: 1, workers[1]: 0}
     gate.open()
-    assert behind.result() == 2
+    assert client.gather([running, behind]) == [0, 1]
     before = client.run(lambda dask_worker: dask_worker.state.executed_count)
     client.gather(client.map(inc, range(5), workers=here, pure=False))
     after = client.run(lambda dask_worker: dask_worker.state.executed_count)
@@ -176,10 +177,11 @@ def test_a_task_that_is_taken_back_is_told(
 ) -> None:
     client.register_plugin(Steps())
     try:
-        # Behind a task of which it is known that it is long, none is sent.
-        running = client.submit(pass_gate, gate, key="of unknown length", workers=workers[:1])
+        # Together: behind a task that has run for long, none is sent.
+        running, behind = client.map(
+            pass_gate, [gate] * 2, range(2), key=["unknown", "behind"], workers=workers[:1]
+        )
         until(gate.arrived, "the task runs")
-        behind = client.submit(inc, 1, key="behind", workers=workers[:1])
         until(lambda: told(client, "behind") == BEGUN[:3], "one waits behind it")
         behind.cancel()
         until(lambda: told(client, "behind") == [*BEGUN[:3], *GONE], "it is gone")

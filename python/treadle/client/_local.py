@@ -24,7 +24,7 @@ import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Status
-from distributed.deploy import Cluster
+from distributed.deploy.cluster import Cluster
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import Log, Logs, format_dashboard_link
 

@@ -211,8 +211,8 @@ class WorkerStandIn:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         """``distributed.Worker``: plugins and libraries ask whether a worker is one."""
         from distributed import Worker
 

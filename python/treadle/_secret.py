@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
 from pathlib import Path
 
-__all__ = ["stripped"]
+from treadle import _core
+
+__all__ = ["secret_file_in", "stripped"]
+
+logger = logging.getLogger("treadle.client")
 
 
 def stripped(secret: bytes | str | Path | None) -> bytes | str | Path | None:
@@ -14,3 +21,25 @@ def stripped(secret: bytes | str | Path | None) -> bytes | str | Path | None:
     if isinstance(secret, bytes):
         return secret.rstrip(b" \t\n\f\r")
     return secret
+
+
+def secret_file_in(directory: str, given: bytes | str | Path | None) -> Path:
+    """Return the file of the cluster's secret: this user's own, if none was given.
+
+    With that other processes of the user can join. Where the user has no place for one, the cluster
+    has its own, which nobody else learns of.
+    """
+    if isinstance(given, Path):
+        return given
+    if given is None:
+        try:
+            return _core.user_secret_file()
+        except (OSError, ValueError) as error:
+            logger.info("Only this process can use this cluster: %s", error)
+        given = secrets.token_hex(32)
+    secret = given.encode() if isinstance(given, str) else given
+    path = Path(directory, "secret")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+    return path

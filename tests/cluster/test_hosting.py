@@ -191,7 +191,7 @@ def test_a_worker_that_cannot_start_leaves_nothing(dask_client):
 
 
 def break_workers():
-    import treadle.hosting._parts as parts
+    import treadle.hosting._worker_parts as parts
 
     def fails(*args, **kwargs):
         raise OSError("there is no room")

@@ -33,7 +33,7 @@ from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import off_loop
 from treadle._names import name_of
 from treadle._numbers import amounts
-from treadle._secret import stripped
+from treadle._secret import secret_file_in, stripped
 from treadle._security import Certificates, certificates_of, named, write_certificates
 from treadle._settings import scheduler_settings
 from treadle._unserved import UnservedError
@@ -50,7 +50,7 @@ from treadle.supervision import (
     template_of,
     wait_for_asides,
 )
-from treadle.worker import Service
+from treadle.worker._thread import ThreadWorker
 
 __all__ = ["LocalCluster"]
 
@@ -694,72 +694,6 @@ def _warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address:
             warnings.warn(
                 f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
             )
-
-
-def secret_file_in(directory: str, given: bytes | str | Path | None) -> Path:
-    """Return the file of the cluster's secret: this user's own, if none was given.
-
-    With that other processes of the user can join. Where the user has no place for one, the cluster
-    has its own, which nobody else learns of.
-    """
-    if isinstance(given, Path):
-        return given
-    if given is None:
-        try:
-            return _core.user_secret_file()
-        except (OSError, ValueError) as error:
-            logger.info("Only this process can use this cluster: %s", error)
-        given = secrets.token_hex(32)
-    secret = given.encode() if isinstance(given, str) else given
-    path = Path(directory, "secret")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
-    return path
-
-
-class ThreadWorker:
-    """A worker on threads of this process."""
-
-    #: As long as it is in its cluster's list, it is there.
-    left = False
-
-    def __init__(
-        self,
-        scheduler: str,
-        *,
-        secret: Path,
-        certificates: Certificates | None,
-        insecure: bool,
-        shares_arrays: bool = False,
-        **options: Any,
-    ) -> None:
-        connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
-        self._service = Service(connection=connection, shares_arrays=shares_arrays)
-        self._native: Any = _core.Worker(
-            scheduler,
-            service=self._service,
-            **connection,
-            info={**Service.info(), "local_directory": options["directory"]},
-            **options,
-        )
-        try:
-            self._native.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def wait(self, timeout: float) -> str | None:
-        """Wait until it has ended; return why, or None after so many seconds."""
-        reason: str | None = self._native.wait(timeout)
-        return reason
-
-    def close(self) -> None:
-        """End it, after a little time for the tasks that run."""
-        try:
-            self._native.close("its client was closed")
-        finally:
-            self._service.stop()
 
 
 def cluster_at(address: str) -> LocalCluster | None:

@@ -42,7 +42,7 @@ class HostedScheduler(SchedulerPlugin):
         self._needed: frozenset[str] = frozenset()
 
     async def start(self, scheduler: Any) -> None:
-        from treadle.hosting._parts import SchedulerPart
+        from treadle.hosting._scheduler_part import SchedulerPart
 
         make = partial(SchedulerPart, secret=self._secret, **links_of(scheduler, "scheduler"))
         self._part = await off_loop(make)
@@ -124,10 +124,10 @@ class HostedWorker(WorkerPlugin):
         self._part: Any = None
 
     async def setup(self, worker: Any) -> None:
-        from treadle.hosting import _beside, _parts
+        from treadle.hosting import _beside, _worker_parts
 
         make = partial(
-            _parts.ProcessPart if self._processes else _parts.WorkerPart,
+            _worker_parts.ProcessPart if self._processes else _worker_parts.WorkerPart,
             self._scheduler,
             directory=worker.local_directory,
             secret=self._secret,

@@ -1,7 +1,7 @@
 """What hosts Treadle, and what a client needs to know of it.
 
-A further host is a subclass of :class:`Host`: it starts :class:`~treadle.hosting._parts.SchedulerPart`
-in one of its processes, and a :class:`~treadle.hosting._parts.WorkerPart` in each of its workers'.
+A further host is a subclass of :class:`Host`: it starts :class:`~treadle.hosting._scheduler_part.SchedulerPart`
+in one of its processes, and a :class:`~treadle.hosting._worker_parts.WorkerPart` in each of its workers'.
 """
 
 from __future__ import annotations

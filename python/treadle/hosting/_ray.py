@@ -61,7 +61,7 @@ class _WorkerActor:
 
     def __init__(self, version: str, arguments: Mapping[str, Any]) -> None:
         _check_version(version)
-        from treadle.hosting._parts import WorkerPart
+        from treadle.hosting._worker_parts import WorkerPart
 
         arguments = dict(arguments)
         if not os.path.isdir(arguments["directory"] or ""):
@@ -107,7 +107,7 @@ class _SchedulerActor:
         import ray
 
         _check_version(version)
-        from treadle.hosting._parts import SchedulerPart
+        from treadle.hosting._scheduler_part import SchedulerPart
 
         self._ray = ray
         self._version = version

@@ -186,7 +186,7 @@ class _Job:
 
 
 def _serve_scheduler(job: _Job) -> NoReturn:
-    from treadle.hosting._parts import SchedulerPart
+    from treadle.hosting._scheduler_part import SchedulerPart
 
     parts = []
 
@@ -217,7 +217,7 @@ def _serve_worker(
     from dask.system import CPU_COUNT
 
     from treadle._compat.distributed import parse_memory_limit
-    from treadle.hosting._parts import WorkerPart
+    from treadle.hosting._worker_parts import WorkerPart
 
     _workers = job.workers
     place = job.share()

@@ -1,11 +1,10 @@
-"""What a host starts: a scheduler, and workers, as threads of the process that starts them.
+"""The workers that a host starts: threads of the process that starts them, or a process beside it.
 
-A worker may be a process of its own, too.
+It does not import the client: the processes of the host need it for nothing else.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import logging
@@ -13,17 +12,16 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from treadle import _core
+from treadle._secret import secret_file_in
 from treadle._security import Certificates, of_prefix, write_certificates
-from treadle.client._inherited import inherited
-from treadle.client._local import LocalCluster, ThreadWorker, secret_file_in
-from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.supervision import WorkerProcess
+from treadle.worker._thread import ThreadWorker
 
-__all__ = ["ProcessPart", "SchedulerPart", "WorkerPart"]
+__all__ = ["ProcessPart", "WorkerPart"]
 
 logger = logging.getLogger("treadle.hosting")
 
@@ -35,71 +33,6 @@ _START = 60.0
 _FAREWELL = 5.0
 # How the reasons begin with which a worker ends that the cluster does not want any more.
 _ASKED = ("it was drained", "it was asked to close")
-
-
-class SchedulerPart:
-    """Treadle's scheduler in this process.
-
-    Parameters
-    ----------
-    host
-        The interface on which it listens.
-    secret, certificates, insecure
-        As :class:`treadle.LocalCluster` has them.
-    """
-
-    def __init__(
-        self, host: str, secret: bytes, certificates: Certificates | None, insecure: bool
-    ) -> None:
-        self._cluster = LocalCluster(
-            0,
-            host=host,
-            secret=secret,
-            certificates=certificates,
-            insecure=insecure,
-            dashboard_address=None,
-        )
-        self.address = self._cluster.scheduler_address
-
-    def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
-        """Return how many workers there should be for what there is to do."""
-        asked = self._python.adaptive_target(target_duration)
-        target: int = self._run(asked, timeout)
-        return target
-
-    def needed(self, *, timeout: float) -> set[str]:
-        """Return the names of the workers that are not to go, for their tasks or their values."""
-        needed: set[str] = self._run(self._find_needed(), timeout)
-        return needed
-
-    async def _find_needed(self) -> set[str]:
-        python = self._python
-        identity = await python.ask("", "identity", {"n_workers": -1})
-        can_go = await python.workers_to_close()
-        workers = identity["workers"].items()
-        return {str(worker["name"]) for address, worker in workers if address not in can_go}
-
-    def retire(self, names: Collection[str], *, timeout: float) -> None:
-        """Have workers leave once others have their values.
-
-        Raises
-        ------
-        TimeoutError
-            They have not, within so many seconds.
-        """
-        self._run(self._python.retire_workers(names=list(names)), timeout)
-
-    @property
-    def _python(self) -> SchedulerStandIn:
-        assert self._cluster._sidecar is not None
-        return self._cluster._sidecar.scheduler
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
-        loop = self._python.loop.asyncio_loop  # type: ignore[attr-defined]
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(timeout)
-
-    def close(self) -> None:
-        self._cluster.close()
 
 
 class _Part:
@@ -164,6 +97,8 @@ class ProcessPart(_Part):
     """A worker in a process of its own, which is replaced when it ends unasked."""
 
     def _start(self) -> None:
+        from treadle.client._inherited import inherited
+
         arguments = [self._scheduler, "--supervised", "--name", self._name]
         arguments += ["--nthreads", str(self._nthreads), "--memory-limit", str(self._memory_limit)]
         arguments += ["--local-directory", self._directory, "--secret-file", str(self._secret)]

@@ -1,0 +1,78 @@
+"""The scheduler that a host starts, in a process of the host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+from treadle._security import Certificates
+from treadle.client._local import LocalCluster
+from treadle.sidecar._scheduler import SchedulerStandIn
+
+__all__ = ["SchedulerPart"]
+
+
+class SchedulerPart:
+    """Treadle's scheduler in this process.
+
+    Parameters
+    ----------
+    host
+        The interface on which it listens.
+    secret, certificates, insecure
+        As :class:`treadle.LocalCluster` has them.
+    """
+
+    def __init__(
+        self, host: str, secret: bytes, certificates: Certificates | None, insecure: bool
+    ) -> None:
+        self._cluster = LocalCluster(
+            0,
+            host=host,
+            secret=secret,
+            certificates=certificates,
+            insecure=insecure,
+            dashboard_address=None,
+        )
+        self.address = self._cluster.scheduler_address
+
+    def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
+        """Return how many workers there should be for what there is to do."""
+        asked = self._python.adaptive_target(target_duration)
+        target: int = self._run(asked, timeout)
+        return target
+
+    def needed(self, *, timeout: float) -> set[str]:
+        """Return the names of the workers that are not to go, for their tasks or their values."""
+        needed: set[str] = self._run(self._find_needed(), timeout)
+        return needed
+
+    async def _find_needed(self) -> set[str]:
+        python = self._python
+        identity = await python.ask("", "identity", {"n_workers": -1})
+        can_go = await python.workers_to_close()
+        workers = identity["workers"].items()
+        return {str(worker["name"]) for address, worker in workers if address not in can_go}
+
+    def retire(self, names: Collection[str], *, timeout: float) -> None:
+        """Have workers leave once others have their values.
+
+        Raises
+        ------
+        TimeoutError
+            They have not, within so many seconds.
+        """
+        self._run(self._python.retire_workers(names=list(names)), timeout)
+
+    @property
+    def _python(self) -> SchedulerStandIn:
+        assert self._cluster._sidecar is not None
+        return self._cluster._sidecar.scheduler
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
+        loop = self._python.loop.asyncio_loop  # type: ignore[attr-defined]
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(timeout)
+
+    def close(self) -> None:
+        self._cluster.close()

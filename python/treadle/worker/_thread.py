@@ -1,0 +1,56 @@
+"""A worker on threads of the calling process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from treadle import _core
+from treadle._security import Certificates
+from treadle.worker._service import Service
+
+__all__ = ["ThreadWorker"]
+
+
+class ThreadWorker:
+    """A worker on threads of this process."""
+
+    #: As long as it is in its cluster's list, it is there.
+    left = False
+
+    def __init__(
+        self,
+        scheduler: str,
+        *,
+        secret: Path,
+        certificates: Certificates | None,
+        insecure: bool,
+        shares_arrays: bool = False,
+        **options: Any,
+    ) -> None:
+        connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
+        self._service = Service(connection=connection, shares_arrays=shares_arrays)
+        self._native: Any = _core.Worker(
+            scheduler,
+            service=self._service,
+            **connection,
+            info={**Service.info(), "local_directory": options["directory"]},
+            **options,
+        )
+        try:
+            self._native.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, timeout: float) -> str | None:
+        """Wait until it has ended; return why, or None after so many seconds."""
+        reason: str | None = self._native.wait(timeout)
+        return reason
+
+    def close(self) -> None:
+        """End it, after a little time for the tasks that run."""
+        try:
+            self._native.close("its client was closed")
+        finally:
+            self._service.stop()

@@ -401,8 +401,6 @@ def test_a_plain_cluster_is_refused_where_encryption_is_demanded(tmp_path):
                 treadle.Client(scheduler_file=file, security=security)
         with pytest.raises(ValueError, match="demands encryption"):
             treadle.Client(cluster, security=security)
-        with pytest.raises(NotImplementedError, match="asynchronous"):
-            treadle.LocalCluster(asynchronous=True)
 
 
 def test_certificates_are_not_given_twice(files):

@@ -151,10 +151,10 @@ def test_hooks_that_are_not_served_are_named(alice: HubClient) -> None:
     class Watcher(SchedulerPlugin):
         name = "watcher"
 
-        def transition(self, *args: Any, **kwargs: Any) -> None:
+        def valid_workers_downscaling(self, *args: Any, **kwargs: Any) -> Any:
             pass
 
-    with pytest.raises(NotImplementedError, match=r"SchedulerPlugin\.transition"):
+    with pytest.raises(NotImplementedError, match="valid_workers_downscaling"):
         add_plugin(alice, Watcher())
 
 

@@ -128,7 +128,7 @@ impl Scheduler {
             let Phase::Memory { inline, .. } = task.phase else {
                 continue;
             };
-            if !has_effects && !(is_derived && inline) {
+            if !(has_effects || is_derived && inline) {
                 continue;
             }
             count += 1;

@@ -83,10 +83,12 @@ mod tests {
 
     #[test]
     fn a_thread_that_rests_goes_on_when_somebody_is_in_a_hurry() {
-        let parker = Arc::new(Parker::default());
+        let parker = Parker::default();
         parker.hurry();
         parker.rest(LONG);
         assert!(parker.was_notified());
+        // Another thread needs another one.
+        let parker = Arc::new(Parker::default());
         let resting = Arc::clone(&parker);
         let thread = std::thread::spawn(move || resting.rest(LONG));
         while !thread.is_finished() {

@@ -72,8 +72,12 @@ impl Scheduler {
         }
     }
 
-    /// A client keeps a value from now on.
-    pub(crate) fn keep(&mut self, id: TaskId, client: ClientId) {
+    /// A client keeps a value from now on, unless a task has computed it already.
+    pub(crate) fn keep(&mut self, id: TaskId, client: ClientId, effects: &mut Effects) {
+        if !self.tasks[id].flags.has(Flags::PUT) {
+            effects.0.push(Effect::Unkeep { client, task: id });
+            return;
+        }
         let kept = self.brought.kept.entry(id).or_default();
         if !kept.clients.contains(&client) {
             kept.clients.push(client);

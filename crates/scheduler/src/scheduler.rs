@@ -196,7 +196,7 @@ impl Scheduler {
             } => {
                 self.put(client, task, nbytes, inline, class, &holders, effects)?;
                 if kept {
-                    self.keep(task, client);
+                    self.keep(task, client, effects);
                 }
             }
             Event::Unkept { client, tasks } => self.unkeep_all(client, &tasks)?,

@@ -183,7 +183,8 @@ class Client(Viewing):
         connection = self._connection
         size = 0 if connection is None else connection.kept()[1] - before
         # Nothing else is kept: most submissions need not look up the setting.
-        if size > 0 and size > parse_bytes(dask.config.get(_LARGE)):
+        # What surrounds the data is not counted, so equal is more.
+        if size > 0 and size >= parse_bytes(dask.config.get(_LARGE)):
             warnings.warn(
                 f"Sending large graph of size {format_bytes(size)}.\n"
                 "This may cause some slowdown.\n"

@@ -25,7 +25,7 @@ PATIENCE = 10.0
 def _shuffles(scheduler: Any) -> Any:
     """The shuffles that run; none once the scheduler is closed."""
     answers: list[Any] = []
-    connection = scheduler._real._connection
+    connection = getattr(scheduler, "_real", scheduler)._connection
     if scheduler.status is distributed.Status.closed:
         return ()
     connection.call("", "shuffles", {}, lambda answer, _error: answers.append(answer))
@@ -55,7 +55,9 @@ async def assert_scheduler_cleanup(scheduler: Any, **_options: Any) -> None:
     await _until_nothing_is_left(scheduler, lambda scheduler: _shuffles(scheduler))
 
 
-async def wait_for_tasks_in_state(prefix: str, state: str, count: int, worker: Any) -> None:
+async def wait_for_tasks_in_state(
+    prefix: str, state: str, count: int, worker: Any, interval: float = 0.001
+) -> None:
     """In place of the helper of `test_shuffle.py`: wait until a worker has ended so many tasks."""
     if state != "memory" or not hasattr(worker, "_native"):
         pytest.skip(f"the inside of distributed: tasks in state {state}")
@@ -63,7 +65,7 @@ async def wait_for_tasks_in_state(prefix: str, state: str, count: int, worker: A
     until = time.monotonic() + PATIENCE
     while worker._native.shuffle_stats()[counted] < count:
         assert time.monotonic() < until, f"{worker} has not ended {count} tasks {prefix}"
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(interval)
 
 
 async def wait_until_new_shuffle_is_initialized(scheduler: Any, **_options: Any) -> str:

@@ -209,13 +209,13 @@ PART_OF_DISTRIBUTED = replace(
 SHUFFLES_OF_DISTRIBUTED = Suite(
     "distributed-shuffles",
     ("distributed/shuffle/tests",),
-    290,
+    600,
     "treadle_distributed",
     # What is installed comes before a checkout.
     always=("-p", "distributed_shuffles", "--import-mode=append"),
     from_source=True,
     seconds=60,
-    shuffles=700,
+    shuffles=1100,
 )
 # Where a checkout of them is beside this one.
 SOURCE = HERE.parents[2] / "shared" / "peers" / "distributed"

@@ -1,4 +1,5 @@
-"""Idle clients of a scheduler: ``python crowd.py COUNT``, its address and secret on standard input.
+"""Idle clients of a scheduler: ``python crowd.py COUNT``, its address and the file of its secret on standard
+input.
 
 Says ``ready`` when all are connected, and leaves when standard input ends.
 """
@@ -6,6 +7,7 @@ Says ``ready`` when all are connected, and leaves when standard input ends.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from treadle import _core
@@ -21,7 +23,7 @@ class Silent:
 if __name__ == "__main__":
     address, secret = sys.stdin.readline().split()
     crowd = [
-        _core.Connection(address, f"idle-{number}", Silent(), secret=secret)
+        _core.Connection(address, f"idle-{number}", Silent(), secret=Path(secret))
         for number in range(int(sys.argv[1]))
     ]
     print("ready", flush=True)

@@ -94,7 +94,7 @@ class Nannied(StandIn):
 def common(own: Mapping[str, Any]) -> tuple[str, int, int, Mapping[str, float]]:
     """Return what a worker is started with: name, threads, bytes of memory, resources."""
     name = own.get("name")
-    limit = treadle.client._local.memory_limit_of(own.get("memory_limit", "auto"), 1)
+    limit = treadle.client._cluster_options.memory_limit_of(own.get("memory_limit", "auto"), 1)
     return (
         f"own-{next(_names)}" if name is None else str(name),
         own.get("nthreads") or CPU_COUNT,

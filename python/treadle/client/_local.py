@@ -10,7 +10,6 @@ import os
 import secrets
 import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,15 +17,13 @@ from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Status
 from distributed.deploy.cluster import Cluster
-from distributed.system import MEMORY_LIMIT
-from distributed.utils import Log, Logs, format_dashboard_link
+from distributed.utils import Log, Logs
 
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
@@ -38,6 +35,12 @@ from treadle._security import Certificates, certificates_of, named, write_certif
 from treadle._settings import scheduler_settings
 from treadle._unserved import UnservedError
 from treadle.client import _addresses
+from treadle.client._cluster_options import (
+    dashboard_at,
+    http_address,
+    memory_limit_of,
+    warn_without_effect,
+)
 from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
 from treadle.client._scaling import SchedulerComm, identity
@@ -142,7 +145,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     ) -> None:
         if unknown:
             raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
-        _warn_without_effect(loop, silence_logs, worker_dashboard_address)
+        warn_without_effect(loop, silence_logs, worker_dashboard_address)
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
@@ -681,63 +684,12 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         return head + shown
 
 
-def _warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: Any) -> None:
-    without_effect = {
-        "loop": loop is not None and "its scheduler and workers have no event loop",
-        "silence_logs": silence_logs not in (None, False, logging.WARNING)
-        and "set the level of the logger 'treadle'",
-        "worker_dashboard_address": worker_dashboard_address is not None
-        and "workers have no pages; the scheduler's show them",
-    }
-    for name, reason in without_effect.items():
-        if reason:
-            warnings.warn(
-                f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
-            )
-
-
 def cluster_at(address: str) -> LocalCluster | None:
     """Return the cluster of this process whose scheduler has an address."""
     for cluster in list(_alive):
         if cluster.scheduler_address == address:
             return cluster
     return None
-
-
-def memory_limit_of(limit: Any, workers: int) -> int:
-    """Return the bytes that each of so many workers may use; 0: no limit."""
-    if limit is None or limit == 0:
-        return 0
-    if limit == "auto":
-        return int(MEMORY_LIMIT / workers)
-    if isinstance(limit, float) and limit <= 1.0:
-        return int(limit * MEMORY_LIMIT)
-    if isinstance(limit, str):
-        with suppress(ValueError):
-            return memory_limit_of(float(limit), workers)
-        return int(parse_bytes(limit))
-    return int(limit)
-
-
-def http_address(address: str | int | None) -> str | None:
-    """Return where the scheduler's pages are, as ``host:port``, on the loopback interface."""
-    if address is None:
-        return None
-    text = str(address)
-    host, _, port = text.rpartition(":")
-    return f"{host or '127.0.0.1'}:{port or 0}"
-
-
-def dashboard_at(http: str | None) -> str | None:
-    """Return the link to the pages of a scheduler, as ``distributed.dashboard.link`` has it.
-
-    It holds the token that lets in.
-    """
-    if http is None:
-        return None
-    pages = urlsplit(http)
-    link: str = format_dashboard_link(pages.hostname, pages.port)
-    return f"{link}{'&' if '?' in link else '?'}{pages.query}"
 
 
 _alive: weakref.WeakSet[LocalCluster] = weakref.WeakSet()

@@ -13,8 +13,9 @@ from treadle import _scheduler_file
 from treadle._ask import ask
 from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
+from treadle.client._cluster_options import dashboard_at
 from treadle.client._connected import Connected
-from treadle.client._local import LocalCluster, cluster_at, dashboard_at
+from treadle.client._local import LocalCluster, cluster_at
 
 __all__ = ["Managing"]
 

@@ -8,13 +8,11 @@ Python sidecar, or to workers, and what nobody serves is named in a ``NotImpleme
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dask.sizeof import sizeof
-from dask.utils import key_split
 
 from treadle import _calls, _core
 from treadle._ask import Calling, ask, called_back
@@ -22,6 +20,7 @@ from treadle._calls import error_of
 from treadle._compat.distributed import dumps
 from treadle._loop import off_loop
 from treadle._names import name_of
+from treadle._sizes import by_prefix
 from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
 from treadle.client._replay import Recipe
@@ -212,12 +211,7 @@ class Scheduler(Diagnostics):
         for key in sizes:
             if self._connection.is_inline(key):
                 sizes[key] = sizeof(self._connection.value(key))
-        if not summary:
-            return sizes
-        by_name: defaultdict[str, int] = defaultdict(int)
-        for key, size in sizes.items():
-            by_name[key_split(key)] += size
-        return dict(by_name)
+        return by_prefix(sizes) if summary else sizes
 
     async def has_what(
         self, workers: Sequence[str] | None = None, **_kwargs: Any

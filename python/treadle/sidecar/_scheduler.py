@@ -7,7 +7,6 @@ import logging
 import pickle
 import tempfile
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
@@ -42,6 +41,7 @@ from treadle._compat.distributed import (
 )
 from treadle._log import Log
 from treadle._loop import LoopThread
+from treadle._sizes import by_prefix
 from treadle._story import told
 from treadle._unserved import UnservedError, not_followed
 from treadle._upload import upload_file
@@ -386,12 +386,7 @@ class SchedulerStandIn:
             # What cannot be unpickled here keeps the size of its encoding.
             with suppress(Exception):
                 sizes[key] = sizeof(_core.decode_value(encoded))
-        if not summary:
-            return sizes
-        by_name: defaultdict[str, int] = defaultdict(int)
-        for key, size in sizes.items():
-            by_name[key_split(key)] += size
-        return dict(by_name)
+        return by_prefix(sizes) if summary else sizes
 
     async def replicate(
         self, keys: Iterable[Hashable], n: int | None = None, workers: Any = None, **_: Any

@@ -1,0 +1,18 @@
+"""Bytes of values, as ``Client.nbytes`` tells them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+
+from dask.utils import key_split
+
+__all__ = ["by_prefix"]
+
+
+def by_prefix(sizes: Mapping[Hashable, int]) -> dict[str, int]:
+    """Return the sum of sizes by the prefix of their keys."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    for key, size in sizes.items():
+        sums[key_split(key)] += size
+    return dict(sums)

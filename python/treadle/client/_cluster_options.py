@@ -1,0 +1,67 @@
+"""What options of a local cluster stand for."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from dask.utils import parse_bytes
+from distributed.system import MEMORY_LIMIT
+from distributed.utils import format_dashboard_link
+
+__all__ = ["dashboard_at", "http_address", "memory_limit_of", "warn_without_effect"]
+
+
+def warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: Any) -> None:
+    """Warn of options of distributed's that have no effect here."""
+    without_effect = {
+        "loop": loop is not None and "its scheduler and workers have no event loop",
+        "silence_logs": silence_logs not in (None, False, logging.WARNING)
+        and "set the level of the logger 'treadle'",
+        "worker_dashboard_address": worker_dashboard_address is not None
+        and "workers have no pages; the scheduler's show them",
+    }
+    for name, reason in without_effect.items():
+        if reason:
+            warnings.warn(
+                f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
+            )
+
+
+def memory_limit_of(limit: Any, workers: int) -> int:
+    """Return the bytes that each of so many workers may use; 0: no limit."""
+    if limit is None or limit == 0:
+        return 0
+    if limit == "auto":
+        return int(MEMORY_LIMIT / workers)
+    if isinstance(limit, float) and limit <= 1.0:
+        return int(limit * MEMORY_LIMIT)
+    if isinstance(limit, str):
+        with suppress(ValueError):
+            return memory_limit_of(float(limit), workers)
+        return int(parse_bytes(limit))
+    return int(limit)
+
+
+def http_address(address: str | int | None) -> str | None:
+    """Return where the scheduler's pages are, as ``host:port``, on the loopback interface."""
+    if address is None:
+        return None
+    text = str(address)
+    host, _, port = text.rpartition(":")
+    return f"{host or '127.0.0.1'}:{port or 0}"
+
+
+def dashboard_at(http: str | None) -> str | None:
+    """Return the link to the pages of a scheduler, as ``distributed.dashboard.link`` has it.
+
+    It holds the token that lets in.
+    """
+    if http is None:
+        return None
+    pages = urlsplit(http)
+    link: str = format_dashboard_link(pages.hostname, pages.port)
+    return f"{link}{'&' if '?' in link else '?'}{pages.query}"

@@ -213,7 +213,7 @@ impl Incoming {
         self.shared.locked().progress(self.object)
     }
 
-    /// Tells the sender that the object is not wanted.
+    /// Does not take the object. Unless all of it was fetched ahead, the sender is told why.
     pub fn refuse(self, reason: &str) {
         let event = Event::Refuse(self.object, reason.to_owned());
         let now = self.shared.now();

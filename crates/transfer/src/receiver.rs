@@ -201,12 +201,16 @@ impl Receiver {
         effects.push(Effect::Complete(object));
     }
 
+    /// The sender learns of it while bytes are missing. Of an object that was fetched ahead, all
+    /// may be here: then the sender was told that it arrived, and it is only forgotten.
     pub(crate) fn refuse(&mut self, object: TransferId, reason: String, effects: &mut Vec<Effect>) {
-        let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
-        if self.objects.get(&object).is_some_and(incomplete) {
+        let Some(incoming) = self.objects.get(&object) else {
+            return;
+        };
+        if incoming.state != State::Complete {
             effects.push(Effect::Tell(Message::Refuse { object, reason }));
-            self.remove(object, effects);
         }
+        self.remove(object, effects);
     }
 
     pub(crate) fn take(&mut self, object: TransferId, effects: &mut Vec<Effect>) {

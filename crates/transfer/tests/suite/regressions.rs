@@ -372,6 +372,35 @@ pub(super) fn what_is_asked_for_does_not_hold_up_what_may_be_fetched_ahead() {
 }
 
 #[test]
+fn what_was_fetched_ahead_and_is_refused_gives_back_its_budget() {
+    let mut one = One::new(Config {
+        prefetch: EXTENT,
+        ..Config::default()
+    });
+    let effects = one.offered(OBJECT, vec![EXTENT], 1);
+    assert!(effects.contains(&Effect::Allocate(OBJECT)), "{effects:?}");
+    one.handle(Event::Accept(OBJECT));
+    one.handle(Event::Joined(FIRST));
+    let extent = Extent {
+        object: OBJECT,
+        region: 0,
+        offset: 0,
+        length: EXTENT,
+    };
+    assert_eq!(one.pair.begin(FIRST, &extent), Ok(true));
+    let effects = one.handle(Event::Arrived {
+        stripe: FIRST,
+        intact: true,
+    });
+    assert!(effects.contains(&Effect::Complete(OBJECT)), "{effects:?}");
+    let next = TransferId(1);
+    assert_eq!(one.offered(next, vec![EXTENT], 1), [Effect::Offered(next)]);
+    // The sender was told that it arrived: nothing more is said to it.
+    let effects = one.handle(Event::Refuse(OBJECT, "too large".into()));
+    assert_eq!(effects, [Effect::Allocate(next)]);
+}
+
+#[test]
 pub(super) fn an_end_leaves_the_accounts_in_order() {
     let mut one = One::new(Config::default());
     one.offered(OBJECT, vec![1000], 1);

@@ -13,10 +13,13 @@
 
 mod callbacks;
 mod casting;
+mod connecting;
 mod control;
+mod embedder;
 mod error;
 mod health;
 mod inner;
+mod options;
 mod parker;
 mod peers;
 mod reclaim;
@@ -26,293 +29,40 @@ mod tracing;
 mod values;
 mod watched;
 
+pub use embedder::Embedder;
 pub use error::ConnectError;
 pub use health::Health;
+pub use options::{Options, store_limit};
 pub use runs::Task;
 pub use tracing::{Ran, Tracing};
 pub use treadle_node_broadcast::{Cast, Next, Traffic, snapshot};
 pub use values::{Unserialisable, Value};
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_host::{Service, ServiceHost};
-use treadle_messages::{Answer, Call, FromWorker, Hello, Role};
-use treadle_net::{Address, Lane, Offer, Peer, Wait};
-use treadle_node_broadcast::{self as broadcast, Plane, host_number};
+use treadle_messages::{Answer, Call, FromWorker};
 use treadle_node_shuffle as shuffle;
-use treadle_node_wire as wire;
-use treadle_node_wire::to_scheduler;
 use treadle_node_wire::{NodeError, answer_fits, call_fits};
-use treadle_store::{Live, PutError, Store, StoreError};
+use treadle_store::{Live, PutError, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
-use treadle_worker::{Effects, Event, Outcome, Status};
+use treadle_worker::{Event, Outcome, Status};
 
-use callbacks::{PlaneCallbacks, ShuffleCallbacks};
-use casting::CastCalls;
-use control::control;
-use inner::{Inner, Link, Machine, Sender};
-use peers::{Fetching, Requests};
+use inner::Inner;
 use runs::Input;
-use treadle_reactor::thread::{self, lock};
-use values::Values;
-use watched::Watched;
+use treadle_reactor::thread::lock;
 
 /// How long saying goodbye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Threads that answer requests for values.
-const SERVERS: usize = 2;
-
-/// Settings of a worker.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where the scheduler is.
-    pub scheduler: Address,
-    /// A scheduler that says nothing for so long is gone; see
-    /// [`SCHEDULER_TIMEOUT`](treadle_node_wire::SCHEDULER_TIMEOUT).
-    pub scheduler_timeout: Duration,
-    /// Where to listen for those who want values.
-    pub listen: Address,
-    /// Security and limits of all connections. The first of its contact addresses is what others
-    /// are told to connect to.
-    pub net: treadle_net::Options,
-    /// Its name, unique in the cluster.
-    pub name: String,
-    /// The machine's name.
-    pub host: String,
-    /// `major.minor` of its Python.
-    pub python: String,
-    /// How many tasks run at once.
-    pub threads: u32,
-    /// Bytes of memory that the process may take; 0: no limit.
-    pub memory: u64,
-    /// The share of `memory` that the process may take beyond its values before
-    /// [`Embedder::overflow`]; 0: as much as it likes.
-    pub terminate: f64,
-    /// Abstract resources.
-    pub resources: Vec<(String, f64)>,
-    /// What else is to be known of it: an encoded value.
-    pub info: Bytes,
-    /// Where its values are kept.
-    pub store: treadle_store::Options,
-}
-
-/// Bytes that the store of a worker may take which has this memory limit (0: none).
-pub fn store_limit(memory: u64) -> u64 {
-    match memory {
-        0 => u64::MAX / 4,
-        memory => memory,
-    }
-}
-
-/// The process around a worker: it runs the tasks and answers the calls.
-pub trait Embedder: Send + Sync + 'static {
-    /// More tasks are ready than threads wait for them: start a thread that calls
-    /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
-    /// again as long as tasks wait.
-    fn spawn(&self) -> bool;
-    /// Another node asks something.
-    fn call(&self, call: Call);
-    /// Another node has answered.
-    fn answer(&self, answer: Answer);
-    /// The worker has ended: what was not answered will not be.
-    fn ended(&self, _reason: &str) {}
-    /// A client is gone, and its definitions with it.
-    fn undefine(&self, client: ClientId);
-    /// No task uses these definitions of a client any more, nor will.
-    fn withdraw(&self, client: ClientId, numbers: &[u32]);
-    /// A cast waits for [`Worker::next_cast`], which no thread has ever called.
-    fn cast_came(&self) {}
-    /// Interrupt a cast, if the engine is running it.
-    fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
-    /// The value of an actor was released.
-    fn dropped(&self, object: ObjectId);
-    /// A task with this recipe went from one state to another, by distributed's names; see
-    /// [`Worker::watch`]. That it begins and ends, the embedder knows by itself. Called under a lock:
-    /// it must not wait, nor call the worker.
-    fn went(&self, _recipe: &Bytes, _from: &'static str, _to: &'static str) {}
-    /// What runs in the process takes so many bytes of memory, more than it may. Called again and
-    /// again while that is so.
-    fn overflow(&self, _used: u64) {}
-}
 
 /// A worker. Clones are the same one.
 #[derive(Clone)]
 pub struct Worker(Arc<Inner>);
 
 impl Worker {
-    /// Registers at the scheduler, and starts the native threads. No task runs before
-    /// [`Worker::start`].
-    ///
-    /// # Errors
-    /// When the scheduler cannot be reached or refuses, the port is taken, or the directory for files
-    /// cannot be made.
-    pub fn connect(mut options: Options, wait: &mut Wait<'_>) -> Result<Self, ConnectError> {
-        let (control_lane, data_lane) = (Lane::new()?, Lane::new()?);
-        let relay_lane = Lane::attended()?;
-        let offer = |service, name, lane| Offer {
-            service,
-            name,
-            lane,
-        };
-        let listening = treadle_net::Options {
-            services: vec![
-                offer(serving::SERVICE, "values", None),
-                offer(broadcast::SERVICE, "broadcast", Some(relay_lane.clone())),
-                offer(shuffle::SERVICE, "shuffle", None),
-            ],
-            ..options.net.clone()
-        };
-        let services = ServiceHost::bind(&options.listen, &listening)?;
-        let store = Arc::new(Store::open(options.store.clone())?);
-        let net = treadle_net::Options {
-            lane: Some(control_lane.clone()),
-            ..to_scheduler(&options.net, options.scheduler_timeout)
-        };
-        let scheduler = Peer::connect(&options.scheduler, &net, wait)?;
-        if let Some(cluster) = scheduler.cluster() {
-            services.join(cluster);
-        }
-        // The other workers are of the same one.
-        options.net.cluster = scheduler.cluster();
-        let contact = options.net.contact.first().unwrap_or(services.address());
-        let address = contact.to_string();
-        let hello = Hello {
-            role: Role::Worker {
-                address: address.clone(),
-                host: options.host.clone(),
-                threads: options.threads,
-                memory: options.memory,
-                resources: options.resources.clone(),
-            },
-            name: options.name.clone(),
-            python: options.python.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            info: options.info.clone(),
-        };
-        let (id, info) = wire::introduce(&scheduler, &hello, wait)?;
-        let core = treadle_worker::Worker::new(treadle_worker::Config {
-            threads: options.threads,
-            ..treadle_worker::Config::default()
-        });
-        let requests = Arc::new(Requests::new(&data_lane));
-        let member = treadle_broadcast::Member {
-            worker: WorkerId(id),
-            host: host_number(&options.host),
-            address: address.clone().into(),
-        };
-        let inner = Arc::new_cyclic(|this| {
-            let plane = Plane::of_engine(
-                member,
-                options.name.clone(),
-                options.memory,
-                relay_lane,
-                options.net.clone(),
-                Box::new(PlaneCallbacks(this.clone())),
-            );
-            let files = vec![options.store.directory.clone()];
-            let shuffles = shuffle::Plane::new(
-                WorkerId(id),
-                &address,
-                options.net.clone(),
-                treadle_volume::Options::new(files, options.store.quota),
-                Box::new(ShuffleCallbacks(this.clone())),
-            );
-            Inner {
-                _memory: health::register(services.memory(), &store, &plane, &shuffles),
-                plane,
-                shuffles,
-                this: this.clone(),
-                id: WorkerId(id),
-                info,
-                address,
-                control_lane,
-                machine: Mutex::new(Machine {
-                    core,
-                    effects: Effects::default(),
-                    outbox: Vec::new(),
-                    paused: false,
-                    watched: Watched::default(),
-                    ended: 0,
-                }),
-                inbox: Mutex::new(Link::new(scheduler.clone(), wire::LARGEST_MESSAGE)),
-                sender: Mutex::new(Sender {
-                    link: Link::new(scheduler.clone(), wire::LARGEST_MESSAGE),
-                    left: Instant::now(),
-                }),
-                runs: Mutex::default(),
-                resumed: Condvar::new(),
-                values: Values::new(store),
-                requests,
-                services,
-                parker: Arc::default(),
-                tracing: Arc::default(),
-                definitions: Mutex::default(),
-                cast_calls: CastCalls::default(),
-                embedder: OnceLock::new(),
-                over: AtomicBool::new(false),
-                held: AtomicBool::new(false),
-                // What it takes from the beginning.
-                is_news: AtomicBool::new(true),
-                watched: AtomicBool::new(false),
-                leaving: OnceLock::new(),
-                end: Mutex::new(None),
-                ended: Condvar::new(),
-                data_lane,
-                scheduler,
-                options,
-            }
-        });
-        let worker = Self(inner);
-        worker.start_serving()?;
-        Ok(worker)
-    }
-
-    /// Starts the threads.
-    fn start_serving(&self) -> Result<(), NodeError> {
-        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            let weak = Arc::downgrade(&self.0);
-            let spawned = thread::start(name, move || Inner::guard(&weak, body));
-            spawned.map(drop).map_err(no_thread)
-        };
-        let weak = Arc::downgrade(&self.0);
-        let failed = move |reason: String| {
-            if let Some(inner) = weak.upgrade() {
-                inner.fail(&reason);
-            }
-        };
-        let values: Box<dyn Service> = Box::new(serving::Values(Arc::downgrade(&self.0)));
-        let neighbours: Box<dyn Service> = Box::new(self.0.plane.clone());
-        let shuffles: Box<dyn Service> = Box::new(self.0.shuffles.clone());
-        let services = HashMap::from([
-            (serving::SERVICE, values),
-            (broadcast::SERVICE, neighbours),
-            (shuffle::SERVICE, shuffles),
-        ]);
-        let host = &self.0.services;
-        let served = host.start(services, SERVERS, "treadle-serve", failed);
-        served.map_err(no_thread)?;
-        let weak = Arc::downgrade(&self.0);
-        let poller = Arc::clone(self.0.requests.poller());
-        let fetching = Fetching::new(
-            &self.0.requests,
-            treadle_net::Options {
-                lane: Some(self.0.data_lane.clone()),
-                ..self.0.options.net.clone()
-            },
-        );
-        start(
-            "treadle-fetch",
-            Box::new(move || fetching.run(&weak, &poller)),
-        )?;
-        let (weak, parker) = (Arc::downgrade(&self.0), Arc::clone(&self.0.parker));
-        start("treadle-control", Box::new(move || control(&weak, &parker)))
-    }
-
     /// Begins to take in what the scheduler says.
     pub fn start(&self, embedder: Arc<dyn Embedder>) {
         let _ = self.0.embedder.set(Arc::clone(&embedder));
@@ -608,13 +358,6 @@ impl Worker {
     /// How it is.
     pub fn health(&self) -> Health {
         Health::of(&self.0)
-    }
-}
-
-fn no_thread(source: std::io::Error) -> NodeError {
-    NodeError::System {
-        what: "starting a thread",
-        source,
     }
 }
 

@@ -1,0 +1,36 @@
+//! What a worker asks of the process around it.
+
+use bytes::Bytes;
+use treadle_messages::{Answer, Call};
+use treadle_types::{ClientId, ObjectId};
+
+/// The process around a worker: it runs the tasks and answers the calls.
+pub trait Embedder: Send + Sync + 'static {
+    /// More tasks are ready than threads wait for them: start a thread that calls
+    /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
+    /// again as long as tasks wait.
+    fn spawn(&self) -> bool;
+    /// Another node asks something.
+    fn call(&self, call: Call);
+    /// Another node has answered.
+    fn answer(&self, answer: Answer);
+    /// The worker has ended: what was not answered will not be.
+    fn ended(&self, _reason: &str) {}
+    /// A client is gone, and its definitions with it.
+    fn undefine(&self, client: ClientId);
+    /// No task uses these definitions of a client any more, nor will.
+    fn withdraw(&self, client: ClientId, numbers: &[u32]);
+    /// A cast waits for [`Worker::next_cast`], which no thread has ever called.
+    fn cast_came(&self) {}
+    /// Interrupt a cast, if the engine is running it.
+    fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
+    /// The value of an actor was released.
+    fn dropped(&self, object: ObjectId);
+    /// A task with this recipe went from one state to another, by distributed's names; see
+    /// [`Worker::watch`]. That it begins and ends, the embedder knows by itself. Called under a lock:
+    /// it must not wait, nor call the worker.
+    fn went(&self, _recipe: &Bytes, _from: &'static str, _to: &'static str) {}
+    /// What runs in the process takes so many bytes of memory, more than it may. Called again and
+    /// again while that is so.
+    fn overflow(&self, _used: u64) {}
+}

@@ -1,57 +1,46 @@
-"""A client's connection: how it begins and ends, waiting on it, and the futures that refer to it."""
+"""A client's connection: how it begins and ends, and what distributed's code sends on it."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import html
 import logging
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask.config
 from dask.typing import no_default
 
 from treadle import _core, _trace
-from treadle._ask import called_back
 from treadle._compat.distributed import (
     SchedulerInfo,
     del_global_client,
     get_global_client,
     parse_timedelta,
-    wait_of_distributed,
 )
 from treadle._install import Installation, found_by_client, left_by_client
-from treadle._loop import call_in, off_loop
+from treadle._loop import off_loop
 from treadle._secret import stripped
 from treadle._security import named
 from treadle._settings import warn_of_unread
-from treadle.client import _addresses, _distributed
-from treadle.client._counting import Counting
+from treadle.client import _addresses
 from treadle.client._demands import Demands, check_options
-from treadle.client._distributed import ClientOfDistributed, ClosedClientError, FutureCancelledError
+from treadle.client._distributed import ClientOfDistributed
 from treadle.client._early import Early
-from treadle.client._gather import (
-    all_done,
-    any_done,
-    wait_in_loop,
-    waited,
-    waiting_for,
-)
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
 from treadle.client._methods import unchosen_methods
 from treadle.client._scheduler import Nodes, Scheduler, stream
 from treadle.client._state import NO_REASON, Cancellation
 from treadle.client._tracing import ClusterTrace, Spans
-from treadle.worker import blocking
+from treadle.client._waiting import USABLE, Waiting
 
 if TYPE_CHECKING:
     from treadle.hosting import Host
@@ -72,16 +61,11 @@ _NOBODY = f"(os error {errno.ECONNREFUSED})"
 # What distributed's code sends and a connection does by itself, or does not need.
 _NEEDLESS = frozenset(["heartbeat-client", "close-client", "close-stream", "report-key"])
 
-# Those of the client's coroutine functions that wait for other tasks.
-_WAITS_FOR_TASKS = frozenset(["_gather", "_rebalance", "_replicate", "_scatter"])
-
 # Workers that the client knows about unasked: what a notebook shows.
 _SHOWN = 5
 
-_USABLE = ("running", "connecting", "newly-created")
 
-
-class Connected(Counting):
+class Connected(Waiting):
     """A ``distributed.Client`` on a native connection; what it is asked to do is in its subclass."""
 
     scheduler: Scheduler | None
@@ -89,8 +73,6 @@ class Connected(Counting):
     _installation: Installation | None = None
     #: What Treadle is attached to, if this client did that.
     _host: Host | None = None
-    #: Whether it is of a process from which this one was forked.
-    _forked = False
 
     def __init__(
         self,
@@ -355,74 +337,6 @@ class Connected(Counting):
         self.scheduler = None
         self.status = "closed"
 
-    def __repr__(self) -> str:
-        text: str = super().__repr__()
-        return text if self._host is None else f"{text[:-1]} in {self._host}>"
-
-    def _repr_html_(self) -> str:
-        text: str = super()._repr_html_()
-        if self._host is None:
-            return text
-        place = html.escape(f"In {self._host}")
-        link = self._host.dashboard_link
-        if link is not None:
-            link = html.escape(link)
-            place += f", dashboard: <a href='{link}' target='_blank'>{link}</a>"
-        return f"<div>{place}</div>{text}"
-
-    def detach(self, keep: bool = False) -> Any:
-        """End Treadle in the cluster that it was attached to, and close this client.
-
-        Parameters
-        ----------
-        keep
-            Give the host's workers the values that are wanted first: those of all keys of which this
-            client has a finished future at that time. Tasks that still run are cancelled, and failed
-            ones have no value. For collections, see :func:`treadle.give_back`.
-
-        Returns
-        -------
-        With ``keep``, a dictionary with a future of the host's client for each of these keys; else
-        None. In an event loop, what has to be awaited for that.
-
-        Raises
-        ------
-        RuntimeError
-            This client is not what :func:`treadle.attach` returned; or a value could not be given
-            back, in which case it stays attached.
-        """
-        host = self.host()
-        if not keep:
-            return self.close()
-        kept = self.sync(self._keep_values, host)
-        if self.asynchronous:
-            return self._detach(kept)
-        self.close()
-        return kept
-
-    async def _detach(self, keeping: Awaitable[Any]) -> Any:
-        kept = await keeping
-        await self._close()
-        return kept
-
-    async def _keep_values(self, host: Host) -> Mapping[Hashable, Any]:
-        with self._refcount_lock:
-            finished = [key for key, state in self.futures.items() if state.status == "finished"]
-            wanted = [self._claim(key) for key in finished]
-        return await host.give_back(self, wanted)
-
-    def host(self) -> Host:
-        """Return what this client is attached to.
-
-        Raises
-        ------
-        RuntimeError
-            This client is not what :func:`treadle.attach` returned.
-        """
-        if self._host is None:
-            raise RuntimeError("this client was not made by treadle.attach, so there is no host")
-        return self._host
-
     def close(self, timeout: Any = no_default) -> Any:
         """End the connection, and the workers if this client started them.
 
@@ -508,80 +422,6 @@ class Connected(Counting):
             self.generation += 1
         self._tell_ended()
 
-    # Waiting
-
-    def _in_loop(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in the client's loop, soon."""
-        if self._asyncio_loop is not None:
-            call_in(self._asyncio_loop, partial(function, *args))
-
-    def _block(self, done: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait in this thread, without an event loop, until ``done()``.
-
-        Raises
-        ------
-        TimeoutError
-            Not within so many seconds.
-        """
-        if done():
-            return
-        connection = self._connection
-        if connection is None:
-            self._refuse("wait for it")
-        if self._released or self._ended:
-            self._collect()
-        with blocking():
-            in_time = connection.wait(done, timeout)
-        if not in_time:
-            raise _distributed.TimeoutError(f"timed out after {timeout} s.")
-
-    def sync(
-        self,
-        func: Callable[..., Any],
-        *args: Any,
-        asynchronous: bool | None = None,
-        callback_timeout: Any = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Call a coroutine function: its result in a thread, a coroutine in an event loop."""
-        if self._forked:
-            self._refuse(f"call {getattr(func, '__name__', func)}")
-        if asynchronous is None:
-            asynchronous = self.asynchronous
-        if func is wait_of_distributed:
-            if not asynchronous:
-                return self._wait_now(*args, **kwargs)
-            func = wait_in_loop
-        if asynchronous:
-            return super().sync(
-                func, *args, asynchronous=True, callback_timeout=callback_timeout, **kwargs
-            )
-        call = partial(super().sync, func, *args, asynchronous=False, **kwargs)
-        if getattr(func, "__name__", None) not in _WAITS_FOR_TASKS:
-            # A task that waits for a lock, a queue or an event keeps its thread.
-            return call(callback_timeout=callback_timeout)
-        with blocking():
-            return call(callback_timeout=callback_timeout)
-
-    def _wait_now(
-        self, fs: Any, timeout: float | None = None, return_when: str = "ALL_COMPLETED"
-    ) -> Any:
-        """``distributed.wait``, in a thread."""
-        futures = waiting_for(fs, timeout, return_when)
-        clients = {future.client for future in futures}
-        if len(clients) == 1:
-            (client,) = clients
-            if client is not self and isinstance(client, Connected):
-                return client._wait_now(futures, timeout, return_when)
-        elif clients:
-            return self.sync(wait_in_loop, futures, timeout, return_when, asynchronous=False)
-        states = [future._state for future in futures]
-        if return_when == "ALL_COMPLETED":
-            self._block(all_done(states), timeout)
-        else:
-            self._block(any_done(states), timeout)
-        return waited(futures)
-
     def _record(self, name: str, start: int, count: int) -> None:
         """Tell those who trace of a call that ends now."""
         for spans in self._recorders:
@@ -591,73 +431,12 @@ class Connected(Counting):
         """Begin to record what the cluster does: for :func:`treadle.trace`."""
         return ClusterTrace(self)
 
-    # Values
-
-    def _fetch_then(
-        self,
-        keys: list[Hashable],
-        done: Callable[[dict[Hashable, Any], dict[Hashable, BaseException]], None],
-    ) -> None:
-        """Get the values of finished keys; ``done`` is called in any thread.
-
-        Raises
-        ------
-        FutureCancelledError
-            Another thread has released or cancelled one of them.
-        """
-        connection = self._connection
-        if connection is None:
-            self._refuse("get values")
-        try:
-            connection.fetch(keys, done)
-        except KeyError as error:
-            raise FutureCancelledError(key=error.args[0], reason="released") from None
-
-    async def _fetch(
-        self, keys: list[Hashable]
-    ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
-        """Get the values of finished keys, in an event loop."""
-        values, errors = await called_back(partial(self._fetch_then, keys))
-        return values, errors
-
-    def _fetch_now(
-        self, keys: list[Hashable], timeout: float | None = None
-    ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
-        """Get the values of finished keys, in a thread."""
-        answers: list[Any] = []
-
-        def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
-            answers.append((values, errors))
-
-        self._fetch_then(keys, done)
-        self._block(lambda: bool(answers), timeout)
-        values, errors = answers[0]
-        return values, errors
-
     # Messages of distributed's code
-
-    def _refuse(self, what: str) -> NoReturn:
-        if self._forked:
-            raise ClosedClientError(
-                f"Can't {what}: this client belongs to the parent process, from which this one was "
-                'forked. Start processes that use a client with multiprocessing\'s "spawn" or '
-                '"forkserver", or with subprocess, and make a client there.'
-            )
-        raise ClosedClientError(f"Client is {self.status}. Can't {what}.")
-
-    def _usable(self, what: str) -> _core.Connection:
-        """Return the connection for something new."""
-        connection = self._connection
-        if connection is None or self.status not in _USABLE:
-            self._refuse(what)
-        if self._released or self._ended:
-            self._collect()
-        return connection
 
     def _send_to_scheduler(self, msg: Mapping[str, Any]) -> None:
         message = dict(msg)
         operation = message.pop("op")
-        if self.status not in (*_USABLE, "closing"):
+        if self.status not in (*USABLE, "closing"):
             self._refuse(f"send {operation} message")
         if operation in _NEEDLESS:
             return

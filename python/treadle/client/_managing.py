@@ -14,7 +14,7 @@ from treadle._ask import ask
 from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
 from treadle.client._cluster_options import dashboard_at
-from treadle.client._connected import Connected
+from treadle.client._hosted import Hosted
 from treadle.client._local import LocalCluster, cluster_at
 
 __all__ = ["Managing"]
@@ -37,7 +37,7 @@ def _next_of(shuffle: Mapping[str, Any]) -> str:
     return "inputs" if shuffle["transferred"] < shuffle["inputs"] else "barrier"
 
 
-class Managing(Connected):
+class Managing(Hosted):
     """A client and its cluster's workers."""
 
     scheduler_file: str | None

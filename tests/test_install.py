@@ -53,7 +53,7 @@ def test_install_and_uninstall_keep_what_was_configured():
 
 
 def test_an_unknown_name():
-    with pytest.raises(ValueError, match="'treadle' or 'treadle-sync', not 'threads'"):
+    with pytest.raises(ValueError, match="'treadle-processes' or 'treadle-sync', not 'threads'"):
         treadle.install("threads")
 
 

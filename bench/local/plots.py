@@ -3,7 +3,8 @@
 The workloads are those of the published page: five layers of ``width`` no-op tasks, each task reading the one below
 (cost against nodes), and five layers of 1,000 tasks, each reading ``k`` random tasks of the layer below (cost against
 edges). Both are written as tuples there, which every scheduler has to convert; the dashed lines are the
-same graphs as ``Task`` nodes, which is what Dask's collections make today.
+same graphs as ``Task`` nodes, which is what Dask's collections make today. A line ends where one run takes longer
+than ``LONGEST`` seconds: Dask's processes take that long well before the last point.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.local
+import dask.multiprocessing
 import dask.threaded
 import numpy as np
 from dask._task_spec import convert_legacy_graph
@@ -26,9 +28,13 @@ from timing import Figure, us
 OUT = Path(__file__).parent / "out"
 LAYERS = 5
 WIDTH = 1_000
+# Seconds after which a line ends.
+LONGEST = 20
 GETS: dict[str, tuple[Callable[..., Any], str]] = {
     "dask threads": (dask.threaded.get, "tab:orange"),
     "dask sync": (dask.local.get_sync, "tab:red"),
+    "dask processes": (dask.multiprocessing.get, "tab:brown"),
+    "treadle processes": (treadle.processes.get, "tab:cyan"),
     "treadle threads": (treadle.threaded.get, "tab:blue"),
     "treadle sync": (treadle.sync.get, "tab:green"),
 }
@@ -71,16 +77,17 @@ def seconds(get: Callable[..., Any], dsk: Any, keys: list[Any], rounds: int) -> 
 
 
 def sweep(cases: list[tuple[dict[Any, Any], list[Any]]], rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of each scheduler (rows tuples, rows ``Task`` nodes) over the cases."""
+    """Seconds of each scheduler (rows tuples, rows ``Task`` nodes) over the cases; NaN where too long."""
     result = {}
     for name, (get, _) in GETS.items():
         get(*cases[0])
-        result[name] = np.array(
-            [
-                [seconds(get, g, keys, rounds) for g in (dsk, convert_legacy_graph(dsk))]
-                for dsk, keys in cases
-            ]
-        ).T
+        taken = np.full((2, len(cases)), np.nan)
+        for row, form in enumerate((dict, convert_legacy_graph)):
+            for column, (dsk, keys) in enumerate(cases):
+                taken[row, column] = seconds(get, form(dsk), keys, rounds)
+                if taken[row, column] > LONGEST:
+                    break
+        result[name] = taken
     return result
 
 
@@ -132,9 +139,7 @@ def measure(quick: bool) -> list[Figure]:
     taken = sweep([columns(int(w)) for w in widths], rounds)
     draw(OUT / "scheduling-nodes.png", nodes, taken, nodes, "number of tasks", "task", log_x=True)
     figures.append(
-        published(
-            "published plot, nodes", taken, int(nodes[-1]), "task", OUT / "scheduling-nodes.png"
-        )
+        published("published plot, nodes", taken, nodes, "task", OUT / "scheduling-nodes.png")
     )
 
     reads = np.linspace(1, 100, 4 if quick else 10).astype(int)
@@ -150,20 +155,25 @@ def measure(quick: bool) -> list[Figure]:
         log_x=False,
     )
     figures.append(
-        published(
-            "published plot, edges", taken, int(edges[-1]), "edge", OUT / "scheduling-edges.png"
-        )
+        published("published plot, edges", taken, edges, "edge", OUT / "scheduling-edges.png")
     )
     return figures
 
 
-def published(what: str, taken: dict[str, np.ndarray], count: int, unit: str, path: Path) -> Figure:
+def published(
+    what: str, taken: dict[str, np.ndarray], counts: np.ndarray, unit: str, path: Path
+) -> Figure:
     """The last point of each line, and where the picture is."""
+
+    def last(line: np.ndarray) -> str:
+        there = np.flatnonzero(~np.isnan(line))[-1]
+        least = "" if there == len(line) - 1 else f" (at {counts[there]:,})"
+        return us(line[there] / counts[there]) + least
+
     points = "; ".join(
-        f"{name} {us(t[0, -1] / count)}, as Task nodes {us(t[1, -1] / count)}"
-        for name, t in taken.items()
+        f"{name} {last(t[0])}, as Task nodes {last(t[1])}" for name, t in taken.items()
     )
     return Figure(
-        f"{what}: per {unit} at {count:,} {unit}s",
+        f"{what}: per {unit} at {counts[-1]:,} {unit}s",
         f"{points}; picture: {path.relative_to(Path(__file__).parents[2])}",
     )

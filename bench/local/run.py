@@ -15,7 +15,16 @@ import numpy
 
 from timing import Figure
 
-MODULES = ("per_task", "array_sum", "smallest", "edges", "million", "parallel", "plots")
+MODULES = (
+    "per_task",
+    "array_sum",
+    "smallest",
+    "edges",
+    "million",
+    "parallel",
+    "processes",
+    "plots",
+)
 
 
 def row(*cells: str) -> str:

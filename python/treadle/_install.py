@@ -11,7 +11,7 @@ from typing import Any
 import dask.config
 from dask.base import named_schedulers
 
-from treadle import sync, threaded
+from treadle import processes, sync, threaded
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -19,11 +19,28 @@ __all__ = ["install", "installed", "uninstall"]
 _schedulers: dict[str, Any] = named_schedulers
 _schedulers["treadle"] = threaded.get
 _schedulers["treadle-sync"] = sync.get
+_schedulers["treadle-processes"] = processes.get
+
+#: What :func:`install` takes, by the names that Dask has for such schedulers.
+_NAMES = {
+    "treadle": "treadle",
+    "treadle-sync": "treadle-sync",
+    "treadle-processes": "treadle-processes",
+    "processes": "treadle-processes",
+}
+#: Dask's names of its scheduler on processes, which are Treadle's while that is installed.
+_OF_PROCESSES = {name: _schedulers[name] for name in ("processes", "multiprocessing")}
 
 # Dask hides its own frames in a user's traceback; Treadle's are as uninteresting.
 _HIDDEN = dask.config.get("admin.traceback.shorten")
 dask.config.update_defaults(
-    {"admin": {"traceback": {"shorten": [*_HIDDEN, r"treadle[\\\/](sync|threaded|_steps)\.py"]}}}
+    {
+        "admin": {
+            "traceback": {
+                "shorten": [*_HIDDEN, r"treadle[\\\/](sync|threaded|processes|_stages|_steps)\.py"]
+            }
+        }
+    }
 )
 
 _ABSENT: Any = object()
@@ -48,17 +65,22 @@ def install(scheduler: str = "treadle") -> None:
     """Make Treadle Dask's default scheduler, until :func:`uninstall`.
 
     Collections that are computed without ``scheduler=`` run on Treadle, bags too, whose default
-    in Dask are processes.
+    in Dask are processes. ``scheduler="processes"`` means :func:`treadle.processes.get` then.
 
     Parameters
     ----------
     scheduler
-        ``"treadle"`` (threads) or ``"treadle-sync"`` (the calling thread).
+        ``"treadle"`` (threads), ``"treadle-processes"`` (or ``"processes"``) or ``"treadle-sync"``
+        (the calling thread).
     """
-    if scheduler not in ("treadle", "treadle-sync"):
-        raise ValueError(f"scheduler must be 'treadle' or 'treadle-sync', not {scheduler!r}")
+    if scheduler not in _NAMES:
+        raise ValueError(
+            f"scheduler must be 'treadle', 'treadle-processes' or 'treadle-sync', not {scheduler!r}"
+        )
+    scheduler = _NAMES[scheduler]
     _installed.append(Installation(scheduler, dask.config.config.get("scheduler", _ABSENT)))
     dask.config.config["scheduler"] = scheduler
+    _schedulers.update(dict.fromkeys(_OF_PROCESSES, processes.get))
 
 
 def uninstall() -> None:
@@ -70,6 +92,8 @@ def uninstall() -> None:
         return
     last = _installed.pop()
     last.undone = True
+    if not _installed:
+        _schedulers.update(_OF_PROCESSES)
     if not last.clients or dask.config.config.get("scheduler") == last.scheduler:
         _restore(last.before)
 

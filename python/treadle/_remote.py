@@ -17,7 +17,7 @@ import cloudpickle
 
 from treadle import _core
 
-__all__ = ["RemoteError", "reduce", "unpack"]
+__all__ = ["RemoteError", "can_be_pickled", "reduce", "unpack"]
 
 
 class RemoteError(RuntimeError):
@@ -38,6 +38,15 @@ def dumps(value: Any) -> bytes:
     """Pickled; functions that cannot be imported are pickled by value."""
     payload: bytes = cloudpickle.dumps(value, protocol=5)
     return payload
+
+
+def can_be_pickled(value: Any) -> bool:
+    """Whether a value can be pickled; large buffers are not copied for the answer."""
+    try:
+        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda _: None)
+    except Exception:
+        return False
+    return True
 
 
 def reduce(call: _core.Call) -> tuple[Any, ...]:

@@ -136,9 +136,11 @@ class _Steps:
             if isinstance(outcome, bytes):
                 value, process, thread, start, end = _remote.unpack(outcome)
                 self.steps.record(call, process, thread, start, end)
+                # Threads of forked processes may have one identity.
+                worker = process
             else:
-                value, thread, start, end = outcome
-                if thread == self.thread:
+                value, worker, start, end = outcome
+                if worker == self.thread:
                     self.elsewhere += end - start
         except BrokenExecutor:
             self.running[future] = call
@@ -151,7 +153,7 @@ class _Steps:
         if self.book is not None:
             self.book.finish(call.key, value)
         for callback in self.posttask:
-            callback(call.key, value, self.graph, self.state, thread)
+            callback(call.key, value, self.graph, self.state, worker)
 
 
 def executor_size(executor: Executor) -> int:

@@ -53,6 +53,7 @@ class Suite:
     section: str = ""  # of deviations.txt
 
 
+ON_PROCESSES = "dask/tests/test_multiprocessing.py"
 ON_DISTRIBUTED = "dask/tests/test_distributed.py"
 FRAMES_ON_DISTRIBUTED = "dask/dataframe/dask_expr/tests/test_distributed.py"
 
@@ -67,8 +68,9 @@ FULL = (
         "core",
         ("dask/tests", "dask/bytes", "dask/diagnostics", "dask/widgets"),
         440,
-        without=(ON_DISTRIBUTED,),
+        without=(ON_DISTRIBUTED, ON_PROCESSES),
     ),
+    Suite("processes", (ON_PROCESSES,), 20),
     Suite(
         "distributed",
         (ON_DISTRIBUTED, FRAMES_ON_DISTRIBUTED),

@@ -13,9 +13,17 @@ import dask.multiprocessing
 import dask.threaded
 
 
-def replace(sync: Callable[..., Any], threaded: Callable[..., Any]) -> None:
+def replace(
+    sync: Callable[..., Any],
+    threaded: Callable[..., Any],
+    processes: Callable[..., Any] = dask.multiprocessing.get,
+) -> None:
     """Replace each reference to them in what is imported of Dask so far."""
-    replacements = {dask.local.get_sync: sync, dask.threaded.get: threaded}
+    replacements = {
+        dask.local.get_sync: sync,
+        dask.threaded.get: threaded,
+        dask.multiprocessing.get: processes,
+    }
 
     def replacement(value: object) -> object | None:
         try:

@@ -2,10 +2,9 @@
 
 Setting Dask's configuration would not be enough: `assert_eq` and many tests name a scheduler
 ("sync", "threads"), collections carry a default one, and tests import `dask.get`,
-`dask.threaded.get` and `dask.local.get_sync`. So each reference to Dask's two local schedulers is
+`dask.threaded.get` and `dask.local.get_sync`. So each reference to Dask's three local schedulers is
 replaced, everywhere in Dask, by one function, before any test is imported. What Dask's tests assert
 about identity (`get_scheduler(scheduler="sync") is dask.local.get_sync`) then still holds.
-The multiprocessing scheduler stays.
 
 The calls that arrive are counted and reported; with fewer than `--treadle-calls N` the exit status
 is 16, whatever became of the tests.
@@ -24,6 +23,7 @@ import pytest
 import counted
 import schedulers
 import treadle
+import treadle.processes
 import treadle.sync
 import treadle.threaded
 
@@ -37,6 +37,7 @@ WITHOUT_CONFIGURED_SCHEDULER = (
 # next() on these is atomic: tests call from several threads.
 _sync_calls = itertools.count()
 _threaded_calls = itertools.count()
+_process_calls = itertools.count()
 
 
 # Importable by name, because some tests pickle the scheduler that they use; named as in Dask, because
@@ -53,6 +54,15 @@ def get(*args: Any, **kwargs: Any) -> Any:
     return treadle.threaded.get(*args, **kwargs)
 
 
+def get_processes(*args: Any, **kwargs: Any) -> Any:
+    """`treadle.processes.get`, counted."""
+    next(_process_calls)
+    return treadle.processes.get(*args, **kwargs)
+
+
+get_processes.__name__ = "get"
+
+
 def _hide_frames() -> None:
     """Leave the two functions above out of users' tracebacks, as Dask does with its schedulers."""
     shortened = dask.config.get("admin.traceback.shorten")
@@ -61,9 +71,10 @@ def _hide_frames() -> None:
     )
 
 
-schedulers.replace(get_sync, get)
+schedulers.replace(get_sync, get, get_processes)
 dask.base.named_schedulers["treadle"] = get
 dask.base.named_schedulers["treadle-sync"] = get_sync
+dask.base.named_schedulers["treadle-processes"] = get_processes
 _hide_frames()
 
 
@@ -82,5 +93,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    counters = {"graphs in one thread": _sync_calls, "graphs in several": _threaded_calls}
+    counters = {
+        "graphs in one thread": _sync_calls,
+        "graphs in several": _threaded_calls,
+        "graphs in processes": _process_calls,
+    }
     config.pluginmanager.register(counted.Counts(config, counters), "treadle_counts")

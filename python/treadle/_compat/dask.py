@@ -75,6 +75,12 @@ LIBRARY = Library(
         "convert_legacy_graph": Contact(
             "dask._task_spec:convert_legacy_graph", "make nodes of tasks that are tuples"
         ),
+        "get_context": Contact(
+            "dask.multiprocessing:get_context", "start processes as Dask's configuration has them"
+        ),
+        "initialize_worker_process": Contact(
+            "dask.multiprocessing:initialize_worker_process", "initialize processes as Dask does"
+        ),
         "synchronous_executor": Contact(
             "dask.local:synchronous_executor", "recognise that no threads are wanted"
         ),

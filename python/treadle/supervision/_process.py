@@ -307,7 +307,11 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker: it imports what this process can import."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
     # What tasks print is to be seen when it is printed.
-    return {**os.environ, **more, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    if os.environ.get("PYTHONHASHSEED") in (None, "0"):
+        # Workers agree on the hashes of strings, by which bags are grouped: the number is distributed's.
+        own["PYTHONHASHSEED"] = "6640"
+    return {**os.environ, **more, **own}
 
 
 def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:

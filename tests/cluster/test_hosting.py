@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ import pandas as pd
 import pytest
 
 import treadle
-from client_support import AGAINST, SOON
+from client_support import AGAINST, SOON, pass_gate
 from treadle._security import temporary
 from waiting import until
 
@@ -61,7 +62,9 @@ def test_a_cluster_is_used_and_left_as_it_was(dask_client, tmp_path):
     assert {worker["nthreads"] for worker in workers.values()} == {1}
     assert {worker["memory_limit"] for worker in workers.values()} == {1 << 29}
     assert {tuple(worker["resources"].items()) for worker in workers.values()} == {(("lathe", 2),)}
-    assert "the Dask cluster at tcp://127.0.0.1:" in repr(here)
+    assert re.search(r" in the Dask cluster at tcp://127\.0\.0\.1:\d+, dashboard: http", repr(here))
+    assert f"{there.dashboard_link}" in repr(here)
+    assert f"href='{there.dashboard_link}'" in here._repr_html_()
     x = da.random.default_rng(0).random((400, 400), chunks=100)
     expected = x.sum().compute(scheduler="sync")
     assert here.compute((x.T.rechunk((50, 400)).T).sum()).result() == pytest.approx(expected)
@@ -79,6 +82,19 @@ def test_a_cluster_is_used_and_left_as_it_was(dask_client, tmp_path):
     assert not there.run_on_scheduler(lambda dask_scheduler: "treadle" in dask_scheduler.plugins)
     with pytest.raises(RuntimeError, match=r"not made by treadle\.attach"):
         here.detach()
+
+
+def test_tasks_that_run_do_not_hold_up_a_detach(dask_client, gate, tmp_path):
+    there = dask_client(n_workers=1)
+    here = treadle.attach(there)
+    future = here.submit(pass_gate, gate)
+    until(gate.arrived, "the task runs")
+    here.detach()
+    assert future.status == "cancelled"
+    assert there.submit(sum, [1, 2]).result() == 3
+    gate.open()
+    until(lambda: not any(there.run(names_of_threads).values()), "its thread ends with it")
+    until(lambda: not directories(tmp_path), "and nothing is left")
 
 
 def test_it_follows_the_cluster(dask_client):

@@ -19,7 +19,11 @@ class Hosted(Connected):
 
     def __repr__(self) -> str:
         text: str = super().__repr__()
-        return text if self._host is None else f"{text[:-1]} in {self._host}>"
+        if self._host is None:
+            return text
+        link = self._host.dashboard_link
+        shown = "" if link is None else f", dashboard: {link}"
+        return f"{text[:-1]} in {self._host}{shown}>"
 
     def _repr_html_(self) -> str:
         text: str = super()._repr_html_()

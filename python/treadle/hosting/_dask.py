@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import ipaddress
+import pickle
 import secrets
+import textwrap
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,9 +17,10 @@ from urllib.parse import urlsplit
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
-from treadle import _core
+from treadle._core import __version__
 from treadle._loop import off_loop
 from treadle._security import certificates_of
+from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
 
 __all__ = ["DaskHost"]
@@ -104,7 +108,11 @@ class HostedScheduler(SchedulerPlugin):
 
 
 class HostedWorker(WorkerPlugin):
-    """Treadle's worker in the process of a worker of Dask, or in one beside it."""
+    """Treadle's worker in the process of a worker of Dask, or in one beside it.
+
+    A worker of Dask that joins later and has no Treadle, or another version, gets a plugin that does
+    nothing: it would not start with an error here.
+    """
 
     name = NAME
 
@@ -116,12 +124,26 @@ class HostedWorker(WorkerPlugin):
         memory_fraction: float,
         processes: bool,
     ) -> None:
+        self._arguments = scheduler, secret, nthreads, memory_fraction, processes
         self._scheduler = scheduler
         self._secret = secret
         self._nthreads = nthreads
         self._memory_fraction = memory_fraction
         self._processes = processes
         self._part: Any = None
+
+    def __reduce__(self) -> Any:
+        made = pickle.dumps(partial(HostedWorker, *self._arguments))
+        # As text: the bytes of a function are not the same in another version of Python.
+        source = textwrap.dedent(inspect.getsource(made_where_it_fits))
+        call = "exec(source, names) or names['made_where_it_fits'](made, version)"
+        names: dict[str, Any] = {
+            "made": made,
+            "version": __version__,
+            "source": source,
+            "names": {},
+        }
+        return eval, (call, names)
 
     async def setup(self, worker: Any) -> None:
         from treadle.hosting import _beside, _worker_parts
@@ -179,6 +201,8 @@ class DaskHost(Host):
 
     @property
     def dashboard_link(self) -> str | None:
+        if self._client.status != "running":
+            return None
         link: str | None = self._client.dashboard_link
         return link
 
@@ -207,31 +231,16 @@ class DaskHost(Host):
         await self._ask(_register, HostedWorker(place.address, place.secret, *self._options))
 
     async def _check(self, client: Any) -> None:
-        """Refuse a cluster that has an attachment, no Treadle, or another one."""
-        ours = _core.__version__
-        there, versions = await asyncio.gather(
-            client.run_on_scheduler(_look_at_scheduler), client.run(_version)
+        """Refuse a cluster that has an attachment, or processes that do not fit."""
+        check_hosts(await client.get_versions(), str(self))
+        (scheduler, is_attached), workers = await asyncio.gather(
+            client.run_on_scheduler(_look_at_scheduler), client.run(_installed)
         )
-        version, is_attached = there
+        check_installed({SCHEDULER: scheduler, **workers}, str(self))
         if is_attached:
             raise RuntimeError(
                 f"Treadle is attached to {self} already: detach it first (client.detach()), or "
                 "connect a further treadle.Client to the address of the attached one"
-            )
-        found: dict[str | None, list[str]] = {}
-        for address, one in versions.items():
-            found.setdefault(one, []).append(address)
-        places = {one: f"workers {', '.join(sorted(them))}" for one, them in found.items()}
-        if version != ours or version in places:
-            places[version] = " and ".join(filter(None, ["the scheduler", places.get(version)]))
-        for version, where in places.items():
-            if version == ours:
-                continue
-            what = "is not installed" if version is None else f"has the version {version}"
-            raise RuntimeError(
-                f"Treadle {what} on {where} of {self}, and has the version {ours} here. Run `pip "
-                f"install treadle=={ours}` there, or client.register_plugin(distributed.PipInstall("
-                f"['treadle=={ours}'])) with Dask's client"
             )
 
     # Ending
@@ -278,6 +287,32 @@ class DaskHost(Host):
         return await given_back(client, futures, self._ask, self._address)
 
 
+def made_where_it_fits(made, version):  # type: ignore[no-untyped-def]
+    """Return the plugin of a worker, or one that does nothing where Treadle is not what it is here.
+
+    Only its text goes to the worker.
+    """
+    import logging
+    import pickle
+
+    from distributed.diagnostics.plugin import WorkerPlugin
+
+    try:
+        import treadle
+
+        found = treadle.__version__
+    except ImportError as error:
+        found = f"none ({error})"
+    if found == version:
+        return pickle.loads(made)()
+    logging.getLogger("distributed.worker").warning(
+        "Treadle %s is attached to this cluster, and will not use this worker, which has %s: "
+        "pip install treadle==%s here, and start the worker again",
+        *(version, found, version),
+    )
+    return WorkerPlugin()
+
+
 def links_of(server: Any, role: str) -> dict[str, Any]:
     """Return how Treadle listens beside a scheduler or worker of Dask: ``host``, ``certificates``
     (None: its connections have no TLS) and ``insecure``."""
@@ -318,21 +353,18 @@ def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_by_value
-def _version() -> str | None:
+def _installed() -> tuple[str | None, str]:
+    """Return the version of Treadle there, and why it cannot be imported."""
     try:
         import treadle
-    except ImportError:
-        return None
-    return treadle.__version__
+    except ImportError as error:
+        return None, "" if error.name == "treadle" else str(error)
+    return treadle.__version__, ""
 
 
 @_by_value
-def _look_at_scheduler(dask_scheduler: Any) -> tuple[str | None, bool]:
-    try:
-        import treadle
-    except ImportError:
-        return None, False
-    return treadle.__version__, "treadle" in dask_scheduler.plugins
+def _look_at_scheduler(dask_scheduler: Any) -> tuple[tuple[str | None, str], bool]:
+    return _installed(), "treadle" in dask_scheduler.plugins
 
 
 @_by_value

@@ -29,8 +29,9 @@ logger = logging.getLogger("treadle.hosting")
 _FIRST_RETRY, _LAST_RETRY = 0.5, 10.0
 # Seconds for a process to start, with all that it imports.
 _START = 60.0
-# Seconds for a worker to end.
+# Seconds for a worker to end by itself, and for its tasks.
 _FAREWELL = 5.0
+_LAST_TASKS = 0.5
 # How the reasons begin with which a worker ends that the cluster does not want any more.
 _ASKED = ("it was drained", "it was asked to close")
 
@@ -127,7 +128,8 @@ class ProcessPart(_Part):
 
     def _end(self) -> None:
         self._process.close()
-        self._process.join(_FAREWELL)
+        # Its tasks end with it.
+        self._process.join(_LAST_TASKS)
 
 
 def _ignore(_death: object) -> None:
@@ -196,10 +198,27 @@ class WorkerPart(_Part):
             worker.close()
 
     def close(self) -> None:
-        """End it. Whoever wants its values elsewhere has the scheduler retire it first."""
+        """End it. Whoever wants its values elsewhere has the scheduler retire it first.
+
+        Tasks that still run are not waited for: they keep their threads until they return, and what
+        is left of the worker goes then, or after a few seconds.
+        """
         self._closing.set()
         with self._lock:
-            worker, self._worker = self._worker, None
+            held = [self._worker]
+            is_busy = self._worker is not None and self._worker.runs_tasks
+            self._worker = None
+        ending = threading.Thread(
+            target=self._end, args=[held], name=f"treadle-ending-{self._name}", daemon=True
+        )
+        ending.start()
+        ending.join(_LAST_TASKS if is_busy else _FAREWELL)
+        if ending.is_alive():
+            logger.warning("Treadle's worker %s has ended, and tasks of it still run", self._name)
+
+    def _end(self, held: list[ThreadWorker | None]) -> None:
+        # Nobody else holds it, so that it can be collected below.
+        worker = held.pop()
         if worker is not None:
             worker.close()
         self._watching.join(_FAREWELL)

@@ -48,6 +48,11 @@ class ThreadWorker:
         reason: str | None = self._native.wait(timeout)
         return reason
 
+    @property
+    def runs_tasks(self) -> bool:
+        """Whether a task runs in a thread of it, before its end or after."""
+        return bool(self._service.worker.active_threads)
+
     def close(self) -> None:
         """End it, after a little time for the tasks that run."""
         try:

@@ -128,6 +128,45 @@ def test_a_span_outlives_its_tasks(followed):
     until(lambda: followed.run_on_scheduler(look), "the tasks are forgotten")
 
 
+def test_the_number_of_spans_is_bounded(followed):
+    def bound(most: int) -> int:
+        from treadle.sidecar import _steps
+
+        before, _steps._MOST_SPANS = _steps._MOST_SPANS, most
+        return before
+
+    def names(dask_scheduler: Any) -> Any:
+        spans = dask_scheduler.extensions["spans"]
+        found = {one.name for one in spans.spans.values()}
+        assert found == set(spans.spans_search_by_name)
+        assert {tag for name in found for tag in name} == set(spans.spans_search_by_tag)
+        return found
+
+    before = followed.run_on_scheduler(bound, 3)
+    try:
+        with span("held", "inner"):
+            held = followed.submit(inc, 1, key="held-1")
+        held.result()
+        for number in range(6):
+            with span(f"passing-{number}", "inner"):
+                assert followed.submit(inc, number, key=f"passing{number}-1").result() == number + 1
+            key = f"passing{number}-1"
+            until(
+                lambda: (
+                    key
+                    not in followed.run_on_scheduler(
+                        lambda dask_scheduler: dask_scheduler.steps.tasks
+                    )
+                ),  # noqa: B023
+                "the task is forgotten",
+            )
+        found = followed.run_on_scheduler(names)
+        assert {("held",), ("held", "inner"), ("passing-5", "inner")} <= found
+        assert len([name for name in found if len(name) == 1]) == 3
+    finally:
+        followed.run_on_scheduler(bound, before)
+
+
 def test_a_computation_has_its_code_and_annotations(followed):
     with (
         dask.config.set({"distributed.diagnostics.computations.nframes": 1}),

@@ -39,6 +39,8 @@ logger = logging.getLogger("distributed.scheduler")
 
 # Seconds that the loop has to apply what has come.
 _PATIENCE = 30.0
+# Spans that are kept, without those in them; distributed keeps all.
+_MOST_SPANS = 10_000
 
 
 class Steps:
@@ -379,7 +381,34 @@ class _Spans(SpansSchedulerExtension):
         for tag in name:
             self.spans_search_by_tag[tag].append(span)
         (self.root_spans if parent is None else parent.children).append(span)
+        if parent is None and len(self.root_spans) > _MOST_SPANS:
+            self._forget_oldest()
         return span
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest span, with those in it, of whose tasks the scheduler knows none."""
+        known = self._steps.groups
+        # The last one is new: its tasks come.
+        for place, root in enumerate(self.root_spans[:-1]):
+            tree = [root]
+            for span in tree:
+                tree += span.children
+            groups = [group for span in tree for group in span.groups]
+            if any(known.get(group.name) is group for group in groups):
+                continue
+            del self.root_spans[place]
+            for span in tree:
+                del self.spans[span.id]
+                _leave(self.spans_search_by_name, span.name, span)
+                for tag in span.name:
+                    _leave(self.spans_search_by_tag, tag, span)
+            return
+
+
+def _leave(lists: dict[Any, list[Span]], name: Any, span: Span) -> None:
+    lists[name].remove(span)
+    if not lists[name]:
+        del lists[name]
 
 
 class _Span(Span):

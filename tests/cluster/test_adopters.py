@@ -1,15 +1,45 @@
-"""What users of comparable engines report missing: each is a sentence of issue 21, as a test."""
+"""What users of comparable engines report missing: each is a sentence of issue 21, as a test.
+
+Each runs on a cluster of Treadle's own, and attached to one of Dask's.
+"""
 
 from __future__ import annotations
 
 import threading
 import traceback
 
+import distributed
 import pytest
 
-from client_support import AGAINST
+import treadle
+from client_support import AGAINST, SOON, make_client
+from conftest import Shared
+from waiting import until
+
+# An attached one is started by distributed, with all that it imports.
+pytestmark = pytest.mark.timeout(4 * SOON, method="signal")
 
 here = threading.local()
+
+
+@pytest.fixture(scope="module", params=["own", "attached"])
+def shared_client(request, tmp_path_factory):
+    if request.param == "own":
+        shared = Shared(make_client)
+        yield shared
+        shared.drop()
+        return
+    if AGAINST != "treadle":
+        pytest.skip("distributed is attached to nothing")
+    directory = str(tmp_path_factory.mktemp("dask"))
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(local_directory=directory, **options) as cluster,
+        distributed.Client(cluster, set_as_default=False) as there,
+    ):
+        shared = Shared(lambda: treadle.attach(there))
+        yield shared
+        shared.drop()
 
 
 def fail():
@@ -47,6 +77,27 @@ def test_the_state_of_a_worker_thread_lives_from_task_to_task(client, workers):
     assert len(threads) == 1, "the worker has one thread"
     first = calls[0][1]
     assert [number for _, number in calls] == list(range(first, first + 5))
+
+
+class Late:
+    """An argument that is pickled only after the first task of its graph has arrived."""
+
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __reduce__(self):
+        until(self.gate.arrived, "the first task runs before the last one is pickled")
+        return str, ("late",)
+
+
+def test_a_large_graph_begins_before_it_is_pickled_whole(client, gate):
+    tasks = 100_000
+    graph = {("at", 0): (gate.arrive,)}
+    graph |= {("at", number): (abs, -number) for number in range(1, tasks - 1)}
+    graph["at", tasks - 1] = (str, Late(gate))
+    futures = client.get(graph, list(graph), sync=False)
+    ends = [futures[0], futures[tasks // 2], futures[-1]]
+    assert client.gather(ends) == [None, tasks // 2, "late"]
 
 
 def test_many_values_are_gathered_at_once(client):

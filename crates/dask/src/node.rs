@@ -5,8 +5,12 @@
 //! walks the node again in the same order and takes one dependency after another, so running a
 //! task looks nothing up.
 
+use std::cell::Cell;
+use std::ffi::c_int;
+
 use crate::spec::{Kind, Spec};
 use crate::subgraph;
+use pyo3::exceptions::PyRecursionError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyTuple};
@@ -81,7 +85,15 @@ fn references_dyn<'py>(
     references(spec, node, &mut |key| visit(key))
 }
 
+thread_local! {
+    /// How many levels this thread is in.
+    static LEVELS: Cell<c_int> = const { Cell::new(0) };
+}
+
 /// One level of nesting inside a node: too many are a `RecursionError`, not a crash.
+///
+/// The limit is `sys.getrecursionlimit()`. Since Python 3.12 the interpreter counts calls of C code
+/// apart, with a limit of its own: 3.13 allows 10,000 of them, for which a stack of 8 MB is too small.
 pub struct Depth;
 
 impl Depth {
@@ -91,9 +103,19 @@ impl Depth {
     /// `RecursionError`.
     #[inline]
     pub fn enter(py: Python<'_>) -> PyResult<Self> {
+        let levels = LEVELS.get();
+        // SAFETY: the thread is attached.
+        if levels >= unsafe { ffi::Py_GetRecursionLimit() } {
+            return Err(PyRecursionError::new_err(
+                "maximum recursion depth exceeded while walking a Dask task",
+            ));
+        }
         // SAFETY: the thread is attached; the call is paired with the one in `drop`.
         match unsafe { ffi::Py_EnterRecursiveCall(c" while walking a Dask task".as_ptr()) } {
-            0 => Ok(Depth),
+            0 => {
+                LEVELS.set(levels + 1);
+                Ok(Depth)
+            }
             _ => Err(PyErr::fetch(py)),
         }
     }
@@ -101,6 +123,7 @@ impl Depth {
 
 impl Drop for Depth {
     fn drop(&mut self) {
+        LEVELS.set(LEVELS.get() - 1);
         // SAFETY: pairs with `enter`, on the same thread.
         unsafe { ffi::Py_LeaveRecursiveCall() }
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dask
@@ -142,24 +143,21 @@ def test_the_number_of_spans_is_bounded(followed):
         assert {tag for name in found for tag in name} == set(spans.spans_search_by_tag)
         return found
 
+    def is_forgotten(key: str) -> bool:
+        return followed.run_on_scheduler(
+            lambda dask_scheduler: key not in dask_scheduler.steps.tasks
+        )
+
     before = followed.run_on_scheduler(bound, 3)
     try:
         with span("held", "inner"):
             held = followed.submit(inc, 1, key="held-1")
         held.result()
         for number in range(6):
-            with span(f"passing-{number}", "inner"):
-                assert followed.submit(inc, number, key=f"passing{number}-1").result() == number + 1
             key = f"passing{number}-1"
-            until(
-                lambda: (
-                    key
-                    not in followed.run_on_scheduler(
-                        lambda dask_scheduler: dask_scheduler.steps.tasks
-                    )
-                ),  # noqa: B023
-                "the task is forgotten",
-            )
+            with span(f"passing-{number}", "inner"):
+                assert followed.submit(inc, number, key=key).result() == number + 1
+            until(partial(is_forgotten, key), "the task is forgotten")
         found = followed.run_on_scheduler(names)
         assert {("held",), ("held", "inner"), ("passing-5", "inner")} <= found
         assert len([name for name in found if len(name) == 1]) == 3

@@ -25,8 +25,8 @@ def measure(quick: bool) -> Iterator[Any]:
             with cluster() as client, tempfile.TemporaryDirectory() as folder:
                 known = Path(folder, "first")
                 client.submit(note, str(Path(folder, "warm")), 0).result()
-                graph: dict[Any, Any] = {i: (note, str(known), i) for i in range(TASKS)}
-                graph["all"] = (len, list(range(TASKS)))
+                graph: dict[Any, Any] = {("at", i): (note, str(known), i) for i in range(TASKS)}
+                graph["all"] = (len, list(graph))
                 start = time.time()
                 last = client.get(graph, "all", sync=False)
                 until = time.monotonic() + PATIENCE

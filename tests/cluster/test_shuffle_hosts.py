@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import subprocess
 import sys
-import uuid
 
 import dask
 import dask.array as da
@@ -20,6 +17,7 @@ from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST, SOON
+from namespaces_support import other_host
 from treadle import Client
 from waiting import until
 
@@ -28,34 +26,10 @@ pytestmark = [
     pytest.mark.timeout(2 * SOON, method="signal"),
 ]
 
-_CLONE_NEWNS = 0x20000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
-# Processes that read the same here take each other for processes of one host.
-_BOOT_ID = b"/proc/sys/kernel/random/boot_id"
 
-
-class OtherHost:
-    """Has a process take itself for one of another host: called in it before it runs anything."""
-
-    def __init__(self, directory):
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        path = directory / uuid.uuid4().hex
-        path.write_text(f"{uuid.uuid4()}\n")
-        self.path = os.fsencode(path)
-
-    def __call__(self) -> None:
-        libc = self.libc
-        if (
-            libc.unshare(_CLONE_NEWNS)
-            or libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-            or libc.mount(self.path, _BOOT_ID, None, _MS_BIND, None)
-        ):
-            raise OSError(ctypes.get_errno(), "there cannot be another host")
-
-
-@pytest.fixture
-def other_host(tmp_path):
-    host = OtherHost(tmp_path)
+@pytest.fixture(name="other_host")
+def other_host_fixture(tmp_path):
+    host = other_host(tmp_path)
     try:
         subprocess.run([sys.executable, "-c", ""], preexec_fn=host, check=True)
     except subprocess.SubprocessError:

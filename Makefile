@@ -29,7 +29,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python test-pythons test-ray conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-hosting bench-builds \
+.PHONY: help demo test test-rust test-python test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-hosting bench-builds \
 	fuzz soak lines \
 	build lint fmt lock clean check-python check-cargo
 
@@ -52,6 +52,10 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
 	$(VENV_PY) -m pytest tests/cluster/test_hosting_ray.py $(ARGS)
+
+test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/hosting-guides.md; installs what they deploy with
+	$(PIP_INSTALL) -r requirements/guides.lock
+	TREADLE_COILED_PYTHON=$(abspath $(VENV)-coiled/bin/python) $(VENV_PY) -m pytest $(addprefix tests/cluster/test_hosting_,by_hand.py ssh.py hosts.py manifests.py) $(ARGS)
 
 test-pythons: $(INSTALLED) ## run a part of the tests on the oldest and the newest Python (ARGS: other versions)
 	$(VENV_PY) tests/pythons.py $(ARGS)
@@ -114,8 +118,8 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev peers pythons oldest; do \
-		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; peers|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+	set -e; for lock in bootstrap dev peers guides coiled pythons oldest; do \
+		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \
@@ -140,6 +144,11 @@ $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 
 $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
 	$(VENV_PY) tests/conformance/other_dask.py $* $(@D)
+	@touch $@
+
+$(VENV)-coiled/installed.stamp: requirements/coiled.lock
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/coiled.lock
 	@touch $@
 
 check-python:

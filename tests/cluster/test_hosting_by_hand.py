@@ -1,4 +1,4 @@
-"""The guide of docs/hosting.md for a cluster that commands have started."""
+"""The guide of docs/hosting-guides.md for a cluster that commands have started."""
 
 from __future__ import annotations
 

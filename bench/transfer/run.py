@@ -21,6 +21,7 @@ MODULES = (
     "same_host",
     "tls",
     "control",
+    "causes",
 )
 
 

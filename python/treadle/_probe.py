@@ -166,7 +166,9 @@ class Coordinator:
                     break
                 pair[f"{name}_mb_per_second"] = answer["mb_per_second"]
                 if name == "one":
-                    pair["round_trip_seconds"] = answer["round_trip_seconds"]
+                    # Of one socket: what limits it does not hide behind the others.
+                    kept = ("round_trip_seconds", "cause", "evidence", "tcp")
+                    pair |= {what: answer[what] for what in kept}
         except OSError as error:
             pair["error"] = f"the agent at {source} does not answer any more: {reason(error)}"
         return pair
@@ -231,6 +233,10 @@ def remarks(result: dict[str, Any]) -> list[str]:
             )
     if pairs and not lines:
         lines.append("no pair is slow, and single sockets are enough")
+    for pair in pairs:
+        lines.append(
+            f"{pair['from']} → {pair['to']}, one socket: {pair['cause']}: {pair['evidence']}"
+        )
     for pair in result["pairs"]:
         if pair["error"]:
             lines.append(f"not measured: {pair['from']} → {pair['to']}: {pair['error']}")

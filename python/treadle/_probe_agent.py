@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle._cli import reason, tell, told
+from treadle._tcp_info import Watch, busiest, cause_of, open_sockets
 
 if TYPE_CHECKING:
     from treadle._core import Listener
@@ -63,6 +64,7 @@ class Agent:
     def _measure(self, to: str, sockets: int, seconds: float) -> dict[str, Any]:
         from treadle.transfer import connect
 
+        before = open_sockets()
         with connect(
             to,
             stripes=sockets,
@@ -77,15 +79,24 @@ class Agent:
                 tell(connection, do="greet")
                 told(connection, _TIMEOUT)
                 trips.append(time.perf_counter() - began)
-            rate = _send(connection, seconds)
+            watch = Watch(before)
+            with busiest() as sender:
+                rate, receiver = _send(connection, seconds)
+            seen = watch.stop()
+            cause, evidence = cause_of(seen, rate, sender[0], receiver)
             return {
                 "mb_per_second": rate / 1e6,
                 "round_trip_seconds": statistics.median(trips),
+                "cause": cause,
+                "evidence": evidence,
+                "tcp": {**seen, "sender_busy": sender[0], "receiver_busy": receiver},
             }
 
 
-def _send(connection: Connection, seconds: float) -> float:
-    """Send blocks for so long; return bytes a second, without the first part of the time."""
+def _send(connection: Connection, seconds: float) -> tuple[float, float]:
+    """Send blocks for so long; return bytes a second, without the first part of the time, and the share
+    of the time in which the receiver's busiest thread was busy.
+    """
     block = memoryview(bytearray(_BLOCK))
     tell(connection, do="receive")
     under_way = deque([connection.start_send(block)])
@@ -105,13 +116,14 @@ def _send(connection: Connection, seconds: float) -> float:
     for transfer in under_way:
         transfer.result(timeout=_TIMEOUT)
     tell(connection, end=True)
-    told(connection, _TIMEOUT)
+    busy = told(connection, _TIMEOUT).get("busy", 0.0)
     assert first is not None
-    return blocks * _BLOCK / (last - first)
+    return blocks * _BLOCK / (last - first), busy
 
 
 def _receive(connection: Connection) -> None:
     """Receive blocks until something else comes."""
-    while isinstance(connection.recv(timeout=_TIMEOUT), memoryview):
-        pass
-    tell(connection, ready=True)
+    with busiest() as busy:
+        while isinstance(connection.recv(timeout=_TIMEOUT), memoryview):
+            pass
+    tell(connection, ready=True, busy=busy[0])

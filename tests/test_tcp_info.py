@@ -1,0 +1,89 @@
+"""Why a way is slow, as the kernel's numbers of a connection say it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from treadle._tcp_info import Watch, busiest, cause_of, open_sockets
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux has TCP_INFO")
+
+# A connection that nothing limits.
+FREE = {
+    "retransmits": 0,
+    "retransmitted_share": 0.0,
+    "round_trip_seconds": 40e-6,
+    "least_round_trip_seconds": 20e-6,
+    "in_flight": 3_000_000,
+    "pacing_limit": None,
+    "busy": 0.9,
+    "receive_window_limited": 0.0,
+    "send_buffer_limited": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rate", "sender", "cause", "evidence"),
+    [
+        ({"pacing_limit": 175e6}, 170e6, 0.9, "pacing or policing", "paced to 175 MB/s"),
+        ({"pacing_limit": 175e6}, 20e6, 0.9, "processor", "sender"),
+        (
+            {"retransmits": 70, "retransmitted_share": 0.01},
+            1e9,
+            0.9,
+            "loss",
+            "70 retransmits, 1.00%",
+        ),
+        (
+            {"receive_window_limited": 0.8, "in_flight": 12_000},
+            1e8,
+            0.9,
+            "window",
+            "the receiver's window was full, with at most 12 kB",
+        ),
+        ({"send_buffer_limited": 0.8, "in_flight": 12_000}, 1e8, 0.1, "window", "the send buffer"),
+        # The receiver is slow, and its window, which is large, full for that.
+        ({"receive_window_limited": 0.8}, 1e9, 0.1, "processor", "the receiver's"),
+        (
+            {"round_trip_seconds": 0.02},
+            2.5e8,
+            0.1,
+            "pacing or policing",
+            "from 20 to 20,000 µs without loss",
+        ),
+        ({}, 1e9, 0.1, "unknown", "busiest thread"),
+    ],
+)
+def test_causes(changed, rate, sender, cause, evidence):
+    receiver = 0.7 if cause == "processor" and sender < 0.5 else 0.2
+    found, said = cause_of({**FREE, **changed}, rate, sender, receiver)
+    assert (found, evidence in said) == (cause, True), said
+
+
+def test_nothing_is_known():
+    assert cause_of({}, 1e9, 0.9, 0.9)[0] == "unknown"
+
+
+def test_connections_are_seen_that_are_made_later():
+    watch = Watch(open_sockets())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+        block = bytes(1 << 20)
+        with near, far, busiest() as busy:
+            # Until it was looked at twice.
+            while not any(
+                len(one.looks) > 1 and one.grown("bytes_sent") for one in watch._connections
+            ):
+                near.sendall(block[: 1 << 16])
+                left = 1 << 16
+                while left:
+                    left -= len(far.recv(left))
+            seen = watch.stop()
+    assert seen["sockets"] == 1
+    assert seen["retransmitted_share"] == 0
+    assert seen["pacing_limit"] is None
+    assert busy[0] > 0

@@ -45,6 +45,19 @@ def distributed(workers: int = WORKERS, threads: int = 1, **options: Any) -> Ite
 
 
 @contextlib.contextmanager
+def attached(workers: int = WORKERS, threads: int = 1) -> Iterator[Any]:
+    """Ours in the worker processes of a cluster of distributed's."""
+    import treadle
+
+    with (
+        distributed(workers, threads, set_as_default=False) as there,
+        treadle.attach(there) as here,
+    ):
+        here.wait_for_workers(workers)
+        yield here
+
+
+@contextlib.contextmanager
 def apart(
     workers: int = WORKERS, environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Any, int, list[int]]]:
@@ -87,7 +100,7 @@ def ray(workers: int = WORKERS) -> Iterator[Any]:
         ray.shutdown()
 
 
-CLIENTS = {"treadle": treadle, "distributed": distributed}
+CLIENTS = {"treadle": treadle, "distributed": distributed, "attached": attached}
 
 
 def settled(client: Any, keys: set[Any]) -> Callable[[], None]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent))
+HERE = Path(__file__).parent
+# `attached` has the workloads of the cluster's benchmark.
+sys.path += [str(HERE.parent), str(HERE.parent / "cluster")]
 
-from report import machine, parser, report
+from report import machine, parser, report  # noqa: E402
 
-MODULES = ("attach", "adopt", "first", "pieces")
+MODULES = ("attach", "adopt", "first", "pieces", "idle", "attached", "scaling")
 
 if __name__ == "__main__":
     report(parser(__doc__, MODULES).parse_args(), machine())

@@ -48,6 +48,7 @@ def test_a_worker_is_on_each_node_and_has_what_the_node_has(client: treadle.Clie
     assert worker["nthreads"] == 1
     assert client.submit(sum, [1, 2], resources={"blue": 2}).result() == 3
     assert "Ray cluster" in repr(client)
+    assert "dashboard" not in repr(client), "this cluster has none"
 
 
 def test_ray_goes_on_beside_it_and_after_it(cluster: Any) -> None:
@@ -79,7 +80,9 @@ def test_values_become_objects_of_ray_that_outlive_treadle(cluster: Any) -> None
     client = treadle.attach_ray()
     futures = [client.submit(np.ones, 100_000), client.submit(str, 7)]
     references = treadle.to_ray(futures)
+    (pid,) = client.run(os.getpid).values()
     client.detach()
+    until(lambda: not os.path.exists(f"/proc/{pid}"), "the worker's process ends")
     assert ray.get(references[0]).sum() == 100_000
     assert ray.get(references[1]) == "7"
 

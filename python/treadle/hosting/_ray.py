@@ -11,9 +11,11 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
+from treadle._loop import off_loop
 from treadle._security import Certificates, certificates_of, temporary
 from treadle.hosting._host import Host, Place
 
@@ -30,6 +32,8 @@ _PAUSE = 1.0
 _START = 60.0
 # Seconds in which the values of a worker that leaves move to others.
 _HAND_OVER = 10.0
+# Seconds in which Ray stores values that it is given.
+_STORING = 600.0
 
 # What a node of Ray has that is not a resource of tasks.
 _NOT_RESOURCES = ("CPU", "memory", "object_store_memory")
@@ -67,7 +71,6 @@ class _WorkerActor:
         if not os.path.isdir(arguments["directory"] or ""):
             arguments["directory"] = None
         self._part = WorkerPart(**arguments)
-        self._owns = False
 
     def ready(self) -> bool:
         return True
@@ -76,20 +79,32 @@ class _WorkerActor:
         """Keep references for tasks of :func:`_take`. Ray knows that they are here."""
         _held.update(references)
 
-    def given(self, tokens: Sequence[str]) -> list[list[Any]]:
-        """Return the references that tasks of :func:`_give` made."""
-        self._owns = self._owns or bool(tokens)
-        return [_held.pop(token) for token in tokens]
+    def given(self, token: str) -> Any:
+        """Return what a task of :func:`_give` has left here: the value itself.
 
-    def close(self) -> bool:
-        """End the worker; return whether this process owns objects of Ray."""
+        Ray puts it into the object store of this node, and the caller owns it: it stays when this
+        process has ended.
+
+        Raises
+        ------
+        RuntimeError
+            It is not here any more.
+        """
+        try:
+            (value,) = _held.pop(token)
+        except KeyError:
+            text = f"the process that had the value of {token} has ended: call to_ray again"
+            raise RuntimeError(text) from None
+        return value
+
+    def close(self) -> None:
+        """End the worker."""
         _held.clear()
         self._part.close()
-        return self._owns
 
 
-# References by token, in the process of a worker. Each is in a list: Ray would fetch the value of an
-# argument otherwise.
+# References, and values that become objects of Ray, by token, in the process of a worker. Each is in a
+# list: Ray would fetch the value of an argument otherwise.
 _held: dict[str, list[Any]] = {}
 
 
@@ -171,31 +186,17 @@ class _SchedulerActor:
         """The actors of the workers, by name."""
         return {_name(node): worker for node, worker in self._workers.items()}
 
-    def stop(self) -> bool:
-        """End the workers and the scheduler; return whether their processes have to stay.
-
-        Objects of Ray end with the process that put them there.
-        """
+    def stop(self) -> None:
+        """End the workers and the scheduler."""
         self._closing.set()
         if self._watching.is_alive():
             self._watching.join(2 * _PAUSE)
         workers = list(self._workers.values())
-        closing = {worker.close.remote(): worker for worker in workers}
-        done, _ = self._ray.wait(list(closing), num_returns=len(closing), timeout=_HAND_OVER)
-        owners = []
-        for reference in done:
-            with suppress(self._ray.exceptions.RayError):
-                if self._ray.get(reference):
-                    owners.append(closing[reference])
+        closing = [worker.close.remote() for worker in workers]
+        self._ray.wait(closing, num_returns=len(closing), timeout=_HAND_OVER)
         for worker in workers:
-            if worker not in owners:
-                self._ray.kill(worker)
+            self._ray.kill(worker)
         self._part.close()
-        return bool(owners)
-
-
-# Actors that have ended their part of Treadle, and whose workers own objects of Ray.
-_owners: list[Any] = []
 
 
 class RayHost(Host):
@@ -215,7 +216,11 @@ class RayHost(Host):
 
     @property
     def dashboard_link(self) -> str | None:
-        url = self._ray._private.worker.get_dashboard_url()
+        try:
+            from treadle._compat.ray import get_dashboard_url
+        except ImportError:  # another Ray: there is no link
+            return None
+        url = get_dashboard_url() if self._ray.is_initialized() else None
         return f"http://{url}" if url else None
 
     async def start_scheduler(self) -> Place:
@@ -239,9 +244,7 @@ class RayHost(Host):
         if scheduler is None or not self._ray.is_initialized():
             return
         with suppress(self._ray.exceptions.RayError, asyncio.TimeoutError):
-            if await asyncio.wait_for(scheduler.stop.remote(), 2 * _HAND_OVER):
-                _owners.append(scheduler)
-                return
+            await asyncio.wait_for(scheduler.stop.remote(), 2 * _HAND_OVER)
         self._ray.kill(scheduler)
 
     async def _get(self, reference: Any) -> Any:
@@ -279,15 +282,30 @@ class RayHost(Host):
         return found
 
     async def given(self, tokens: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the workers made of values, by token; ``tokens`` names the worker of each."""
+        """Return references for what workers have left, by token; ``tokens`` names the worker of each.
+
+        This process owns the objects.
+
+        Raises
+        ------
+        TimeoutError
+            Ray has not stored them.
+        """
         workers = await self._get(self._scheduler.workers.remote())
-        found: dict[str, Any] = {}
-        groups: dict[str, list[str]] = {}
-        for token, name in tokens.items():
-            groups.setdefault(name, []).append(token)
-        for name, names in groups.items():
-            references = await self._get(workers[name].given.remote(names))
-            found.update(zip(names, (one for (one,) in references), strict=True))
+        found = {token: workers[name].given.remote(token) for token, name in tokens.items()}
+        references = list(found.values())
+        # They are stored when this returns, and stay where they are.
+        wait = partial(
+            self._ray.wait,
+            references,
+            num_returns=len(references),
+            timeout=_STORING,
+            fetch_local=False,
+        )
+        _, missing = await off_loop(wait)
+        if missing:
+            text = f"{self} has not stored {len(missing)} values after {_STORING:g} s"
+            raise TimeoutError(text)
         return found
 
 
@@ -407,9 +425,8 @@ def _take(token: str) -> Any:
 def to_ray(futures: Sequence[Any]) -> list[Any]:
     """Return references of Ray for futures of Treadle, once these have finished.
 
-    Each worker puts its values into the object store of its node. The objects live on when Treadle has
-    left the cluster: the processes of the workers that put them stay, without Treadle, until this
-    process ends.
+    The values are stored in Ray's object stores on the nodes of their workers. This process owns them:
+    they live until it ends or drops the references, whether Treadle is in the cluster or not.
 
     Raises
     ------
@@ -433,8 +450,8 @@ def to_ray(futures: Sequence[Any]) -> list[Any]:
 
 
 def _give(value: Any, token: str) -> str:
-    """Put a value into Ray; return the name of this worker."""
+    """Leave a value for Ray here; return the name of this worker."""
     import ray
 
-    _held[token] = [ray.put(value)]
+    _held[token] = [value]
     return _name(ray.get_runtime_context().get_node_id())

@@ -137,3 +137,17 @@ async def test_asynchronous_clients():
         assert (await kept[ours.key]).sum() == 1000
         here = await treadle.attach(there)
         await asyncio.wait_for(here.detach(), SOON)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_worker_that_dask_declines_to_retire_keeps_ours(dask_client, processes):
+    there = dask_client(n_workers=1)
+    held = there.submit(sum, [1, 2])
+    assert held.result() == 3
+    with treadle.attach(there, processes=processes) as here:
+        (before,) = here.ncores()
+        # There is no other worker for its value.
+        assert there.retire_workers(list(there.scheduler_info()["workers"])) == {}
+        assert held.result() == 3
+        until(lambda: [one for one in here.ncores() if one != before], "it has one of ours again")
+        assert here.submit(sum, [2, 3]).result() == 5

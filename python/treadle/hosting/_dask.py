@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
+from treadle._compat.distributed import dumps
 from treadle._core import __version__
 from treadle._loop import off_loop
 from treadle._security import certificates_of
@@ -94,14 +95,20 @@ class HostedScheduler(SchedulerPlugin):
     async def _retire_workers(self, **kwargs: Any) -> Any:
         """Retire workers when their values of Treadle are elsewhere."""
         states = self._scheduler.workers
-        addresses = kwargs.get("workers") or ()
-        names = {str(states[one].name) for one in addresses if one in states}
-        names |= {str(name) for name in kwargs.get("names") or ()}
-        if names:
+        named = {str(name) for name in kwargs.get("names") or ()}
+        addresses = set(kwargs.get("workers") or ())
+        asked = {one: str(state.name) for one, state in states.items()}
+        asked = {one: name for one, name in asked.items() if one in addresses or name in named}
+        if asked:
             # Dask's worker takes its own time when it ends.
             with suppress(OSError, TimeoutError):
-                await self._ask("retire", names)
-        return await self._handlers["retire_workers"](**kwargs)
+                await self._ask("retire", set(asked.values()))
+        gone = await self._handlers["retire_workers"](**kwargs)
+        if stay := [one for one in asked if one in states and one not in gone]:
+            # Dask has declined: their values are nowhere else.
+            run = {"op": "run", "function": dumps(_rejoin), "wait": True}
+            await self._scheduler.broadcast(msg=run, workers=stay, on_error="ignore")
+        return gone
 
     async def _ask(self, what: str, *args: Any) -> Any:
         return await off_loop(partial(getattr(self._part, what), *args, timeout=_RETIRING))
@@ -171,6 +178,11 @@ class HostedWorker(WorkerPlugin):
             raise RuntimeError(text) from error
         if not self._processes:
             _beside.enter(worker)
+
+    async def rejoin(self) -> None:
+        """Have a worker again where ours has left."""
+        if self._part is not None:
+            await off_loop(self._part.rejoin)
 
     async def teardown(self, worker: Any) -> None:
         from treadle.hosting import _beside
@@ -285,6 +297,12 @@ class DaskHost(Host):
         from treadle.hosting._exchange import given_back
 
         return await given_back(client, futures, self._ask, self._address)
+
+
+async def _rejoin(dask_worker: Any) -> None:
+    plugin = dask_worker.plugins.get(NAME)
+    if isinstance(plugin, HostedWorker):
+        await plugin.rejoin()
 
 
 def made_where_it_fits(made, version):  # type: ignore[no-untyped-def]

@@ -89,6 +89,10 @@ class _Part:
     def _start(self) -> None:
         raise NotImplementedError
 
+    def rejoin(self) -> None:
+        """Start the worker again if it has left as it was asked to."""
+        raise NotImplementedError
+
     def _remove_directory(self) -> None:
         with contextlib.suppress(OSError):
             shutil.rmtree(self._directory)
@@ -120,6 +124,16 @@ class ProcessPart(_Part):
                 self._end()
                 raise TimeoutError(f"its process is not ready after {_START:g} s")
             time.sleep(0.01)
+
+    def rejoin(self) -> None:
+        # Whoever asks may be ahead of the process, which is about to end.
+        until = time.monotonic() + _FAREWELL
+        while not self._process.left:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.01)
+        self._end()
+        self._start()
 
     def close(self) -> None:
         """End it."""
@@ -158,11 +172,22 @@ class WorkerPart(_Part):
         }
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._worker: ThreadWorker | None = ThreadWorker(self._scheduler, **self._arguments)
+        self._worker: ThreadWorker | None = None
+        self._join()
+
+    def _join(self) -> None:
+        self._worker = ThreadWorker(self._scheduler, **self._arguments)
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-hosted-{self._name}", daemon=True
         )
         self._watching.start()
+
+    def rejoin(self) -> None:
+        # Whoever asks may be ahead of the thread that sees the worker go.
+        self._watching.join(_FAREWELL)
+        with self._lock:
+            if not self._watching.is_alive() and not self._closing.is_set():
+                self._join()
 
     def _watch(self) -> None:
         """Join again whenever the worker has ended, until it is closed."""

@@ -60,8 +60,10 @@ async def ask(connection: Calling, node: str, operation: str, argument: Any) -> 
     )
 
 
-def ask_now(connection: Waiting, operation: str, argument: Any, timeout: float) -> Any:
-    """Ask the scheduler, in a thread, and return its answer as it is.
+def ask_now(
+    connection: Waiting, operation: str, argument: Any, timeout: float, node: str = ""
+) -> Any:
+    """Ask the scheduler, or another node, in a thread, and return its answer as it is.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def ask_now(connection: Waiting, operation: str, argument: Any, timeout: float) 
         What :func:`ask` raises.
     """
     answers: list[tuple[Any, Any]] = []
-    connection.call("", operation, argument, lambda *answer: answers.append(answer))
+    connection.call(node, operation, argument, lambda *answer: answers.append(answer))
     if not connection.wait(lambda: bool(answers), timeout):
         raise TimeoutError(f"the scheduler has not answered {operation!r} within {timeout:g} s")
     return _result(*answers[0])

@@ -23,6 +23,7 @@ __all__ = [
     "Opaque",
     "actors_answer",
     "error_of",
+    "of_message",
     "pack",
     "pack_answer",
     "unpack",
@@ -47,7 +48,7 @@ SIDECAR = frozenset(
         *("register_scheduler_plugin", "unregister_scheduler_plugin"),
         *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
         "worker_plugin",
-        *("register_nanny_plugin", "unregister_nanny_plugin"),
+        *("register_nanny_plugin", "unregister_nanny_plugin", "nanny_plugins", "nanny_plugin"),
         *("profile", "profile_metadata"),
     ]
 )
@@ -134,6 +135,18 @@ def pack(kwargs: Mapping[str, Any]) -> dict[str, bytes]:
     for name in _CARRIED & kwargs.keys():
         kwargs = {**kwargs, name: _as_carried(kwargs[name])}
     return {"kwargs": _pack(dict(kwargs))}
+
+
+def of_message(message: Mapping[str, Any], nanny: bool) -> tuple[str, dict[str, bytes]]:
+    """Return operation and argument of a call to workers, given as distributed has it.
+
+    With ``nanny`` the call is to whoever looks after a worker's process.
+    """
+    kwargs = dict(message)
+    operation = kwargs.pop("op")
+    if nanny:
+        kwargs["call"], operation = operation, "nanny"
+    return operation, pack(kwargs)
 
 
 def unpack(argument: Any, *, opening: bool) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def supervise(
     nthreads: int,
     name: str | None,
     log_file: str | None,
+    directory: str | None,
     scheduler: Callable[[], tuple[str, Credentials]],
 ) -> int:
     """Run workers until they have left, or this process is asked to end; return its exit status.
@@ -72,6 +73,8 @@ def supervise(
         How many workers, and the threads of each.
     name, log_file
         As the user gave them. With several workers, each has its number behind them.
+    directory
+        Where files are kept; by default as for :class:`WorkerProcess`.
     scheduler
         Returns the address of the scheduler, and what lets in there.
     """
@@ -94,6 +97,7 @@ def supervise(
                 listens=partial(_listens, scheduler, name + suffix),
                 # What is wrong with the options is wrong the next time, too.
                 patience=1,
+                directory=directory,
             )
             workers.append(worker)
     _attend(workers, ending)

@@ -27,8 +27,8 @@ _LARGEST = 1 << 16
 def template(descriptor: int) -> None:
     """Fork a worker for each request that comes on a socket.
 
-    A request is a packet, ``{"id": ..., "arguments": [...]}`` in JSON, with two descriptors: the
-    standard input of the worker, and its standard output and error. The answers are
+    A request is a packet, ``{"id": ..., "arguments": [...]}`` in JSON, with three descriptors: the
+    standard input of the worker, its standard output and error, and its ``--channel``. The answers are
     ``{"id": ..., "pid": ...}``, and ``{"id": ..., "status": ...}`` when the worker has ended, as
     ``subprocess`` has it. When there will be no more requests, it ends after its workers.
     """
@@ -70,7 +70,7 @@ def _serve(channel: socket.socket) -> list[str] | None:
 
     signal.signal(signal.SIGCHLD, reap)
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, 2)
+        packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, 3)
         if not packet:
             break
         request = json.loads(packet)
@@ -79,8 +79,9 @@ def _serve(channel: socket.socket) -> list[str] | None:
             pid = os.fork()
             if pid == 0:
                 channel.close()
-                _become_worker(*descriptors)
-                return [str(argument) for argument in request["arguments"]]
+                *standard, own = descriptors
+                _become_worker(*standard)
+                return ["--channel", str(own), *map(str, request["arguments"])]
             numbers[pid] = request["id"]
             _tell(channel, id=request["id"], pid=pid)
         for descriptor in descriptors:

@@ -134,6 +134,12 @@ class _Remembering(click.Command):
 )
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @click.option(
+    "--channel",
+    type=int,
+    hidden=True,
+    help="The descriptor of a socket, by which who started this process is called.",
+)
+@click.option(
     "--scheduler-file",
     type=click.Path(dir_okay=False),
     metavar="PATH",
@@ -159,6 +165,7 @@ def worker(
     preload: tuple[str, ...],
     scheduler_timeout: float | None,
     supervised: bool,
+    channel: int | None,
     scheduler_file: str | None,
     log_file: str | None,
     log_file_size: int,
@@ -206,6 +213,7 @@ def worker(
                 nthreads=nthreads,
                 name=name,
                 log_file=log_file,
+                directory=local_directory,
                 scheduler=lambda: find()[:2],
             )
         _exit(status)
@@ -219,6 +227,7 @@ def worker(
                 find,
                 str(directory.path),
                 supervised=supervised,
+                channel=channel,
                 preload=preload,
                 nthreads=nthreads,
                 memory_limit=memory_limit,
@@ -233,6 +242,8 @@ def worker(
         except KeyboardInterrupt:
             # Before it had begun.
             status = 0
+        except _OutdatedError:
+            status = RESTART
         except _UnreachedError as error:
             if not supervised:
                 raise click.ClickException(f"{error}; is the scheduler running?") from None
@@ -248,6 +259,7 @@ def _run(
     directory: str,
     *,
     supervised: bool,
+    channel: int | None,
     preload: tuple[str, ...],
     nthreads: int | None,
     memory_limit: str,
@@ -264,6 +276,7 @@ def _run(
     from treadle._settings import memory_share_of_termination, warn_of_unread
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service
+    from treadle.worker._supervisor import Supervisor
 
     # Copies of a worker that its tasks forked have no use without it, and memory and files all the same.
     _core.end_children_with_process()
@@ -274,7 +287,13 @@ def _run(
     main_thread = MainThread()
     waiting = _Waiting(death_timeout)
     credentials = waiting.until_there(find)[1]
+    # A socket is not inherited by the processes that tasks start.
+    end = None if channel is None else socket.socket(fileno=channel)
+    if end is not None:
+        end.set_inheritable(False)
+    supervisor = Supervisor(name, directory, end)
     service = Service(
+        supervisor=supervisor,
         connection=credentials.of_connections(),
         preload=preload,
         own_process=True,
@@ -286,6 +305,8 @@ def _run(
         # A scheduler that was started again may be elsewhere, and its file says where.
         address, credentials, cluster = find()
         _remember(address, credentials)
+        if supervisor.is_there and supervisor.prepare(address, credentials.of_connections()):
+            raise _OutdatedError
         return _core.Worker(
             address,
             name=name,
@@ -314,6 +335,10 @@ def _run(
         _close(native, status)
         service.stop()
     return status
+
+
+class _OutdatedError(Exception):
+    """A nanny plugin wants another process than this one, which has not joined yet."""
 
 
 class _UnreachedError(Exception):

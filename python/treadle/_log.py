@@ -11,14 +11,17 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
 import dask
 
-__all__ = ["Log", "Tail"]
+__all__ = ["OF_NANNIES", "Log", "Tail"]
 
 _FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 _LOGGERS = ("distributed", "treadle")
+#: What the log of a worker's nanny has.
+OF_NANNIES = ("distributed.nanny", "treadle.nanny")
 
 
 class Tail:
@@ -68,20 +71,22 @@ class _Tee:
 
 
 class Log(logging.Handler):
-    """Keeps the records of the loggers of distributed and Treadle, and what goes to standard error.
+    """Keeps the records of loggers, by default those of distributed and Treadle.
 
-    ``with_stderr`` is for a process that is a worker and nothing else.
+    ``with_stderr``, what goes to standard error, too, is for a process that is a worker and nothing
+    else.
     """
 
-    def __init__(self, *, with_stderr: bool = False) -> None:
+    def __init__(self, *, with_stderr: bool = False, loggers: Sequence[str] = _LOGGERS) -> None:
         super().__init__()
+        self._loggers = loggers
         self.setFormatter(logging.Formatter(_FORMAT))
         longest = dask.config.get("distributed.admin.log-length", 10_000)
         # As text: records hold arguments and tracebacks, and those hold what users let go of.
         self._entries: deque[tuple[float, str, str]] = deque(maxlen=longest)
         self._tail = Tail()
         self._stderr: TextIO | None = None
-        for name in _LOGGERS:
+        for name in loggers:
             logging.getLogger(name).addHandler(self)
         if with_stderr and sys.stderr is not None:
             self._stderr = sys.stderr
@@ -129,7 +134,7 @@ class Log(logging.Handler):
 
     def close(self) -> None:
         """Stop keeping; what is kept stays readable."""
-        for name in _LOGGERS:
+        for name in self._loggers:
             logging.getLogger(name).removeHandler(self)
         if self._stderr is not None and isinstance(sys.stderr, _Tee):
             sys.stderr = self._stderr
@@ -138,7 +143,7 @@ class Log(logging.Handler):
 
 def _after_fork() -> None:
     """Let the child write to standard error itself: the parent's threads may have held locks here."""
-    for name in _LOGGERS:
+    for name in (*_LOGGERS, *OF_NANNIES):
         for handler in logging.getLogger(name).handlers:
             if isinstance(handler, Log):
                 handler._tail = Tail()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import distributed.utils_test
@@ -80,6 +82,12 @@ class StandIn:
 class Nannied(StandIn):
     """A worker process, as a test sees its nanny."""
 
+    @property
+    def plugins(self) -> Mapping[str, Any]:
+        """Its plugins, by name."""
+        plugins: Mapping[str, Any] = self._real.nanny.plugins
+        return plugins
+
     def __init__(self, cluster: LocalCluster, process: Any) -> None:
         super().__init__(process, data={}, name=process.name)
         vars(self).update(_cluster=cluster)
@@ -122,7 +130,10 @@ async def start_threads(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
 async def start_process(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
     """Start a worker process, as `distributed.Nanny` would."""
     name, *rest = common(own)
-    worker = cluster.workers[name] = await asyncio.to_thread(cluster._process_worker, name, *rest)
+    if parent := own.get("local_directory"):
+        os.makedirs(parent, exist_ok=True)
+    make = partial(cluster._process_worker, directory=str(parent) if parent else None)
+    worker = cluster.workers[name] = await asyncio.to_thread(make, name, *rest)
     return worker
 
 

@@ -280,7 +280,7 @@ _replace(
 OF_A_WORKER = ("address", "memory_limit", "name", "nthreads", "resources")
 _refuse(Scheduler, OwnScheduler, ("plugins", "port"))
 _refuse(Worker, OwnWorker, (*OF_A_WORKER, "host", "plugins"))
-_refuse(Nanny, OwnNanny, OF_A_WORKER)
+_refuse(Nanny, OwnNanny, (*OF_A_WORKER, "local_directory"))
 _refuse(distributed.deploy.spec.SpecCluster)
 
 

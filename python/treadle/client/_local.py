@@ -300,10 +300,12 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         limit: int,
         resources: Mapping[str, float],
         template: Template | None = None,
+        directory: str | None = None,
     ) -> WorkerProcess:
+        directory = directory or self._directory_of(name)
         arguments = [self.scheduler_address, "--supervised", "--name", name]
         arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
-        arguments += ["--local-directory", self._directory_of(name)]
+        arguments += ["--local-directory", directory]
         arguments += ["--secret-file", self.secret_file]
         if prefix := self.certificates_prefix("worker"):
             arguments += ["--tls", prefix]
@@ -314,7 +316,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         if resources:
             text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
             arguments += ["--resources", text]
-        return WorkerProcess(name, arguments, self._died, template, environment=inherited)
+        return WorkerProcess(
+            name, arguments, self._died, template, environment=inherited, directory=directory
+        )
 
     def _directory_of(self, name: str) -> str:
         path = os.path.join(self.directory, f"worker-{name}")

@@ -252,18 +252,17 @@ class Scheduler(Diagnostics):
         on_error: str = "raise",
         **_kwargs: Any,
     ) -> dict[str, Any]:
-        """Call a handler of workers (default: all), and return their answers by address."""
-        if nanny:
-            raise NotImplementedError("Treadle's workers have no nannies to call")
-        kwargs = dict(msg)
-        operation = kwargs.pop("op")
+        """Call a handler of workers (default: all), and return their answers by address.
+
+        With ``nanny``, of those that look after their processes.
+        """
+        operation, argument = _calls.of_message(msg, nanny)
         places = await self._places(workers)
         together = {number: address for address, number in places.items() if number is not None}
         alone = [address for address, number in places.items() if number is None]
         if len(together) == 1:
             # One call is the same, and shorter.
             alone, together = list(places), {}
-        argument = _calls.pack(kwargs)
 
         async def call(address: str) -> Any:
             try:

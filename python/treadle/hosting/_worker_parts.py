@@ -115,7 +115,9 @@ class ProcessPart(_Part):
         if self._resources:
             text = " ".join(f"{name}={amount}" for name, amount in self._resources.items())
             arguments += ["--resources", text]
-        self._process = WorkerProcess(self._name, arguments, _ignore, environment=inherited)
+        self._process = WorkerProcess(
+            self._name, arguments, _ignore, environment=inherited, directory=self._directory
+        )
         until = time.monotonic() + _START
         while not self._process.announced:
             if reason := self._process.given_up:

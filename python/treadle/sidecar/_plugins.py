@@ -1,4 +1,4 @@
-"""Scheduler plugins, and the worker plugins that workers ask for when they start."""
+"""Scheduler plugins, and the plugins that workers and their nannies ask for when they start."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import inspect
 import itertools
 import logging
 import pickle
+import time
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,21 @@ from treadle._compat.distributed import get_plugin_name
 if TYPE_CHECKING:
     from treadle.sidecar._scheduler import SchedulerStandIn
 
-__all__ = ["SchedulerPlugins", "WorkerPlugins"]
+__all__ = ["NannyPlugins", "SchedulerPlugins", "WorkerPlugins"]
 
 # Where distributed logs what plugins raise.
 logger = logging.getLogger("distributed.scheduler")
 
 # This would have to run in the scheduler's own steps, which are native.
 _NOT_SERVED = ("valid_workers_downscaling",)
+
+# Seconds for the workers to restart that a nanny plugin wants to.
+_REPLACED = 30.0
+
+_NO_NANNY = (
+    "the nanny plugin {name} is refused: nobody looks after the process of {names}. Start workers as "
+    "processes (Client(workers=2), `treadle worker` without --no-nanny), or use a WorkerPlugin"
+)
 
 _OVERWRITES = "Scheduler already contains a plugin with name {}; overwriting."
 
@@ -186,17 +194,26 @@ def _checked(plugin: Any, name: str | None) -> str:
     return name or str(get_plugin_name(plugin))
 
 
-class WorkerPlugins:
-    """The worker plugins, by name (``Scheduler.worker_plugins``).
+class RegisteredPlugins:
+    """Plugins that workers, or their nannies, ask for when they start, by name.
 
     Each registration has a number, so that a worker that starts meanwhile, and both asks for the
     plugins and is told of this one, sets it up once.
+
+    Parameters
+    ----------
+    plugins
+        Their pickles, as plugins of the scheduler see them (``Scheduler.worker_plugins``).
     """
 
-    def __init__(self, scheduler: SchedulerStandIn) -> None:
+    _kind = "worker"
+    _add, _remove = "plugin-add", "plugin-remove"
+
+    def __init__(self, scheduler: SchedulerStandIn, plugins: dict[str, bytes]) -> None:
         self._scheduler = scheduler
         self._numbers = itertools.count(1)
-        self._registered: dict[str, tuple[bytes, int]] = {}
+        self._plugins = plugins
+        self._registered: dict[str, int] = {}
 
     async def add(
         self, plugin: bytes, name: str, *, idempotent: bool = False
@@ -205,9 +222,9 @@ class WorkerPlugins:
         if idempotent and name in self._registered:
             return {}
         number = next(self._numbers)
-        self._registered[name] = (plugin, number)
-        self._scheduler.worker_plugins[name] = plugin
-        return await self._broadcast(op="plugin-add", plugin=plugin, name=name, number=number)
+        self._registered[name] = number
+        self._plugins[name] = plugin
+        return await self._broadcast(op=self._add, plugin=plugin, name=name, number=number)
 
     async def remove(self, name: str) -> dict[str, dict[str, Any]]:
         """Forget a plugin, and have the workers tear it down.
@@ -218,31 +235,95 @@ class WorkerPlugins:
             There is none of that name.
         """
         if self._registered.pop(name, None) is None:
-            raise ValueError(f"The worker plugin {name} does not exist")
-        self._scheduler.worker_plugins.pop(name, None)
-        return await self._broadcast(op="plugin-remove", name=name)
+            raise ValueError(f"The {self._kind} plugin {name} does not exist")
+        self._plugins.pop(name, None)
+        return await self._broadcast(op=self._remove, name=name)
 
-    def names(self) -> list[str]:
-        """Return the names, oldest first."""
-        return list(self._registered)
+    def registered(self) -> list[tuple[str, int]]:
+        """Return the names and numbers, oldest first."""
+        return list(self._registered.items())
 
     def get(self, name: str) -> tuple[bytes, int] | None:
         """Return a plugin's pickle and number, unless it is registered no more."""
-        return self._registered.get(name)
+        number = self._registered.get(name)
+        return None if number is None else (self._plugins[name], number)
 
     async def _broadcast(self, **message: Any) -> dict[str, dict[str, Any]]:
         # A worker that is lost meanwhile needs no plugin.
         return await self._scheduler.broadcast(msg=message, on_error="ignore")
 
 
+class WorkerPlugins(RegisteredPlugins):
+    """The worker plugins (``Scheduler.worker_plugins``)."""
+
+    def names(self) -> list[str]:
+        """Return the names, oldest first."""
+        return list(self._registered)
+
+
+class NannyPlugins(RegisteredPlugins):
+    """The nanny plugins (``Scheduler.nanny_plugins``)."""
+
+    _kind = "nanny"
+    _add, _remove = "plugin_add", "plugin_remove"
+
+    async def add(
+        self, plugin: bytes, name: str, *, idempotent: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Keep a plugin for nannies to come and have those that are there set it up.
+
+        Those whose workers are to restart have done so.
+
+        Raises
+        ------
+        NotImplementedError
+            A worker has no nanny.
+        """
+        if idempotent and name in self._registered:
+            return {}
+        before = await self._workers()
+        answers = await self._scheduler.broadcast(msg={"op": "has_nanny"}, on_error="ignore")
+        if without := [address for address, has in answers.items() if not has]:
+            names = ", ".join(
+                sorted(before[address][0] for address in without if address in before)
+            )
+            raise NotImplementedError(_NO_NANNY.format(name=name, names=names))
+        answers = await super().add(plugin, name, idempotent=idempotent)
+        restarting = {
+            before[address]
+            for address, answer in answers.items()
+            if answer.pop("restart", False) and address in before
+        }
+        await self._replaced(restarting)
+        return answers
+
+    async def _replaced(self, workers: set[tuple[str, int]]) -> None:
+        """Wait until other processes have joined with the names of some."""
+        until = time.monotonic() + _REPLACED
+        pause = 0.01
+        while workers:
+            now = set((await self._workers()).values())
+            missing = {name for name, _ in workers} - {name for name, _ in now - workers}
+            if not missing:
+                return
+            if time.monotonic() > until:
+                # distributed waits no longer either, and says so.
+                logger.error(
+                    "Workers have not restarted within %g s: %s", _REPLACED, ", ".join(missing)
+                )
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    async def _workers(self) -> dict[str, tuple[str, int]]:
+        """Return the names and the process ids of the workers, by address."""
+        identity = await self._scheduler.ask("", "identity", {"n_workers": -1})
+        workers = identity["workers"].items()
+        return {address: (str(worker["name"]), worker["pid"]) for address, worker in workers}
+
+    async def _broadcast(self, **message: Any) -> dict[str, dict[str, Any]]:
+        return await self._scheduler.broadcast(msg=message, nanny=True, on_error="ignore")
+
+
 def _overrides(plugin: SchedulerPlugin, hook: str) -> bool:
     return getattr(type(plugin), hook, None) is not getattr(SchedulerPlugin, hook, None)
-
-
-def not_served(operation: str, why: str) -> Callable[..., Any]:
-    """Return a handler that refuses an operation by its name."""
-
-    def handler(**_: Any) -> Any:
-        raise NotImplementedError(f"{operation} is not served: {why}")
-
-    return handler

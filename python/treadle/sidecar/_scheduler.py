@@ -22,7 +22,7 @@ from distributed.utils import key_split_group
 
 from treadle import _core
 from treadle._ask import ask, ask_now
-from treadle._calls import pack, unpack_answer
+from treadle._calls import of_message, pack, unpack_answer
 from treadle._compat.distributed import (
     AsyncTaskGroup,
     Broker,
@@ -49,7 +49,7 @@ from treadle.sidecar._adaptive import target_of, workers_to_close
 from treadle.sidecar._connection import Connection
 from treadle.sidecar._futures import Tasks
 from treadle.sidecar._leases import Semaphores
-from treadle.sidecar._plugins import SchedulerPlugins, WorkerPlugins, not_served
+from treadle.sidecar._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugins
 from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
 from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
@@ -57,8 +57,6 @@ from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
 __all__ = ["SchedulerStandIn"]
 
 logger = logging.getLogger(__name__)
-
-_NO_NANNY = "Treadle's workers have no nanny; a WorkerPlugin can do most of what a NannyPlugin does"
 
 # Seconds that the scheduler has to describe itself: so long locks and queues wait at most.
 _PATIENCE = 5.0
@@ -104,13 +102,15 @@ class SchedulerStandIn:
         self.periodic_callbacks: dict[str, Any] = {}
         self.plugins: dict[str, Any] = {}
         self.worker_plugins: dict[str, bytes] = {}
+        self.nanny_plugins: dict[str, bytes] = {}
         self.task_metadata: dict[Hashable, Any] = {}
         # The keys of those that were tasks when it was set.
         self._of_tasks: set[Hashable] = set()
         longest = dask.config.get("distributed.admin.log-length", 10_000)
         self._broker = Broker(longest, self)
         self._scheduler_plugins = SchedulerPlugins(self)
-        self._worker_plugins = WorkerPlugins(self)
+        self._worker_plugins = WorkerPlugins(self, self.worker_plugins)
+        self._nanny_plugins = NannyPlugins(self, self.nanny_plugins)
         self._profiles = Profiles(self)
         self.semaphores = Semaphores(self)
         self.multi_locks = MultiLockExtension(self)
@@ -151,8 +151,10 @@ class SchedulerStandIn:
             "worker_plugin": self._worker_plugins.get,
             "profile": self._profiles.get,
             "profile_metadata": self._profiles.metadata,
-            "register_nanny_plugin": not_served("register_nanny_plugin", _NO_NANNY),
-            "unregister_nanny_plugin": not_served("unregister_nanny_plugin", _NO_NANNY),
+            "register_nanny_plugin": self._nanny_plugins.add,
+            "unregister_nanny_plugin": self._nanny_plugins.remove,
+            "nanny_plugins": self._nanny_plugins.registered,
+            "nanny_plugin": self._nanny_plugins.get,
         }
         self.stream_handlers |= {
             "subscribe-topic": self.subscribe_topic,
@@ -219,10 +221,8 @@ class SchedulerStandIn:
     ) -> dict[str, Any]:
         """Call workers (all of them by default) and return their answers by address.
 
-        ``on_error`` is "raise", "return", "return_pickle" or "ignore".
+        With ``nanny``, call those that look after their processes. ``on_error`` is "raise", "return", "return_pickle" or "ignore".
         """
-        if nanny:
-            raise NotImplementedError(f"broadcast(nanny=True) is not served: {_NO_NANNY}")
         if on_error not in ("raise", "return", "return_pickle", "ignore"):
             raise ValueError(
                 "on_error must be 'raise', 'return', 'return_pickle', "
@@ -231,8 +231,7 @@ class SchedulerStandIn:
         if workers is None:
             identity = await self.ask("", "identity", {"n_workers": -1})
             workers = list(identity["workers"])
-        rest = dict(msg)
-        operation, argument = rest.pop("op"), pack(rest)
+        operation, argument = of_message(msg, nanny)
         answers = await asyncio.gather(
             *(self.ask(worker, operation, argument) for worker in workers), return_exceptions=True
         )
@@ -566,9 +565,17 @@ class SchedulerStandIn:
         del comm
         return _serialized(await self._worker_plugins.remove(name))
 
-    async def register_nanny_plugin(self, *_: Any, **__: Any) -> Any:
-        """Refuse."""
-        raise NotImplementedError(f"register_nanny_plugin is not served: {_NO_NANNY}")
+    async def register_nanny_plugin(
+        self, comm: None, plugin: bytes, name: str, idempotent: bool
+    ) -> dict[str, dict[str, Any]]:
+        """Register a nanny plugin, for scheduler plugins that do (``UploadDirectory``)."""
+        del comm
+        return _serialized(await self._nanny_plugins.add(plugin, name, idempotent=idempotent))
+
+    async def unregister_nanny_plugin(self, comm: None, name: str) -> dict[str, dict[str, Any]]:
+        """Unregister a nanny plugin."""
+        del comm
+        return _serialized(await self._nanny_plugins.remove(name))
 
     def add_plugin(
         self, plugin: SchedulerPlugin, *, idempotent: bool = False, name: str | None = None

@@ -3,13 +3,14 @@
 from treadle.supervision._aside import wait_for_asides
 from treadle.supervision._process import Death, WorkerProcess, template_of
 from treadle.supervision._template import Template
-from treadle.supervision._words import RefusedError, tell
+from treadle.supervision._words import RefusedError, connect, tell
 
 __all__ = [
     "Death",
     "RefusedError",
     "Template",
     "WorkerProcess",
+    "connect",
     "tell",
     "template_of",
     "wait_for_asides",

@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle.supervision._aside import aside, print_aside
+from treadle.supervision._channel import Channel
 from treadle.supervision._template import Forked, Template
+
+if TYPE_CHECKING:
+    from treadle._loop import LoopThread
+    from treadle.supervision._nanny import Nanny
 
 __all__ = ["Death", "WorkerProcess", "template_of"]
 
@@ -105,6 +112,9 @@ class WorkerProcess:
         Called, in a thread, with the address of each process.
     patience
         How many times in a row the first process may end before it listens. Later ones have five.
+    directory
+        Where files of nanny plugins are, in a directory of their own. By default Dask's
+        ``temporary-directory``, or the system's.
     """
 
     def __init__(
@@ -118,6 +128,7 @@ class WorkerProcess:
         output: Callable[[str], Any] = print_aside,
         listens: Callable[[str], Any] = lambda _address: None,
         patience: int = _PATIENCE,
+        directory: str | None = None,
     ) -> None:
         self.name = name
         self.arguments = list(arguments)
@@ -130,6 +141,17 @@ class WorkerProcess:
         self._output = output
         self._listens = listens
         self._patience = patience
+        self._parent = directory
+        #: What nanny plugins have put into the environment of the next process.
+        self.env: dict[str, str] = {}
+        #: Where the next process imports from, before all else.
+        self.paths: list[str] = []
+        #: Whether the present process began before a plugin that wants another one.
+        self.stale = False
+        #: Where the process listens; None while it starts.
+        self.address: str | None = None
+        self._nanny: Nanny | None = None
+        self._making_nanny = threading.Lock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wanted = True
@@ -137,6 +159,7 @@ class WorkerProcess:
         self._log: deque[str] = deque(maxlen=_LINES)
         #: Whether the process has said that it has started whatever it needs.
         self.announced = False
+        self._channel: Channel
         self._process: subprocess.Popen[bytes] | Forked = self._start(template)
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-watch-{name}", daemon=True
@@ -158,34 +181,48 @@ class WorkerProcess:
         return "\n".join(list(self._log))
 
     def _start(self, template: Template | None = None) -> subprocess.Popen[bytes] | Forked:
-        self.announced = False
-        process: subprocess.Popen[bytes] | Forked
-        if template is not None:
-            process = template.start(self.arguments)
-        else:
-            process = subprocess.Popen(
-                [*_COMMAND, "worker", *self.arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=_environment(self._environment()),
-                **_APART,
-            )
+        self.announced = self.stale = False
+        self.address = None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = self._start_with(theirs, template)
+            except BaseException:
+                ours.close()
+                raise
         assert process.stdout is not None
+        self._channel = Channel(ours, self._serve, self._loop, f"treadle-channel-{self.name}")
         reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True
         )
         reader.start()
         return process
 
+    def _start_with(
+        self, channel: socket.socket, template: Template | None
+    ) -> subprocess.Popen[bytes] | Forked:
+        if template is not None:
+            return template.start(self.arguments, channel)
+        number = channel.fileno()
+        return subprocess.Popen(
+            [*_COMMAND, "worker", "--channel", str(number), *self.arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment({**self._environment(), **self.env}, self.paths),
+            pass_fds=[number],
+            **_APART,
+        )
+
     def _read(self, output: IO[bytes]) -> None:
         with output:
             while line := output.readline(_LONGEST_LINE):
                 text = line.decode(errors="replace")
                 if text.startswith(_ANNOUNCED):
+                    self.address = text.removeprefix(_ANNOUNCED).strip()
                     self.announced = True
                     self._patience = _PATIENCE
-                    self._listens(text.removeprefix(_ANNOUNCED).strip())
+                    self._listens(self.address)
                     continue
                 self._log.append(text.rstrip("\n"))
                 self._output(text)
@@ -195,6 +232,8 @@ class WorkerProcess:
         while True:
             oom_kills = _oom_kills()
             status = self._process.wait()
+            # Its tasks may have left children behind.
+            self._channel.close()
             with self._lock:
                 replacing, self._replacing = self._replacing, False
                 if not self._wanted:
@@ -222,6 +261,8 @@ class WorkerProcess:
                 break
         with self._changed:
             self._changed.notify_all()
+        if self._nanny is not None:
+            self._nanny.finish()
 
     def _start_again(self) -> bool:
         with self._changed:
@@ -257,6 +298,34 @@ class WorkerProcess:
         except Exception:
             aside(lambda: logger.warning("The scheduler could not be told that %s", death))
 
+    # what the process, or the cluster through it, asks
+
+    @property
+    def nanny(self) -> Nanny:
+        """What nanny plugins know of this; it is made when it is first asked for."""
+        with self._making_nanny:
+            if self._nanny is None:
+                from treadle.supervision._nanny import Nanny
+
+                self._nanny = Nanny(self, self._parent or _temporary_directory())
+            return self._nanny
+
+    def _loop(self) -> LoopThread:
+        return self.nanny.loop_thread
+
+    async def _serve(self, channel: Channel, operation: str, kwargs: dict[str, Any]) -> Any:
+        return await self.nanny.serve(channel, operation, kwargs)
+
+    def is_of(self, channel: Channel) -> bool:
+        """Whether a channel is that of the present process."""
+        return channel is self._channel
+
+    async def ask(self, operation: str, kwargs: Mapping[str, Any]) -> Any:
+        """Call the present process, from the nanny's loop; see :meth:`Channel.ask`."""
+        return await self._channel.ask(operation, kwargs)
+
+    # its end
+
     def restart(self) -> None:
         """Have the process replaced, by force if need be."""
         with self._lock:
@@ -284,8 +353,12 @@ class WorkerProcess:
         _close_input(process)
 
     def join(self, timeout: float) -> None:
-        """Wait until the process has ended, and end it by force if it takes longer."""
+        """Wait until the process has ended, and end it by force if it takes longer.
+
+        Plugins are torn down by then, or have taken as long once more.
+        """
         _end_process(self._process, timeout)
+        self._watching.join(timeout)
 
 
 @contextmanager
@@ -303,9 +376,17 @@ def template_of(
         template.close()
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
+def _temporary_directory() -> str:
+    import dask
+
+    return str(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
+
+
+def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of a worker: it imports what this process can import."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path if isinstance(entry, str))
+    inherited = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    own = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
+    path = os.pathsep.join([*paths, *own, *inherited])
     # What tasks print is to be seen when it is printed.
     own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     if os.environ.get("PYTHONHASHSEED") in (None, "0"):

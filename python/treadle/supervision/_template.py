@@ -50,8 +50,8 @@ class Template:
         self._over = False
         threading.Thread(target=self._listen, name="treadle-template", daemon=True).start()
 
-    def start(self, arguments: Sequence[str]) -> Forked:
-        """Fork a worker; ``arguments`` are of ``treadle worker``.
+    def start(self, arguments: Sequence[str], channel: socket.socket) -> Forked:
+        """Fork a worker; ``arguments`` are of ``treadle worker``, the channel is its ``--channel``.
 
         Raises
         ------
@@ -68,7 +68,8 @@ class Template:
                 number = next(self._numbers)
                 self._workers[number] = worker
             request = json.dumps({"id": number, "arguments": list(arguments)}).encode()
-            socket.send_fds(self._channel, [request], [input_there, output_there])
+            theirs = [input_there, output_there, channel.fileno()]
+            socket.send_fds(self._channel, [request], theirs)
         except OSError:
             worker.stdin.close()
             worker.stdout.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle import _core
 
-__all__ = ["RefusedError", "tell"]
+__all__ = ["RefusedError", "connect", "tell"]
 
 # Seconds for the scheduler to answer: workers hand their values over meanwhile.
 _PATIENCE = 60.0
@@ -43,13 +43,7 @@ def tell(
     OSError
         The scheduler refuses, or does not answer in time.
     """
-    connection = _core.Connection(
-        address,
-        f"Supervisor-{name}-{secrets.token_hex(4)}",
-        _Silent(),
-        timeout=timeout,
-        **credentials,
-    )
+    connection = connect(address, name, credentials, timeout)
     answered: list[Any] = []
     try:
         connection.call(node, operation, argument, lambda *answer: answered.append(answer))
@@ -61,6 +55,14 @@ def tell(
     if error is not None:
         raise RefusedError(operation, error)
     return answer
+
+
+def connect(
+    address: str, name: str, credentials: Mapping[str, Any], timeout: float
+) -> _core.Connection:
+    """Return a connection that only makes calls."""
+    who = f"Supervisor-{name}-{secrets.token_hex(4)}"
+    return _core.Connection(address, who, _Silent(), timeout=timeout, **credentials)
 
 
 class _Silent:

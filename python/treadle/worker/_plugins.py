@@ -17,7 +17,7 @@ from treadle.worker import errors
 if TYPE_CHECKING:
     from treadle.worker._standin import WorkerStandIn
 
-__all__ = ["Plugins"]
+__all__ = ["Plugins", "call_hook"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,31 +49,22 @@ class Plugins:
         self._plugins[name] = plugin
         if number is not None:
             self._numbers[name] = number
-        logger.info("Starting Worker plugin %s", name)
-        try:
-            self._observe()
-            result: Any = plugin.setup(worker=self._worker)  # type: ignore[arg-type]
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            logger.exception("Worker plugin %s failed to setup", name)
-            return errors.as_message(error)
-        return {"status": "OK"}
+        self._observe()
+        return await call_hook(
+            plugin, "setup", f"Worker plugin {name}", logger, worker=self._worker
+        )
 
     async def remove(self, name: str) -> dict[str, Any]:
         """Tear a plugin down and forget it. Errors are the answer."""
-        logger.info("Removing Worker plugin %s", name)
         self._numbers.pop(name, None)
         try:
             plugin = self._plugins.pop(name)
-            self._observe()
-            result: Any = plugin.teardown(worker=self._worker)  # type: ignore[arg-type]
-            if inspect.isawaitable(result):
-                await result
-        except Exception as error:
-            logger.exception("Worker plugin %s failed to teardown", name)
+        except KeyError as error:
             return errors.as_message(error)
-        return {"status": "OK"}
+        self._observe()
+        return await call_hook(
+            plugin, "teardown", f"Worker plugin {name}", logger, worker=self._worker
+        )
 
     async def close(self) -> None:
         """Tear all plugins down."""
@@ -95,3 +86,18 @@ class Plugins:
             if type(plugin).transition is not WorkerPlugin.transition
         ]
         self._worker._native.observe(bool(self._observers))
+
+
+async def call_hook(
+    plugin: Any, hook: str, what: str, logger: logging.Logger, **whom: Any
+) -> dict[str, Any]:
+    """Call ``setup`` or ``teardown`` of a plugin; what that raises is the answer."""
+    logger.info("%s: %s", what, hook)
+    try:
+        result = getattr(plugin, hook)(**whom)
+        if inspect.isawaitable(result):
+            await result
+    except Exception as error:
+        logger.exception("%s failed to %s", what, hook)
+        return errors.as_message(error)
+    return {"status": "OK"}

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from treadle._ask import ask
+from treadle._ask import Calling, ask
 from treadle._calls import SIDECAR, actors_answer, pack, unpack_answer
 from treadle.worker._native import Native
 
-__all__ = ["SchedulerRPC", "WorkerRPC", "ask_scheduler"]
+__all__ = ["RPC", "SchedulerRPC", "WorkerRPC", "ask_scheduler"]
 
 
 def ask_scheduler(
@@ -39,21 +39,14 @@ def ask_scheduler(
     return result
 
 
-class _RPC:
-    def __init__(self, native: Native, address: str) -> None:
-        self._native = native
+class RPC:
+    """A node whose operations are coroutine methods."""
+
+    def __init__(self, address: str) -> None:
         self.address = address
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}>"
-
-    async def _python(self, node: str, operation: str, kwargs: dict[str, Any]) -> Any:
-        """Call Python code of a node."""
-        try:
-            answer = await ask(self._native, node, operation, pack(kwargs))
-            return unpack_answer(answer) if isinstance(answer, bytes) else answer
-        except Exception as error:
-            return actors_answer(operation, error)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_"):
@@ -63,6 +56,10 @@ class _RPC:
             return await self._call(name, kwargs)
 
         return call
+
+    async def ask(self, operation: str, kwargs: dict[str, Any]) -> Any:
+        """Call an operation, given by name."""
+        return await self._call(operation, kwargs)
 
     async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
@@ -77,14 +74,30 @@ class _RPC:
         """Nothing is to be closed."""
 
 
-class WorkerRPC(_RPC):
+class _ByWorker(RPC):
+    """A node that a worker asks."""
+
+    def __init__(self, native: Calling, address: str) -> None:
+        super().__init__(address)
+        self._native = native
+
+    async def _python(self, node: str, operation: str, kwargs: dict[str, Any]) -> Any:
+        """Call Python code of a node."""
+        try:
+            answer = await ask(self._native, node, operation, pack(kwargs))
+            return unpack_answer(answer) if isinstance(answer, bytes) else answer
+        except Exception as error:
+            return actors_answer(operation, error)
+
+
+class WorkerRPC(_ByWorker):
     """Another worker, or this one."""
 
     async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
         return await self._python(self.address, operation, kwargs)
 
 
-class SchedulerRPC(_RPC):
+class SchedulerRPC(_ByWorker):
     """The scheduler: its Python side for what that serves, the native one for the rest."""
 
     async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:

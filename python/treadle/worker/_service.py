@@ -36,6 +36,7 @@ from treadle.worker._plugins import Plugins
 from treadle.worker._profile import Profiler
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
+from treadle.worker._supervisor import Supervisor
 
 __all__ = ["Service"]
 
@@ -65,6 +66,8 @@ class Service:
         Arrays that tasks make are in shared memory.
     main_thread
         Where the engine runs; a thread of its own without one.
+    supervisor
+        Who looks after the process and runs nanny plugins; nobody without one.
     """
 
     def __init__(
@@ -76,9 +79,11 @@ class Service:
         own_process: bool = False,
         shares_arrays: bool = False,
         main_thread: MainThread | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._connection = dict(connection or {})
         self._main_thread = main_thread
+        self._supervisor = supervisor
         self._preload = list(preload)
         self._preload_argv = list(preload_argv)
         self._preloads: Any = None
@@ -133,6 +138,9 @@ class Service:
         self._remove_directory = native.remove_directory
         self._loop = LoopThread(f"treadle-worker-{native.name}", self._loop_ended)
         self.worker = WorkerStandIn(native, self._loop, self._log, self._connection)
+        if self._supervisor is None:
+            self._supervisor = Supervisor(native.name, native.directory, None)
+        self._supervisor.attach(self._loop, self.worker.scheduler)
         self._actors = Actors(self.worker)
         self._plugins = Plugins(self.worker)
         self._profiler = Profiler(lambda: self.worker.active_threads)
@@ -156,6 +164,9 @@ class Service:
             self._is_set_up.set()
 
     async def _add_what_is_registered(self) -> None:
+        if await self._hand_over():
+            await self.worker.close("restart")
+            return
         if self._preload:
             from treadle._compat.distributed import process_preloads
 
@@ -175,6 +186,24 @@ class Service:
                 await self._add_registered(name)
             except Exception:
                 logger.exception("Worker plugin %s cannot be loaded", name)
+
+    async def _hand_over(self) -> bool:
+        """Hand over nanny plugins of which the supervisor has not heard when the worker joined.
+
+        Returns whether one wants another process.
+        """
+        assert self._supervisor is not None
+        try:
+            registered = await self._ask_sidecar("nanny_plugins")
+        except OSError:
+            return False  # a scheduler without a Python side
+        if not registered:
+            return False
+        if not self._supervisor.is_there:
+            names = ", ".join(name for name, _ in registered)
+            logger.warning("This worker has no nanny, and so no nanny plugins: %s", names)
+            return False
+        return await self._supervisor.hand_over(registered)
 
     async def _add_registered(self, name: str) -> None:
         # One a call: each fits into one, as it came in one.
@@ -371,6 +400,8 @@ class Service:
             "terminate": worker.close,
             "close_gracefully": worker.close_gracefully,
             "restart": self._restart,
+            "has_nanny": lambda: self._supervisor is not None and self._supervisor.is_there,
+            "nanny": self._nanny,
             **self.engine.operations(),
         }
 
@@ -385,6 +416,14 @@ class Service:
     async def _restart(self, **_: Any) -> None:
         """End so that a supervisor starts the process again."""
         await self.worker.close("restart")
+
+    async def _nanny(self, call: str, **kwargs: Any) -> Any:
+        """Call whoever looks after this process."""
+        assert self._supervisor is not None
+        answer = await self._supervisor.call(call, kwargs)
+        if call == "plugin_add" and answer["restart"]:
+            await self._restart()
+        return answer
 
     async def _benchmark_disk(self) -> Any:
         return await self._offload(benchmark_disk, self.worker.local_directory)

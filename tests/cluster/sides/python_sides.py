@@ -281,7 +281,7 @@ class Hub:
                 done({"has_what": {}, "observe": None, "tasks": []}[operation], None)
                 return
             workers = {
-                address: {"name": worker.name, "nthreads": worker.nthreads}
+                address: {"name": worker.name, "nthreads": worker.nthreads, "pid": 0}
                 for address, worker in self.nodes.items()
                 if isinstance(worker, HubWorker)
             }

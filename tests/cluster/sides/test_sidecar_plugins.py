@@ -158,9 +158,23 @@ def test_hooks_that_are_not_served_are_named(alice: HubClient) -> None:
         add_plugin(alice, Watcher())
 
 
-def test_nanny_plugins_are_refused_by_name(alice: HubClient) -> None:
-    with pytest.raises(NotImplementedError, match="register_nanny_plugin"):
-        alice.sidecar("register_nanny_plugin", plugin=b"", name="n", idempotent=False)
+def test_nanny_plugins_are_refused_where_a_worker_has_no_nanny(
+    hub: Hub, alice: HubClient, tmp_path: Path
+) -> None:
+    def register(**options: Any) -> Any:
+        return alice.sidecar("register_nanny_plugin", plugin=b"", name="n", **options)
+
+    worker = HubWorker(hub, "w", tmp_path)
+    with pytest.raises(NotImplementedError, match=r"the nanny plugin n is refused: .* of w\."):
+        register(idempotent=False)
+    assert alice.sidecar("nanny_plugins") == []
+    worker.leave()
+    assert register(idempotent=False) == register(idempotent=True) == {}
+    assert alice.sidecar("nanny_plugins") == [("n", 1)]
+    assert alice.sidecar("nanny_plugin", name="n") == (b"", 1)
+    assert alice.sidecar("unregister_nanny_plugin", name="n") == {}
+    with pytest.raises(ValueError, match="The nanny plugin n does not exist"):
+        alice.sidecar("unregister_nanny_plugin", name="n")
 
 
 def test_files_are_uploaded_to_the_scheduler(alice: HubClient, tmp_path: Path) -> None:

@@ -442,7 +442,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if self._closed:
                 return
             self._forget_those_that_left()
-            free = (name for name in map(str, itertools.count()) if name not in self.workers)
+            # A subclass may name them otherwise.
+            names = (str(self._new_worker_name(number)) for number in itertools.count())
+            free = (name for name in names if name not in self.workers)
             if fresh := list(itertools.islice(free, max(0, n - len(self.workers)))):
                 self._start_workers(fresh)
             if surplus := list(self.workers)[n:]:
@@ -467,14 +469,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     def _retire(self, addresses: Any, names: Any) -> dict[str, Any]:
         """Have workers leave after their values have moved; returns what was known of them.
 
-        If there are values, one worker stays.
+        Instead of addresses there may be names. If there are values, one worker stays.
         """
         workers = identity(self)["workers"]
-        wanted = {str(name) for name in names or ()}
+        wanted = {str(one) for one in (*(addresses or ()), *(names or ()))}
         chosen = [
             address
             for address, worker in workers.items()
-            if address in (addresses or ()) or str(worker["name"]) in wanted
+            if wanted & {address, str(worker["name"])}
         ]
         held = {address: worker["metrics"]["in_memory"] for address, worker in workers.items()}
         if len(chosen) == len(workers) and any(held.values()):

@@ -7,7 +7,7 @@ answers of the native scheduler: to ``load``, and the workers of ``identity``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -65,12 +65,14 @@ def workers_to_close(
     target: int | None = None,
     minimum: int | None = None,
     memory_ratio: float | None = None,
+    groups: Mapping[str, Hashable] | None = None,
 ) -> list[str]:
     """Return the addresses of workers that can go, those first that are idle and hold little.
 
     With neither ``n`` (how many go) nor ``target`` (how many stay), as many as are idle, if the
     others have ``memory_ratio`` (2) times the memory that all values take. However many go, the
-    values fit into the others' memory.
+    values fit into the others' memory. Workers of one of the ``groups``, given by address, go
+    together.
     """
     if target is not None and n is None:
         n = max(len(workers) - target, 0)
@@ -79,20 +81,22 @@ def workers_to_close(
     left = sum(worker["memory_limit"] for worker in workers.values())
     has_limits = all(worker["memory_limit"] for worker in workers.values())
     chosen: list[str] = []
-    for address in sorted(workers, key=lambda name: _cost(workers[name])):
-        worker = workers[address]
-        left -= worker["memory_limit"]
-        if n is None and is_busy(worker):
+    members: dict[Hashable, list[str]] = {}
+    for address in workers:
+        members.setdefault(groups[address] if groups else address, []).append(address)
+    for group in sorted(members.values(), key=lambda group: _cost([workers[a] for a in group])):
+        left -= sum(workers[address]["memory_limit"] for address in group)
+        if n is None and any(is_busy(workers[address]) for address in group):
             break
-        if n is not None and len(chosen) >= n:
+        stay = len(workers) - len(chosen) - len(group)
+        if n is not None and stay < len(workers) - n:
             break
-        if minimum and len(workers) - len(chosen) <= minimum:
+        if minimum and stay < minimum:
             break
-        stay = len(workers) - len(chosen) - 1
         if total and (not stay or (has_limits and left < room * total)):
             # Its values would be nowhere.
             break
-        chosen.append(address)
+        chosen += group
     return chosen
 
 
@@ -108,5 +112,5 @@ def _bytes(worker: Mapping[str, Any]) -> int:
     return int(max(metrics["managed_bytes"], metrics["in_memory"]))
 
 
-def _cost(worker: Mapping[str, Any]) -> tuple[bool, int]:
-    return is_busy(worker), _bytes(worker)
+def _cost(group: Sequence[Mapping[str, Any]]) -> tuple[bool, int]:
+    return any(map(is_busy, group)), sum(map(_bytes, group))

@@ -417,14 +417,23 @@ class SchedulerStandIn:
         target: int | None = None,
         attribute: str = "address",
     ) -> list[Any]:
-        """Return which workers can go: their addresses, or their names."""
-        if key is not None:
-            raise NotImplementedError(
-                "workers_to_close(key=...) is not served: workers go one by one"
-            )
+        """Return which workers can go: their addresses, or their names.
+
+        Those for which ``key``, a function of a worker or its pickle, is the same go together.
+        """
         workers = await self._known_workers()
+        groups = None
+        if key is not None:
+            key = pickle.loads(key) if isinstance(key, bytes) else key
+            views = self.workers
+            groups = {address: key(views[address]) for address in workers}
         chosen = workers_to_close(
-            workers, n=n, target=target, minimum=minimum, memory_ratio=memory_ratio
+            workers,
+            n=n,
+            target=target,
+            minimum=minimum,
+            memory_ratio=memory_ratio,
+            groups=groups,
         )
         return [workers[one]["name"] if attribute == "name" else one for one in chosen]
 

@@ -385,14 +385,18 @@ def _temporary_directory() -> str:
 def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of a worker: it imports what this process can import."""
     inherited = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
-    own = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
-    path = os.pathsep.join([*paths, *own, *inherited])
+    given = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
+    environment = {
+        **os.environ,
+        **more,
+        "PYTHONPATH": os.pathsep.join([*paths, *given, *inherited]),
+    }
     # What tasks print is to be seen when it is printed.
-    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    if os.environ.get("PYTHONHASHSEED") in (None, "0"):
+    environment["PYTHONUNBUFFERED"] = "1"
+    if environment.get("PYTHONHASHSEED") in (None, "0"):
         # Workers agree on the hashes of strings, by which bags are grouped: the number is distributed's.
-        own["PYTHONHASHSEED"] = "6640"
-    return {**os.environ, **more, **own}
+        environment["PYTHONHASHSEED"] = "6640"
+    return environment
 
 
 def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:

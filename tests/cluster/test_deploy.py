@@ -1,0 +1,96 @@
+"""Clusters from a specification of their own, and scaling of workers in groups."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+import treadle
+from client_support import AGAINST, SOON
+from process_support import kill
+from treadle.deploy import Scheduler, SpecCluster, Worker
+from treadle.sidecar._adaptive import workers_to_close
+from waiting import until
+
+pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the processes are Treadle's")
+
+WORKERS = {
+    "small": {"cls": Worker, "options": {"nthreads": 1}},
+    "large": {"cls": Worker, "options": {"nthreads": 3, "resources": {"GPU": 1}}},
+}
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+class Numbered(SpecCluster):
+    """Names its workers itself."""
+
+    def _new_worker_name(self, number: int) -> str:
+        return f"n-{number}"
+
+
+def test_workers_of_several_kinds() -> None:
+    with Numbered(workers=WORKERS) as cluster, treadle.Client(cluster) as client:
+        assert cluster.requested == cluster.observed == cluster.plan == {"small", "large"}
+        threads = {w["name"]: w["nthreads"] for w in client.scheduler_info()["workers"].values()}
+        assert threads == {"small": 1, "large": 3}
+        where = client.submit(os.getpid, resources={"GPU": 1}).result(timeout=SOON)
+        pids = {str(w["name"]): w["pid"] for w in client.scheduler_info()["workers"].values()}
+        assert where == pids["large"]
+        # As those of any cluster, it is replaced.
+        kill(pids["large"])
+        kept = client.submit(bytes, 100_000, resources={"GPU": 1})
+        assert len(kept.result(timeout=2 * SOON)) == 100_000
+        cluster.scale(3)
+        client.wait_for_workers(3, timeout=2 * SOON)
+        assert cluster.observed == {"small", "large", "n-0"}
+        cluster.scale(1)
+        until(lambda: len(cluster.observed) == 1, "the others are retired", 2 * SOON)
+        assert len(kept.result(timeout=2 * SOON)) == 100_000
+    assert cluster.status.name == "closed"
+
+
+def test_an_asynchronous_cluster_and_what_cannot_start() -> None:
+    async def use() -> Any:
+        scheduler = {"cls": Scheduler, "options": {"dashboard_address": None}}
+        async with SpecCluster({0: WORKERS["small"]}, scheduler, asynchronous=True) as cluster:
+            async with treadle.Client(cluster, asynchronous=True) as client:
+                assert await client.submit(inc, 1) == 2
+            assert cluster.dashboard_link is None
+            worker = Worker(cluster.scheduler_address.replace("127", "128"), name="elsewhere")
+            with pytest.raises(ValueError, match=r"no treadle\.deploy\.Scheduler of this process"):
+                await worker
+            await worker.close()
+        return cluster.status.name
+
+    assert asyncio.run(use()) == "closed"
+
+
+def test_workers_of_a_group_go_together() -> None:
+    one = {
+        "nthreads": 1,
+        "memory_limit": 0,
+        "metrics": {"executing": 0, "ready": 0, "managed_bytes": 0, "in_memory": 0},
+    }
+    busy = {**one, "metrics": {**one["metrics"], "executing": 1}}
+    workers = {"a": one, "b": busy, "c": one, "d": one}
+    groups = {"a": "left", "b": "left", "c": "right", "d": "right"}
+    assert workers_to_close(workers, groups=groups) == ["c", "d"]
+    assert workers_to_close(workers, n=1, groups=groups) == []
+    assert workers_to_close(workers, n=3, groups=groups) == ["c", "d"]
+    assert workers_to_close(workers, minimum=3, groups=groups) == []
+    assert set(workers_to_close(workers, target=0, groups=groups)) == set(workers)
+
+
+def test_a_key_of_workers_is_called_with_what_is_known_of_them() -> None:
+    with treadle.LocalCluster(2, 1) as cluster, treadle.Client(cluster):
+        adaptive = cluster.adapt(minimum=2, interval="1 h", worker_key=lambda worker: worker.host)
+        going = cluster.sync(adaptive.workers_to_close, target=0)
+        assert {str(name) for name in going} == {"0", "1"}
+        # They go together or not at all.
+        assert cluster.sync(adaptive.workers_to_close, target=1) == []

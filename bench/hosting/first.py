@@ -17,14 +17,15 @@ from figures import Figure, Samples
 
 TASKS = 100_000
 BAR = 0.5  # seconds
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def measure(quick: bool) -> Iterator[Any]:
     samples = Samples()
-    for _ in range(1 if quick else 3):
-        for name, cluster in (("treadle", clusters.treadle), ("distributed", clusters.distributed)):
-            with cluster() as client, tempfile.TemporaryDirectory() as folder:
+    for number in range(1 if quick else 3):
+        # distributed takes its time: once is enough.
+        for name in ("treadle", "distributed") if number == 0 else ("treadle",):
+            with clusters.CLIENTS[name]() as client, tempfile.TemporaryDirectory() as folder:
                 known = Path(folder, "first")
                 client.submit(note, str(Path(folder, "warm")), 0).result()
                 graph = _graph(str(known))
@@ -37,12 +38,12 @@ def measure(quick: bool) -> Iterator[Any]:
                 samples.values.setdefault(name, []).append(known.stat().st_mtime - start)
                 # Nobody waits for the others.
                 last.cancel()
-    taken = samples.median("treadle")
+    taken, theirs = samples.median("treadle"), samples.median("distributed")
     yield Figure(
         f"first task of {TASKS:,} runs after",
         f"{taken:.2f} s",
-        f"distributed {samples.median('distributed'):.2f} s",
-        f"{samples.ratio('treadle', 'distributed'):.2f}",
+        f"distributed {theirs:.2f} s",
+        f"{taken / theirs:.3f}",
         f"≤ {BAR:g} s",
         taken <= BAR,
     )

@@ -120,6 +120,25 @@ def test_a_worker_that_is_killed_is_replaced(dask_client):
         assert pids(here) == pids(there)
 
 
+def test_results_are_right_while_the_cluster_scales_and_loses_a_worker(dask_client):
+    there = dask_client(n_workers=1)
+    with treadle.attach(there) as here:
+        parts = here.map(slow, range(240), pure=False)
+        sums = [here.submit(add_up, *parts[i::8], pure=False) for i in range(8)]
+        there.cluster.scale(4)
+        until(lambda: len(here.ncores()) == 4, "four workers")
+        os.kill(pids(here)[0], signal.SIGKILL)
+        there.cluster.scale(2)
+        assert here.gather(sums) == [sum(range(i, 240, 8)) for i in range(8)]
+        assert here.gather(parts) == list(range(240))
+        until(lambda: len(here.ncores()) == 2, "two workers")
+        assert pids(here) == pids(there)
+
+
+def add_up(*numbers):
+    return sum(numbers)
+
+
 def slow(number):
     time.sleep(0.05)
     return number

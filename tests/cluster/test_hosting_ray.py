@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +107,35 @@ def test_nodes_that_come_and_go_are_followed(cluster: Any, client: treadle.Clien
     cluster.remove_node(node, allow_graceful=False)
     until(lambda: names(client) == before, "the loss of the node", 60)
     assert client.submit(sum, [5]).result(timeout=60) == 5
+
+
+def requested() -> list[Any]:
+    """What Ray's autoscaler is asked for."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    found = _internal_kv_get(b"autoscaler_resource_request")
+    return json.loads(found) if found else []
+
+
+@pytest.mark.timeout(180, method="signal")
+def test_the_autoscaler_of_ray_is_asked_for_nodes(cluster: Any, tmp_path: Path) -> None:
+    del cluster
+    gate = tmp_path / "open"
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.05)
+
+    with treadle.attach_ray(autoscale=True) as client:
+        assert requested() == []
+        futures = [client.submit(wait, pure=False) for _ in range(30)]
+        # Their duration is not known: one node would take too long.
+        until(lambda: len(requested()) > 1, "more nodes are wanted", 60)
+        assert {one["CPU"] for one in requested()} == {1}
+        gate.touch()
+        client.gather(futures)
+        until(lambda: len(requested()) <= 1, "they are not wanted any more", 60)
+    assert requested() == []
 
 
 def test_what_is_wrong_is_refused() -> None:

@@ -118,6 +118,7 @@ class _SchedulerActor:
         certificates: Certificates | None,
         nthreads: int | None,
         memory_fraction: float,
+        autoscale: bool,
     ) -> None:
         import ray
 
@@ -128,6 +129,9 @@ class _SchedulerActor:
         self._version = version
         self._nthreads = nthreads
         self._memory_fraction = memory_fraction
+        self._autoscale = autoscale
+        # What Ray's autoscaler was last asked for.
+        self._requested: list[dict[str, float]] = []
         self._credentials: dict[str, Any] = {
             "secret": secret,
             "certificates": certificates,
@@ -144,15 +148,36 @@ class _SchedulerActor:
     def start(self) -> None:
         """Start the workers."""
         self._follow()
-        self._ray.get([worker.ready.remote() for worker in self._workers.values()], timeout=_START)
+        ready = {node: worker.ready.remote() for node, worker in self._workers.items()}
+        self._ray.wait(list(ready.values()), num_returns=len(ready), timeout=_START)
+        for node, reference in ready.items():
+            try:
+                self._ray.get(reference, timeout=0)
+            except self._ray.exceptions.ActorUnschedulableError:
+                # The node has gone meanwhile.
+                del self._workers[node]
         self._watching.start()
 
     def _watch(self) -> None:
         while not self._closing.wait(_PAUSE):
             try:
                 self._follow()
+                if self._autoscale:
+                    self._request(self._part.adaptive_target(None, timeout=_HAND_OVER))
             except Exception:
                 logger.warning("Treadle cannot look at Ray's nodes", exc_info=True)
+
+    def _request(self, wanted: int) -> None:
+        """Ask Ray's autoscaler for so many nodes as small as the smallest that there is."""
+        sizes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
+        size = min(filter(None, sizes), default=1.0)
+        bundles = [{"CPU": size} for _ in range(wanted)]
+        # What is asked for at the end stays.
+        if bundles != self._requested and not (bundles and self._closing.is_set()):
+            from ray.autoscaler.sdk import request_resources
+
+            request_resources(bundles=bundles)
+            self._requested = bundles
 
     def _follow(self) -> None:
         """Start a worker on each node that is new. The one of a node that is gone has gone with it."""
@@ -191,6 +216,8 @@ class _SchedulerActor:
         self._closing.set()
         if self._watching.is_alive():
             self._watching.join(2 * _PAUSE)
+        if self._requested:
+            self._request(0)
         workers = list(self._workers.values())
         closing = [worker.close.remote() for worker in workers]
         self._ray.wait(closing, num_returns=len(closing), timeout=_HAND_OVER)
@@ -202,11 +229,13 @@ class _SchedulerActor:
 class RayHost(Host):
     """The Ray cluster that this process is connected to."""
 
-    def __init__(self, nthreads: int | None, memory_fraction: float, node: str | None) -> None:
+    def __init__(
+        self, nthreads: int | None, memory_fraction: float, node: str | None, autoscale: bool
+    ) -> None:
         import ray
 
         self._ray = ray
-        self._options = nthreads, memory_fraction
+        self._options = nthreads, memory_fraction, autoscale
         self._node = node
         self._scheduler: Any = None
         self._address = ray.get_runtime_context().gcs_address
@@ -334,6 +363,7 @@ def attach_ray(
     nthreads: int | None = None,
     memory_fraction: float = 0.8,
     scheduler_node: str | None = None,
+    autoscale: bool = False,
     **kwargs: Any,
 ) -> Client:
     """Start Treadle inside the Ray cluster that this process is connected to; return a client of it.
@@ -350,6 +380,9 @@ def attach_ray(
         The part of the node's ``memory`` resource that the worker has for values, from 0 to 1.
     scheduler_node
         The id of the node for the scheduler; by default Ray's head.
+    autoscale
+        Ask Ray's autoscaler for as many nodes as Treadle has work for. A Ray cluster has one such
+        request, that of ``ray.autoscaler.sdk.request_resources``: do not use both.
     **kwargs
         What :class:`treadle.Client` takes.
 
@@ -372,7 +405,7 @@ def attach_ray(
     if not _ray().is_initialized():
         raise RuntimeError("Ray is not initialised in this process: call ray.init() first")
     check_options(nthreads, memory_fraction)
-    host = RayHost(nthreads, memory_fraction, scheduler_node)
+    host = RayHost(nthreads, memory_fraction, scheduler_node, autoscale)
     client = connect(asyncio.run(host.start()), kwargs)
     client._host = host
     return client

@@ -29,7 +29,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-hosting bench-builds \
+.PHONY: help demo test test-rust test-python test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-shuffle bench-hosting bench-scaling bench-builds \
 	fuzz soak lines \
 	build lint fmt lock clean check-python check-cargo
 
@@ -90,6 +90,9 @@ bench-shuffle: $(BUILT) ## measure shuffles of Dask beside distributed's and the
 
 bench-hosting: $(BUILT) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
 	$(VENV_PY) bench/hosting/run.py $(ARGS)
+
+bench-scaling: $(BUILT) ## run the workloads of Dask's scaling report on Treadle and distributed, draw its pictures
+	$(VENV_PY) bench/scaling/run.py $(ARGS)
 
 bench-builds: $(BUILT) ## compare this build with that of another checkout, in turns (ARGS: its path)
 	$(VENV_PY) bench/builds/run.py $(ARGS)

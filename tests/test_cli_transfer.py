@@ -101,6 +101,43 @@ def assert_refused(ran: subprocess.CompletedProcess[str], status: int, *said: st
     assert "Traceback" not in ran.stderr
 
 
+def test_a_timeline_has_both_processes(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    ran = run("bench", "transfer", "--data-mb=2", "--iters=2", "--trace", str(path))
+    assert ran.returncode == 0, ran.stderr
+    trace = json.loads(path.read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    names = {
+        event["args"]["name"]: event["pid"]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert names.keys() == {"worker", "ps"}
+
+    def arrays(name: str, process: str) -> list[dict]:
+        return sorted(
+            (
+                event
+                for event in events
+                if (event["name"], event["pid"]) == (name, names[process])
+                and event["args"]["bytes"] >= 2_000_000
+            ),
+            key=lambda event: event["ts"],
+        )
+
+    sent, received = arrays("send", "worker"), arrays("receive", "ps")
+    assigned = [event for event in events if event["name"] == "assign"]
+    assert len(sent) == len(received) == len(assigned) == 5  # with those that warm up
+    doubt = trace["otherData"]["clocks may differ by µs"] + 1
+    for one, other, whole in zip(sent, received, assigned, strict=True):
+        # What arrives was being sent then, by one clock.
+        assert one["ts"] - doubt <= other["ts"] + other["dur"] <= whole["ts"] + whole["dur"] + doubt
+        assert one["args"]["step"] == other["args"]["step"] == "RecvTensor"
+        assert whole["args"]["step"] == "Assign"
+    wire = [event for event in events if event["name"] == "wire"]
+    assert {event["args"]["step"][0] for event in wire} == {"3"}
+
+
 def test_tensor_is_measured_between_two_processes_of_its_own(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     ran = run("bench", "transfer", "--data-mb", "1", "--iters", "12", "--json", str(file))

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 import treadle
-from treadle import _bench_raw
+from treadle import _bench_raw, _bench_timeline
 from treadle._cli import (
     Child,
     Output,
@@ -34,7 +34,7 @@ _WARMUP = 3  # assignments before anything counts: stripes are opened, memory is
 _TIMEOUT = 120.0
 _STAGES = ("prepare", "serialise", "accept", "wire", "place")
 # Options that only one mode, or one job, has.
-_TENSOR = ("data_mb", "iters", "shared_memory")
+_TENSOR = ("data_mb", "iters", "shared_memory", "trace")
 _RAW = (
     "server_threads",
     "response_size",
@@ -45,7 +45,16 @@ _RAW = (
     "warmup",
 )
 _OF_PS = ("server_threads", "response_size")
-_OF_WORKER = ("data_mb", "iters", "channels", "concurrency", "message_size", "seconds", "warmup")
+_OF_WORKER = (
+    "data_mb",
+    "iters",
+    "trace",
+    "channels",
+    "concurrency",
+    "message_size",
+    "seconds",
+    "warmup",
+)
 
 
 @click.group()
@@ -135,6 +144,12 @@ def bench() -> None:
     default=None,
     help="tensor: create the worker's array in shared memory, or pass nothing that way "
     "[default: an ordinary array].",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True),
+    help="tensor: write a timeline of both processes for https://ui.perfetto.dev.",
 )
 @json_option
 @click.option("--until-eof", is_flag=True, hidden=True)
@@ -233,11 +248,28 @@ def _be_assigned(connection: Connection) -> None:
     variable.fill(-1)
     tell(connection, ready=True)
     place = []
-    for _ in range(asked["assignments"]):
-        connection.recv_into(variable, timeout=_TIMEOUT)
-        place.append((connection.last_timings or {}).get("place", 0.0))
-        connection.send(b"assigned")
-    tell(connection, last=float(variable[-1]), place=place)
+    traced = asked.get("traced", False)
+    with treadle.trace() if traced else nullcontext() as recorded:
+        _tell_time(connection, traced)
+        for _ in range(asked["assignments"]):
+            connection.recv_into(variable, timeout=_TIMEOUT)
+            place.append((connection.last_timings or {}).get("place", 0.0))
+            connection.send(b"assigned")
+        _tell_time(connection, traced)
+    events = [] if recorded is None else [recorded._start, recorded.events]
+    tell(connection, last=float(variable[-1]), place=place, events=events)
+
+
+def _tell_time(connection: Connection, traced: bool) -> None:
+    """Answer what the clock says, until that is enough."""
+    while traced and told(connection, _TIMEOUT)["clock"]:
+        tell(connection, now=time.perf_counter_ns())
+
+
+def _ask_time(connection: Connection) -> int:
+    tell(connection, clock=True)
+    now: int = told(connection, _TIMEOUT)["now"]
+    return now
 
 
 def _assign(
@@ -252,26 +284,45 @@ def _assign(
     variable = treadle.empty(elements) if options["shared_memory"] else np.empty(elements)
     variable.fill(1.0)
     assignments = _WARMUP + options["iters"]
-    rounds: list[float] = []
+    path = options["trace"]
+    times: list[tuple[int, int]] = []
+    known: list[Any] = []
     stages: list[dict[str, float]] = []
     stripes = 0
-    with connect(address, **settings) as connection, output.progress("assigning") as progress:
-        tell(connection, elements=elements, assignments=assignments)
+
+    def compare_clocks(connection: Connection) -> None:
+        known.extend(_bench_timeline.samples(lambda: _ask_time(connection)))
+        tell(connection, clock=False)
+
+    with (
+        connect(address, **settings) as connection,
+        output.progress("assigning") as progress,
+        treadle.trace() if path else nullcontext() as recorded,
+    ):
+        tell(connection, elements=elements, assignments=assignments, traced=path is not None)
         told(connection, _TIMEOUT)
+        if path:
+            compare_clocks(connection)
         for number in range(assignments):
             variable[-1] = number
-            began = time.perf_counter()
+            began = time.perf_counter_ns()
             connection.send(variable, timeout=_TIMEOUT)
             # Before the acknowledgement, which is a transfer, too.
             stages.append(connection.last_timings or {})
             connection.recv(timeout=_TIMEOUT)
-            rounds.append(time.perf_counter() - began)
+            times.append((began, time.perf_counter_ns()))
             stripes = max(stripes, connection.stats()["stripes"])
             progress(number + 1, assignments)
+        if path:
+            compare_clocks(connection)
         told_at_end = told(connection, _TIMEOUT)
         stats = connection.stats()
         if told_at_end["last"] != variable[-1]:
             raise click.ClickException("what the ps has is not what was sent")
+    rounds = [(ended - began) / 1e9 for began, ended in times]
+    if recorded is not None:
+        own_events = (recorded._start, recorded.events)
+        _bench_timeline.write(path, own_events, told_at_end["events"], times, known)
     for own, place in zip(stages, told_at_end["place"], strict=True):
         own["place"] = place
     result = _summary(variable.nbytes, rounds[_WARMUP:], stages[_WARMUP:])

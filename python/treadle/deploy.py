@@ -15,9 +15,7 @@ options, and subclasses of it decide which. What only differs in the number of w
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -39,8 +37,6 @@ __all__ = ["Scheduler", "SpecCluster", "Worker"]
 
 # Seconds for a worker's process to join, with all that it imports, and for it to end.
 _START, _FAREWELL = 60.0, 5.0
-# Seconds between two looks at a process that starts.
-_TICK = 0.02
 
 
 class Scheduler(ProcessInterface):  # type: ignore[misc]
@@ -137,13 +133,7 @@ class Worker(ProcessInterface):  # type: ignore[misc]
         await off_loop(cluster._tell, "supervise", {"names": [name]})
         process = self._process = await off_loop(self._make, cluster)
         cluster.workers[name] = process
-        until = time.monotonic() + _START
-        while not process.announced:
-            if process.given_up:
-                raise RuntimeError(f"worker {name} does not start: {process.given_up}")
-            if time.monotonic() > until:
-                raise TimeoutError(f"worker {name} has not joined within {_START:g} s")
-            await asyncio.sleep(_TICK)
+        await off_loop(process.wait_until_announced, _START)
         self.address = process.address
         await super().start()
 

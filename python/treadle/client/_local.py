@@ -49,6 +49,7 @@ from treadle.supervision import (
     Death,
     Template,
     WorkerProcess,
+    arguments_of,
     tell,
     template_of,
     wait_for_asides,
@@ -303,19 +304,19 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         directory: str | None = None,
     ) -> WorkerProcess:
         directory = directory or self._directory_of(name)
-        arguments = [self.scheduler_address, "--supervised", "--name", name]
-        arguments += ["--nthreads", str(threads), "--memory-limit", str(limit)]
-        arguments += ["--local-directory", directory]
-        arguments += ["--secret-file", self.secret_file]
-        if prefix := self.certificates_prefix("worker"):
-            arguments += ["--tls", prefix]
-        if self._insecure:
-            arguments += ["--insecure"]
-        # They end with this process, which has the scheduler: as long as it is stopped, they wait.
-        arguments += ["--scheduler-timeout", "1e9"]
-        if resources:
-            text = " ".join(f"{resource}={amount}" for resource, amount in resources.items())
-            arguments += ["--resources", text]
+        arguments = arguments_of(
+            self.scheduler_address,
+            # They end with this process, which has the scheduler: as long as it is stopped, they wait.
+            *("--scheduler-timeout", "1e9"),
+            name=name,
+            nthreads=threads,
+            memory_limit=limit,
+            resources=resources,
+            directory=directory,
+            secret_file=self.secret_file,
+            tls=self.certificates_prefix("worker"),
+            insecure=self._insecure,
+        )
         return WorkerProcess(
             name, arguments, self._died, template, environment=inherited, directory=directory
         )

@@ -18,7 +18,7 @@ from typing import Any
 from treadle import _core
 from treadle._secret import secret_file_in
 from treadle._security import Certificates, of_prefix, write_certificates
-from treadle.supervision import WorkerProcess
+from treadle.supervision import WorkerProcess, arguments_of
 from treadle.worker._thread import ThreadWorker
 
 __all__ = ["ProcessPart", "WorkerPart"]
@@ -104,28 +104,26 @@ class ProcessPart(_Part):
     def _start(self) -> None:
         from treadle.client._inherited import inherited
 
-        arguments = [self._scheduler, "--supervised", "--name", self._name]
-        arguments += ["--nthreads", str(self._nthreads), "--memory-limit", str(self._memory_limit)]
-        arguments += ["--local-directory", self._directory, "--secret-file", str(self._secret)]
-        arguments += ["--listen", f"{self._host}:0"]
-        if self._tls is not None:
-            arguments += ["--tls", self._tls]
-        if self._insecure:
-            arguments += ["--insecure"]
-        if self._resources:
-            text = " ".join(f"{name}={amount}" for name, amount in self._resources.items())
-            arguments += ["--resources", text]
+        arguments = arguments_of(
+            self._scheduler,
+            *("--listen", f"{self._host}:0"),
+            name=self._name,
+            nthreads=self._nthreads,
+            memory_limit=self._memory_limit,
+            resources=self._resources,
+            directory=self._directory,
+            secret_file=str(self._secret),
+            tls=self._tls,
+            insecure=self._insecure,
+        )
         self._process = WorkerProcess(
             self._name, arguments, _ignore, environment=inherited, directory=self._directory
         )
-        until = time.monotonic() + _START
-        while not self._process.announced:
-            if reason := self._process.given_up:
-                raise RuntimeError(f"its process does not start: {reason}")
-            if time.monotonic() > until:
-                self._end()
-                raise TimeoutError(f"its process is not ready after {_START:g} s")
-            time.sleep(0.01)
+        try:
+            self._process.wait_until_announced(_START)
+        except TimeoutError:
+            self._end()
+            raise
 
     def rejoin(self) -> None:
         # Whoever asks may be ahead of the process, which is about to end.

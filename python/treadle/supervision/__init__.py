@@ -1,5 +1,6 @@
 """Worker processes that are looked after: by a local cluster, or by ``treadle worker``."""
 
+from treadle.supervision._arguments import arguments_of
 from treadle.supervision._aside import wait_for_asides
 from treadle.supervision._process import Death, WorkerProcess, template_of
 from treadle.supervision._template import Template
@@ -10,6 +11,7 @@ __all__ = [
     "RefusedError",
     "Template",
     "WorkerProcess",
+    "arguments_of",
     "connect",
     "tell",
     "template_of",

@@ -176,6 +176,23 @@ class WorkerProcess:
         """Whether there is no process any more, and will be none."""
         return not self._watching.is_alive()
 
+    def wait_until_announced(self, timeout: float) -> None:
+        """Wait until the process has started whatever it needs.
+
+        Raises
+        ------
+        RuntimeError
+            It does not start: it is given up, or not wanted any more.
+        TimeoutError
+            It has not within so many seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.announced or not self._wanted, timeout):
+                raise TimeoutError(f"worker {self.name} is not ready after {timeout:g} s")
+            if not self._wanted:
+                reason = self.given_up or "it is not wanted any more"
+                raise RuntimeError(f"worker {self.name} does not start: {reason}")
+
     def log(self) -> str:
         """Return the last lines that the process printed."""
         return "\n".join(list(self._log))
@@ -219,9 +236,11 @@ class WorkerProcess:
             while line := output.readline(_LONGEST_LINE):
                 text = line.decode(errors="replace")
                 if text.startswith(_ANNOUNCED):
-                    self.address = text.removeprefix(_ANNOUNCED).strip()
-                    self.announced = True
-                    self._patience = _PATIENCE
+                    with self._changed:
+                        self.address = text.removeprefix(_ANNOUNCED).strip()
+                        self.announced = True
+                        self._patience = _PATIENCE
+                        self._changed.notify_all()
                     self._listens(self.address)
                     continue
                 self._log.append(text.rstrip("\n"))

@@ -271,7 +271,8 @@ class Nanny:
             for name in list(self.plugins):
                 await self.plugin_remove(name)
 
-        with suppress(TimeoutError, RuntimeError):
+        # Whatever becomes of them, the rest ends, too.
+        with suppress(Exception):
             self._loop.run(tear_down(), _FAREWELL)
         self._loop.close(_FAREWELL)
         self._log.close()

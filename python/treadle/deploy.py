@@ -39,7 +39,7 @@ __all__ = ["Scheduler", "SpecCluster", "Worker"]
 _START, _FAREWELL = 60.0, 5.0
 
 
-class Scheduler(ProcessInterface):  # type: ignore[misc]
+class Scheduler(ProcessInterface):
     """A scheduler as threads of this process.
 
     Parameters
@@ -51,7 +51,7 @@ class Scheduler(ProcessInterface):  # type: ignore[misc]
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._options = options
         #: The cluster that has the scheduler, and the workers that this process starts for it.
         self.cluster: LocalCluster | None = None
@@ -61,16 +61,16 @@ class Scheduler(ProcessInterface):  # type: ignore[misc]
         make = partial(LocalCluster, workers=0, processes=True, **self._options)
         self.cluster = await off_loop(make)
         self.address = self.cluster.scheduler_address
-        await super().start()
+        await super().start()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """End it, and the workers that are there."""
         if self.cluster is not None:
             await off_loop(self.cluster._end)
-        await super().close()
+        await super().close()  # type: ignore[no-untyped-call]
 
 
-class Worker(ProcessInterface):  # type: ignore[misc]
+class Worker(ProcessInterface):
     """A worker in a process of its own, which is replaced when it ends unasked.
 
     Parameters
@@ -98,7 +98,7 @@ class Worker(ProcessInterface):  # type: ignore[misc]
         resources: Mapping[str, float] | None = None,
         local_directory: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(scheduler=scheduler, name=name)
+        super().__init__(scheduler=scheduler, name=name)  # type: ignore[no-untyped-call]
         self.name = name
         self._scheduler = scheduler
         self._make = partial(
@@ -135,7 +135,7 @@ class Worker(ProcessInterface):  # type: ignore[misc]
         cluster.workers[name] = process
         await off_loop(process.wait_until_announced, _START)
         self.address = process.address
-        await super().start()
+        await super().start()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """End it; what it has is lost unless it was retired."""
@@ -145,7 +145,7 @@ class Worker(ProcessInterface):  # type: ignore[misc]
             await off_loop(process.join, _FAREWELL)
             if (cluster := cluster_at(self._scheduler)) is not None:
                 cluster.workers.pop(str(self.name), None)
-        await super().close()
+        await super().close()  # type: ignore[no-untyped-call]
 
 
 class _Comm(SchedulerComm):
@@ -155,8 +155,11 @@ class _Comm(SchedulerComm):
         """Do nothing."""
 
 
-class _Cluster(Cluster):  # type: ignore[misc]
+class _Cluster(Cluster):
     """What all clusters of distributed do, with a scheduler of Treadle's."""
+
+    scheduler: Any
+    scheduler_comm: Any
 
     async def _start(self) -> None:
         # The one that was made knows distributed's protocol.
@@ -212,9 +215,10 @@ class SpecCluster(SpecClusterOfDistributed, _Cluster):  # type: ignore[misc]
         worker: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            workers=workers,
-            scheduler=scheduler or {"cls": Scheduler, "options": {}},
-            worker=worker or {"cls": Worker, "options": {}},
+        given: dict[str, Any] = {
+            "workers": workers,
+            "scheduler": scheduler or {"cls": Scheduler, "options": {}},
+            "worker": worker or {"cls": Worker, "options": {}},
             **options,
-        )
+        }
+        super().__init__(**given)  # type: ignore[no-untyped-call]

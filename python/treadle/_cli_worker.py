@@ -28,6 +28,7 @@ from treadle._numbers import amounts
 
 if TYPE_CHECKING:
     from treadle._core import Directory
+    from treadle.worker._ends import End
     from treadle.worker._engine import Engine
     from treadle.worker._main_thread import MainThread
 
@@ -40,12 +41,6 @@ _GIVEN = "treadle.given"
 
 # Seconds that running tasks have to notice the end.
 _PATIENCE = 2.0
-
-# How reasons begin with which a worker has lost the scheduler.
-_LOST = ("the connection", "it is dismissed")
-
-# How reasons begin with which no worker should have ended.
-_FAILURES = (*_LOST, "a thread of the engine", "the event loop")
 
 # Seconds between attempts to reach a scheduler that is not there: the first, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -428,17 +423,20 @@ def _scheduler_of(
     return credentials.address(address), credentials, cluster
 
 
-def _status(reason: str, ending: Ending, supervised: bool) -> int:
-    if reason == "restart":
+def _status(end: End, ending: Ending, supervised: bool) -> int:
+    from treadle.worker._ends import Cause
+
+    if end.cause is Cause.RESTARTED:
         return RESTART
-    if reason == "it took too much memory":
+    if end.cause is Cause.OVERFLOWED:
         # The native side is about to end the process with this status: whoever is first, it is replaced.
         return OVERFLOWED
-    if reason.startswith(_FAILURES):
+    lost = end.cause in (Cause.LOST, Cause.DISMISSED)
+    if lost or end.cause is Cause.FAILED:
         # A task may have closed standard error.
         with suppress(OSError, ValueError):
-            click.echo(f"Error: {reason}", err=True)
-        return LOST if supervised and reason.startswith(_LOST) else 1
+            click.echo(f"Error: {end.reason}", err=True)
+        return LOST if supervised and lost else 1
     # A signal may be anybody's: the cluster still wants the worker then.
     return LEFT if supervised and not ending.asked else 0
 
@@ -471,16 +469,18 @@ def _serve(
     return statuses[0]
 
 
-def _watch(native: Any, ending: Ending) -> str:
+def _watch(native: Any, ending: Ending) -> End:
     """Wait until the worker ends, or is to; return why."""
+    from treadle.worker._ends import Cause, End, end_of
+
     draining = False
     while True:
         # A signal that asks to end is seen after this time at the latest.
-        reason = native.wait(0.2)
-        if reason is not None:
-            return str(reason)
+        end = end_of(native, 0.2)
+        if end is not None:
+            return end
         if ending.now:
-            return "it was interrupted"
+            return End(Cause.CLOSED, "it was interrupted")
         if ending.asked and not draining:
             draining = True
             native.drain()

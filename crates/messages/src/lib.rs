@@ -108,6 +108,19 @@ pub enum Welcome {
     Refused(String),
 }
 
+/// Why a worker is told to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leave {
+    /// It was drained, as it or somebody else wanted.
+    Drained,
+    /// Somebody wants it closed.
+    Asked,
+    /// The scheduler ends.
+    Over,
+    /// It told what cannot be: another process in its place may do better.
+    Dismissed,
+}
+
 /// Scheduler to worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToWorker {
@@ -147,8 +160,13 @@ pub enum ToWorker {
     Call(Call),
     /// An answer to its own question.
     Answer(Answer),
-    /// End, now: it was drained, or is not wanted any more; the reason.
-    Leave(String),
+    /// End, now.
+    Leave {
+        /// Why.
+        cause: Leave,
+        /// The same in words.
+        reason: String,
+    },
     /// From the master of the shuffle plane.
     ToNode(ToNode),
 }

@@ -9,7 +9,9 @@ use alloc::vec::Vec;
 use core::mem;
 
 use bytes::Bytes;
-use treadle_messages::{Definition, Failed, FailedKind, LostWorker, Standing, ToClient, ToWorker};
+use treadle_messages::{
+    Definition, Failed, FailedKind, Leave, LostWorker, Standing, ToClient, ToWorker,
+};
 use treadle_scheduler::{self as scheduler, Event, Notice, SchedulerError, Stuck};
 use treadle_types::{
     Assignment, Cause, ClientId, Command, Failure, Place, Symbol, TaskId, WorkerId,
@@ -386,14 +388,20 @@ impl Core {
     fn drained(&mut self, worker: WorkerId) {
         self.tell_worker(
             worker,
-            ToWorker::Leave("it was drained, and is not needed any more".into()),
+            ToWorker::Leave {
+                cause: Leave::Drained,
+                reason: "it was drained, and is not needed any more".into(),
+            },
         );
         // After the effects at hand: they may name it.
         self.losing.push((worker, Cause::Drained, String::new()));
     }
 
     fn dismissed(&mut self, worker: WorkerId, reason: String) {
-        let leave = ToWorker::Leave(format!("it is dismissed: {reason}"));
+        let leave = ToWorker::Leave {
+            cause: Leave::Dismissed,
+            reason: format!("it is dismissed: {reason}"),
+        };
         self.tell_worker(worker, leave);
         let cause = Cause::Misbehaved(reason);
         self.losing.push((worker, cause, String::new()));

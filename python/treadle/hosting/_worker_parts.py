@@ -19,6 +19,7 @@ from treadle import _core
 from treadle._secret import secret_file_in
 from treadle._security import Certificates, of_prefix, write_certificates
 from treadle.supervision import WorkerProcess, arguments_of
+from treadle.worker._ends import Cause
 from treadle.worker._thread import ThreadWorker
 
 __all__ = ["ProcessPart", "WorkerPart"]
@@ -32,8 +33,8 @@ _START = 60.0
 # Seconds for a worker to end by itself, and for its tasks.
 _FAREWELL = 5.0
 _LAST_TASKS = 0.5
-# How the reasons begin with which a worker ends that the cluster does not want any more.
-_ASKED = ("it was drained", "it was asked to close")
+# With these causes a worker ends that the cluster does not want any more.
+_ASKED = (Cause.DRAINED, Cause.ASKED)
 
 
 class _Part:
@@ -195,13 +196,13 @@ class WorkerPart(_Part):
         while not self._closing.is_set():
             worker = self._worker
             if worker is not None:
-                reason = worker.wait(1.0)
-                if reason is None or self._closing.is_set():
+                end = worker.wait(1.0)
+                if end is None or self._closing.is_set():
                     continue
-                if reason.startswith(_ASKED):
+                if end.cause in _ASKED:
                     self._forget()
                     return
-                logger.warning("Treadle's worker ended, and joins again: %s", reason)
+                logger.warning("Treadle's worker ended, and joins again: %s", end.reason)
                 pause = _FIRST_RETRY
                 worker.close()
                 self._worker = None

@@ -150,5 +150,5 @@ class Native(Protocol):
     def drain(self) -> None:
         """Begin to leave: values move away first."""
 
-    def close(self, reason: str, status: int = 0) -> None:
-        """Begin to end, now."""
+    def close(self, reason: str, status: int = 0, cause: str = "closed") -> None:
+        """Begin to end, now; ``cause`` is "closed", "restarted" or "failed"."""

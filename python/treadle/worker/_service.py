@@ -29,6 +29,7 @@ from treadle._loop import LoopThread
 from treadle._shared import share_arrays
 from treadle.worker import errors
 from treadle.worker._actors import Actors
+from treadle.worker._ends import Cause
 from treadle.worker._engine import Engine
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
@@ -153,9 +154,9 @@ class Service:
 
     def _loop_ended(self, error: BaseException) -> None:
         """End the worker: nobody would be answered any more."""
-        reason = f"the event loop ended: {error!r}"
+        end = (f"the event loop ended: {error!r}", 1, Cause.FAILED.value)
         # Not in the loop's thread, which the end of the worker may wait for.
-        threading.Thread(target=self._native.close, args=(reason,), daemon=True).start()
+        threading.Thread(target=self._native.close, args=end, daemon=True).start()
 
     async def _set_up(self) -> None:
         try:
@@ -165,7 +166,7 @@ class Service:
 
     async def _add_what_is_registered(self) -> None:
         if await self._hand_over():
-            await self.worker.close("restart")
+            await self._restart()
             return
         if self._preload:
             from treadle._compat.distributed import process_preloads
@@ -415,7 +416,7 @@ class Service:
 
     async def _restart(self, **_: Any) -> None:
         """End so that a supervisor starts the process again."""
-        await self.worker.close("restart")
+        self.worker._close_with("it was asked to restart", Cause.RESTARTED)
 
     async def _nanny(self, call: str, **kwargs: Any) -> Any:
         """Call whoever looks after this process."""

@@ -24,6 +24,7 @@ from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpabl
 from treadle._names import name_of
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
+from treadle.worker._ends import Cause
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC, ask_scheduler
 
 if TYPE_CHECKING:
@@ -430,8 +431,12 @@ class WorkerStandIn:
 
     async def close(self, reason: str = "worker-close", **_: Any) -> None:
         """Begin to end, as soon as whoever asked for it is answered."""
+        self._close_with(reason, Cause.CLOSED)
+
+    def _close_with(self, reason: str, cause: Cause) -> None:
         # Not in the loop, which the end of the worker waits for.
-        end = threading.Thread(target=self._native.close, args=(reason,), daemon=True)
+        arguments = (reason, 0, cause.value)
+        end = threading.Thread(target=self._native.close, args=arguments, daemon=True)
         self._loop.soon(end.start)
 
     async def _close_clients(self) -> None:

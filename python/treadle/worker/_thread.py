@@ -7,6 +7,7 @@ from typing import Any
 
 from treadle import _core
 from treadle._security import Certificates
+from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
 
 __all__ = ["ThreadWorker"]
@@ -43,10 +44,9 @@ class ThreadWorker:
             self.close()
             raise
 
-    def wait(self, timeout: float) -> str | None:
+    def wait(self, timeout: float) -> End | None:
         """Wait until it has ended; return why, or None after so many seconds."""
-        reason: str | None = self._native.wait(timeout)
-        return reason
+        return end_of(self._native, timeout)
 
     @property
     def runs_tasks(self) -> bool:

@@ -258,7 +258,7 @@ class HubWorker:
     def drain(self) -> None:
         self.ended.append("drained")
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, status: int = 0, cause: str = "closed") -> None:
         self.ended.append(reason)
 
 

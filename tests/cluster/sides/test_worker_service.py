@@ -149,7 +149,11 @@ def test_the_log_is_read_newest_first(caller: HubClient, worker: HubWorker) -> N
 
 @pytest.mark.parametrize(
     ("operation", "reason"),
-    [("terminate", "worker-close"), ("close_gracefully", "drained"), ("restart", "restart")],
+    [
+        ("terminate", "worker-close"),
+        ("close_gracefully", "drained"),
+        ("restart", "it was asked to restart"),
+    ],
 )
 def test_a_worker_is_told_to_end(
     caller: HubClient,

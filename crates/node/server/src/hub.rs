@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tracing::{debug, error, warn};
-use treadle_messages::{Answer, Call, FromClient, FromWorker, ToClient, ToWorker, Welcome};
+use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, ToClient, ToWorker, Welcome};
 use treadle_net::{NetError, Peer};
 use treadle_node_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
@@ -454,7 +454,10 @@ impl Hub {
 
     /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
     pub(super) fn farewell(&mut self) -> Vec<Peer> {
-        let leave = ToWorker::Leave("the scheduler ends".into());
+        let leave = ToWorker::Leave {
+            cause: Leave::Over,
+            reason: "the scheduler ends".into(),
+        };
         let workers: Vec<WorkerId> = self.core.workers().map(|node| node.id).collect();
         for worker in workers {
             self.links.tell_worker(worker, &leave);

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use prost::Message as _;
 use treadle_messages::{
-    Answer, Batch, Call, Definition, Failed, FailedKind, Hello, LostWorker, Member, Registration,
-    Role, TaskOptions, Welcome,
+    Answer, Batch, Call, Definition, Failed, FailedKind, Hello, Leave, LostWorker, Member,
+    Registration, Role, TaskOptions, Welcome,
 };
 use treadle_scheduler::Stuck;
 
@@ -109,6 +109,10 @@ wire_enum! {
 wire_required! {
     FailedKind => proto::failed::Kind, "failure";
     Role => proto::hello::Role, "role";
+}
+
+wire_words! {
+    Leave => proto::leave::Cause { Drained, Asked, Over, Dismissed }, "cause"
 }
 
 wire_words! {

@@ -126,9 +126,10 @@ direction! {
 wire_enum! {
     ToWorker => Section {
         values {
-            Define, ForgetClient, SessionOver, PeerLost, Call, Answer, Leave, ToNode,
+            Define, ForgetClient, SessionOver, PeerLost, Call, Answer, ToNode,
         }
         structs {
+            Leave: proto::Leave { cause, reason },
             Settled: proto::Settled { client, settled },
             Withdraw: proto::Withdraw { client, numbers },
             Peer: proto::Peer { worker, address },

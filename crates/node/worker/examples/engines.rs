@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use treadle_broadcast::{Network, Shape};
 use treadle_messages::{Answer, Call};
 use treadle_net::Wait;
-use treadle_node_worker::{Embedder, Next, Options, Worker, store_limit};
+use treadle_node_worker::{Embedder, End, EndCause, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{Cause, ClientId, ObjectId};
 
@@ -100,7 +100,8 @@ fn main() {
     }
     over.store(true, Ordering::SeqCst);
     for engine in &engines {
-        engine.close("it is not needed any more", Cause::Drained, String::new());
+        let end = End::new(EndCause::Closed, "it is not needed any more");
+        engine.close(end, Cause::Drained, String::new());
     }
 }
 

@@ -24,6 +24,7 @@ use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 
 use super::casting::CastCalls;
+use super::end::{End, EndCause};
 use super::parker::Parker;
 use super::peers::{Request, Requests};
 use super::runs::{Input, Runs, Task};
@@ -82,8 +83,8 @@ pub(super) struct Inner {
     /// Whether the embedder wants to hear of each task; see [`Worker::watch`](super::Worker::watch).
     pub(super) watched: AtomicBool,
     /// Why it is about to say goodbye: the end of the connection is its own doing then.
-    pub(super) leaving: OnceLock<String>,
-    pub(super) end: Mutex<Option<String>>,
+    pub(super) leaving: OnceLock<End>,
+    pub(super) end: Mutex<Option<End>>,
     pub(super) ended: Condvar,
 }
 
@@ -129,14 +130,15 @@ impl Inner {
         ::tracing::warn!(target: treadle_log::WORKER, worker = name, "{line}");
     }
 
-    pub(super) fn end(&self, reason: &str) {
-        let reason = self.leaving.get().map_or(reason, String::as_str);
-        lock(&self.end).get_or_insert_with(|| reason.to_owned());
+    pub(super) fn end(&self, end: End) {
+        let end = self.leaving.get().cloned().unwrap_or(end);
+        let reason = end.reason.clone();
+        lock(&self.end).get_or_insert(end);
         self.over.store(true, Ordering::Release);
         self.plane.end();
         self.shuffles.end();
         if let Some(embedder) = self.embedder.get() {
-            embedder.ended(reason);
+            embedder.ended(&reason);
         }
         self.ended.notify_all();
         self.resumed.notify_all();
@@ -146,9 +148,9 @@ impl Inner {
     }
 
     /// Ends, after telling the scheduler why.
-    pub(super) fn close(&self, reason: &str, cause: Cause, log: String) {
+    pub(super) fn close(&self, end: End, cause: Cause, log: String) {
         if !self.is_over() {
-            let _ = self.leaving.set(reason.to_owned());
+            let _ = self.leaving.set(end.clone());
             self.say(FromWorker::Leaving { cause, log });
             self.scheduler.start_close();
             let deadline = Instant::now() + super::FAREWELL;
@@ -161,7 +163,13 @@ impl Inner {
                 },
             );
         }
-        self.end(reason);
+        self.end(end);
+    }
+
+    /// Ends, since there is no connection to the scheduler any more.
+    fn lost(&self, error: &dyn fmt::Display) {
+        let reason = format!("the connection to the scheduler ended: {error}");
+        self.end(End::new(EndCause::Lost, &reason));
     }
 
     /// Ends, since something here has failed: another process in its place may do better.
@@ -172,8 +180,9 @@ impl Inner {
         let name = &*self.options.name;
         ::tracing::error!(target: treadle_log::WORKER, worker = name, "{reason}: it ends");
         // The scheduler hears of it from the system at the latest.
-        let _ = caught(|| self.close(reason, Cause::Exited(1), reason.to_owned()));
-        self.end(reason);
+        let end = End::new(EndCause::Failed, reason);
+        let _ = caught(|| self.close(end.clone(), Cause::Exited(1), reason.to_owned()));
+        self.end(end);
     }
 
     /// The life of a thread: the worker ends with it if it panics.
@@ -271,7 +280,9 @@ impl Inner {
                 ToWorker::Answer(answer) => embedder.answer(answer),
                 ToWorker::ForgetClient(client) => embedder.undefine(client),
                 ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
-                ToWorker::Leave(reason) => self.end(&reason),
+                ToWorker::Leave { cause, reason } => {
+                    self.end(End::new(EndCause::Told(cause), &reason));
+                }
                 // Why, only clients are told, and want to know.
                 ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),
                 ToWorker::SessionOver(client) => self.plane.client_gone(client),
@@ -280,7 +291,7 @@ impl Inner {
             }
         }
         if let Err(error) = outcome {
-            self.end(&format!("the connection to the scheduler ended: {error}"));
+            self.lost(&error);
         }
     }
 
@@ -362,7 +373,7 @@ impl Inner {
             | ToWorker::Settled { .. }
             | ToWorker::Call(_)
             | ToWorker::Answer(_)
-            | ToWorker::Leave(_) => others.push(message),
+            | ToWorker::Leave { .. } => others.push(message),
         }
     }
 
@@ -560,7 +571,7 @@ impl Inner {
         if let Err(error) = sent
             && self.scheduler.ended().is_none()
         {
-            self.end(&format!("the connection to the scheduler ended: {error}"));
+            self.lost(&error);
         }
     }
 }

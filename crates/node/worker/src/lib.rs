@@ -16,6 +16,7 @@ mod casting;
 mod connecting;
 mod control;
 mod embedder;
+mod end;
 mod error;
 mod health;
 mod inner;
@@ -30,6 +31,7 @@ mod values;
 mod watched;
 
 pub use embedder::Embedder;
+pub use end::{End, EndCause};
 pub use error::ConnectError;
 pub use health::Health;
 pub use options::{Options, store_limit};
@@ -329,8 +331,8 @@ impl Worker {
     }
 
     /// Ends, after telling the scheduler why.
-    pub fn close(&self, reason: &str, cause: Cause, log: String) {
-        self.0.close(reason, cause, log);
+    pub fn close(&self, end: End, cause: Cause, log: String) {
+        self.0.close(end, cause, log);
     }
 
     /// Ends, since something here has failed.
@@ -339,12 +341,12 @@ impl Worker {
     }
 
     /// Why it ended, if it has.
-    pub fn ended(&self) -> Option<String> {
+    pub fn ended(&self) -> Option<End> {
         lock(&self.0.end).clone()
     }
 
     /// Waits until it has ended, for at most `timeout`; why.
-    pub fn wait(&self, timeout: Duration) -> Option<String> {
+    pub fn wait(&self, timeout: Duration) -> Option<End> {
         let end = lock(&self.0.end);
         let wait = self
             .0

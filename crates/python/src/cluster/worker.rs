@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use steps::Steps;
 use treadle_interpreter::{fork, lock, refuse_forked};
 use treadle_node_wire::SCHEDULER_TIMEOUT;
-use treadle_node_worker::{ConnectError, Options, Worker as Node, store_limit};
+use treadle_node_worker::{ConnectError, End, EndCause, Options, Worker as Node, store_limit};
 use treadle_recipe as recipe;
 use treadle_types::{Cause, ObjectId};
 
@@ -183,9 +183,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until the worker has ended; why. `None`: it has not within `timeout` seconds.
+    /// Waits until the worker has ended; why: the cause by name, and in words. `None`: it has not
+    /// within `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<String>> {
+    fn wait(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<(&'static str, String)>> {
         const LOOK: Duration = Duration::from_millis(100);
         self.own()?;
         let limit = Limit::new(timeout)?;
@@ -200,7 +205,7 @@ impl Worker {
                 .deadline
                 .is_some_and(|deadline| Instant::now() >= deadline);
             if end.is_some() || over {
-                return Ok(end);
+                return Ok(end.map(|end| (end.cause.name(), end.reason)));
             }
         }
     }
@@ -208,18 +213,23 @@ impl Worker {
     /// Why it ended, if it has.
     #[getter]
     fn ended(&self) -> PyResult<Option<String>> {
-        Ok(self.own()?.node.ended())
+        Ok(self.own()?.node.ended().map(|end| end.reason))
     }
 
     /// Ends it: tells the scheduler why, and with which status its process ends, and waits for the
-    /// tasks that run, for a few seconds.
-    #[pyo3(signature = (reason="it was closed", status=0))]
-    fn close(&self, py: Python<'_>, reason: &str, status: i32) -> PyResult<()> {
+    /// tasks that run, for a few seconds. `cause` is "closed", "restarted" or "failed".
+    #[pyo3(signature = (reason="it was closed", status=0, cause="closed"))]
+    fn close(&self, py: Python<'_>, reason: &str, status: i32, cause: &str) -> PyResult<()> {
+        let cause = [EndCause::Closed, EndCause::Restarted, EndCause::Failed]
+            .into_iter()
+            .find(|known| known.name() == cause)
+            .ok_or_else(|| PyValueError::new_err(format!("cause={cause:?}")))?;
+        let end = End::new(cause, reason);
         let service = &self.own()?.service;
         let log = service.call(py, intern!(py, "log"), ());
         let log = log.and_then(|log| log.extract(py)).unwrap_or_default();
         let is_idle = py.detach(|| {
-            self.0.node.close(reason, Cause::Exited(status), log);
+            self.0.node.close(end, Cause::Exited(status), log);
             self.0.finish()
         });
         if let Some(service_thread) = self.0.service_thread.get() {

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use treadle_messages::{ToClient, ToWorker};
+use treadle_messages::{Leave, ToClient, ToWorker};
 use treadle_scheduler::Event;
 use treadle_types::{Cause, TaskId, Value, WorkerId};
 
@@ -83,7 +83,11 @@ impl Core {
         };
         let count = workers.len();
         for worker in workers {
-            self.tell_worker(worker, ToWorker::Leave("it was asked to close".into()));
+            let leave = ToWorker::Leave {
+                cause: Leave::Asked,
+                reason: "it was asked to close".into(),
+            };
+            self.tell_worker(worker, leave);
             self.losing.push((worker, Cause::Drained, String::new()));
         }
         Ok(Some(int(count)))

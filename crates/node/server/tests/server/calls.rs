@@ -1,7 +1,7 @@
 //! Questions between nodes, and to the scheduler.
 
 use bytes::Bytes;
-use treadle_messages::{Answer, Call, FromClient, FromWorker, Role, Standing, ToClient};
+use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, Role, Standing, ToClient};
 use treadle_node_server::{Options, Server};
 use treadle_types::Value;
 
@@ -446,9 +446,7 @@ fn a_client_can_end_the_scheduler() {
     other.wait_for_end();
     assert!(cluster.server.wait(Some(crate::support::LONG)));
     cluster.swarm.wait_for("the worker is told", |seen| {
-        seen.left
-            .iter()
-            .any(|(_, reason)| reason.contains("the scheduler ends"))
+        seen.left.iter().any(|(_, cause)| *cause == Leave::Over)
     });
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::Settled;
-use treadle_messages::{Answer, FromWorker, Hello, Role, ToWorker};
+use treadle_messages::{Answer, FromWorker, Hello, Leave, Role, ToWorker};
 use treadle_net::{Address, Lane, Options, Peer, Poller, Signal, Wait};
 use treadle_node_wire::{Link, Packet, introduce};
 use treadle_types::value::Reader;
@@ -76,7 +76,7 @@ pub(crate) struct Seen {
     pub(crate) withdrawn: Vec<(WorkerId, ClientId, u32)>,
     pub(crate) peers: Vec<(WorkerId, WorkerId)>,
     pub(crate) lost: Vec<(WorkerId, WorkerId)>,
-    pub(crate) left: Vec<(WorkerId, String)>,
+    pub(crate) left: Vec<(WorkerId, Leave)>,
     /// Clients whose casts are over.
     pub(crate) over: Vec<(WorkerId, ClientId)>,
     /// What clients say to be settled.
@@ -441,8 +441,8 @@ impl Worker {
             ToWorker::Answer(answer) => seen.answers.push((self.id, answer)),
             // It has no part in shuffles.
             ToWorker::ToNode(_) => {}
-            ToWorker::Leave(reason) => {
-                seen.left.push((self.id, reason));
+            ToWorker::Leave { cause, .. } => {
+                seen.left.push((self.id, cause));
                 self.link.peer().start_close();
             }
         }

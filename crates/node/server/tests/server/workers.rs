@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use treadle_broadcast::Settled;
-use treadle_messages::{FailedKind, FromClient, FromWorker, Role, Standing, ToClient};
+use treadle_messages::{FailedKind, FromClient, FromWorker, Leave, Role, Standing, ToClient};
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use crate::support::{Client, Cluster, Task, kwargs, task, texts};
@@ -207,7 +207,7 @@ fn a_drained_worker_leaves_when_its_values_are_elsewhere() {
     cluster.swarm.wait_for("it leaves", |seen| {
         seen.left
             .iter()
-            .any(|(id, reason)| *id == workers[0] && reason.contains("drained"))
+            .any(|left| *left == (workers[0], Leave::Drained))
     });
     let sums: Vec<Task> = keys
         .iter()

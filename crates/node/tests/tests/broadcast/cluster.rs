@@ -12,7 +12,7 @@ use treadle_messages::{Answer, Call, Hello, Role};
 use treadle_net::{Address, Wait};
 use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
 use treadle_node_server::{self as server, Server};
-use treadle_node_worker::{Cast, Embedder, Next, Options, Worker, store_limit};
+use treadle_node_worker::{Cast, Embedder, End, EndCause, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{ClientId, ObjectId, Value};
 
@@ -168,8 +168,11 @@ impl Engine {
     /// Ends it as a process that is killed does: nobody is told.
     pub(crate) fn kill(&self) {
         self.over.store(true, Ordering::SeqCst);
-        self.worker
-            .close("killed", treadle_types::Cause::Signal(9), String::new());
+        self.worker.close(
+            End::new(EndCause::Closed, "killed"),
+            treadle_types::Cause::Signal(9),
+            String::new(),
+        );
     }
 }
 

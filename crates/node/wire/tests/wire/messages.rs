@@ -6,8 +6,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use treadle_broadcast::Settled;
 use treadle_messages::{
-    Answer, Batch, Call, Definition, Failed, FailedKind, FromClient, FromWorker, Hello, LostWorker,
-    Member, Registration, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
+    Answer, Batch, Call, Definition, Failed, FailedKind, FromClient, FromWorker, Hello, Leave,
+    LostWorker, Member, Registration, Role, Standing, TaskOptions, ToClient, ToWorker, Welcome,
 };
 use treadle_scheduler::Stuck;
 use treadle_types::{
@@ -112,6 +112,15 @@ fn definition() -> impl Strategy<Value = Definition> {
     })
 }
 
+fn leave() -> impl Strategy<Value = Leave> {
+    prop_oneof![
+        Just(Leave::Drained),
+        Just(Leave::Asked),
+        Just(Leave::Over),
+        Just(Leave::Dismissed),
+    ]
+}
+
 fn call() -> impl Strategy<Value = Call> {
     (any::<u64>(), text(), text(), bytes()).prop_map(|(id, node, operation, argument)| Call {
         id,
@@ -183,7 +192,7 @@ pub(crate) fn to_worker() -> impl Strategy<Value = ToWorker> {
         }),
         1 => call().prop_map(ToWorker::Call),
         1 => answer().prop_map(ToWorker::Answer),
-        1 => text().prop_map(ToWorker::Leave),
+        1 => (leave(), text()).prop_map(|(cause, reason)| ToWorker::Leave { cause, reason }),
         1 => to_node().prop_map(ToWorker::ToNode),
     ]
 }

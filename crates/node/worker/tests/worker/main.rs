@@ -8,9 +8,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_messages::{Call, Data, FromWorker, ToWorker};
+use treadle_messages::{Call, Data, FromWorker, Leave, ToWorker};
 use treadle_net::Peer;
 use treadle_node_wire::{data, decode_data, encode_data};
+use treadle_node_worker::{End, EndCause};
 use treadle_types::{Cause, Command, Holders, Place, Report, WorkerId};
 
 use script::{Function, LONG, Scheduler, assign, object, worker};
@@ -72,7 +73,8 @@ fn a_worker_that_gets_no_thread_ends() {
     let (worker, mut script, host, _directory) = worker(&mut scheduler, "a", 2, vec![("one", one)]);
     host.no_threads.store(usize::MAX, Ordering::SeqCst);
     script.say([assign(1, "one", Vec::new())]);
-    let reason = worker.wait(LONG).unwrap();
+    let End { cause, reason } = worker.wait(LONG).unwrap();
+    assert_eq!(cause, EndCause::Failed);
     assert!(
         reason.starts_with("a thread of the engine is missing"),
         "{reason}"
@@ -97,7 +99,8 @@ fn a_worker_whose_only_thread_waits_for_tasks_without_threads_ends() {
     begun.recv_timeout(LONG).unwrap();
     host.no_threads.store(usize::MAX, Ordering::SeqCst);
     script.say([assign(2, "one", Vec::new())]);
-    let reason = worker.wait(LONG).unwrap();
+    let End { cause, reason } = worker.wait(LONG).unwrap();
+    assert_eq!(cause, EndCause::Failed);
     assert!(
         reason.starts_with("a thread of the engine is missing"),
         "{reason}"
@@ -114,7 +117,8 @@ fn a_worker_with_a_thread_that_panics_ends() {
         operation: "panic".into(),
         argument: Bytes::new(),
     })]);
-    let reason = worker.wait(LONG).unwrap();
+    let End { cause, reason } = worker.wait(LONG).unwrap();
+    assert_eq!(cause, EndCause::Failed);
     assert!(
         reason.starts_with("a thread of the engine panicked: it was told to"),
         "{reason}"
@@ -318,8 +322,12 @@ fn calls_pass_while_tasks_run_and_leaving_ends_it() {
     finished(&mut script, 1);
     worker.drain();
     assert_eq!(script.hear(), FromWorker::Drain);
-    script.say([ToWorker::Leave("drained".into())]);
-    assert_eq!(worker.wait(LONG).as_deref(), Some("drained"));
+    script.say([ToWorker::Leave {
+        cause: Leave::Drained,
+        reason: "drained".into(),
+    }]);
+    let end = End::new(EndCause::Told(Leave::Drained), "drained");
+    assert_eq!(worker.wait(LONG), Some(end));
     assert!(worker.next(true).is_none());
 }
 
@@ -328,6 +336,6 @@ fn a_worker_ends_with_its_scheduler() {
     let mut scheduler = Scheduler::new();
     let (worker, script, _host, _directory) = worker(&mut scheduler, "a", 1, Vec::new());
     drop((script, scheduler));
-    let reason = worker.wait(LONG).expect("it ends");
-    assert!(reason.contains("scheduler"), "{reason}");
+    let end = worker.wait(LONG).expect("it ends");
+    assert_eq!(end.cause, EndCause::Lost, "{}", end.reason);
 }

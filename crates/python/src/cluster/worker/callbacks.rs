@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::{Arc, Weak};
 use treadle_interpreter::lock;
 use treadle_messages::{Answer, Call};
-use treadle_node_worker::Embedder;
+use treadle_node_worker::{Embedder, End, EndCause};
 use treadle_types::{Cause, ClientId, ObjectId};
 
 /// Exit status of a process that took more memory than it may: `EX_OSERR`.
@@ -127,9 +127,8 @@ impl Embedder for WorkerCallbacks {
             keys.join(", ")
         );
         shared.log(&line);
-        shared
-            .node
-            .close("it took too much memory", Cause::MemoryLimit, line);
+        let end = End::new(EndCause::Overflowed, "it took too much memory");
+        shared.node.close(end, Cause::MemoryLimit, line);
         treadle_volume::remove_directory(&shared.node.options().store.directory);
         treadle_log::flush();
         // SAFETY: it ends the process, whose memory nobody looks at afterwards.

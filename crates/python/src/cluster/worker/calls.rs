@@ -51,8 +51,8 @@ impl Worker {
             return Err(raised(error, "asking"));
         }
         // It may have ended before the question was noted.
-        if let Some(reason) = self.0.node.ended() {
-            thread.close(py, &reason);
+        if let Some(end) = self.0.node.ended() {
+            thread.close(py, &end.reason);
         }
         Ok(())
     }

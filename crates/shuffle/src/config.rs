@@ -10,6 +10,9 @@ pub struct Config {
     pub window: u64,
     /// The same to one server.
     pub server_window: u64,
+    /// The least that [`server_window`](Self::server_window) shrinks to while answers take longer than
+    /// before. 0: it does not shrink, since servers make writers wait by admitting nothing.
+    pub least_window: u64,
     /// Bytes that one server writes to a file at once, about.
     pub run: u64,
     /// Announced pushes that a server keeps waiting, at most. Others are told to come later.
@@ -19,6 +22,17 @@ pub struct Config {
     pub patience: Duration,
     /// The pause before something is tried again; it doubles each time, up to 32 of it.
     pub pause: Duration,
+    /// For how long a push to one of several copies may fail. Then the epoch of its group is closed, and
+    /// the rows go to a new one at other servers.
+    pub poison: Duration,
+    /// After how long without an answer a reader tries another copy.
+    pub hedge: Duration,
+    /// A copy of a group with so many bytes takes no rows of further transfers: those go to the next
+    /// epoch.
+    pub split: u64,
+    /// Percent of a server's limit that only pushes to second copies may use. Otherwise servers that are
+    /// full of first copies would wait for each other.
+    pub reserve: u64,
     /// How often the rows of one shuffle may be found damaged before its barrier fails.
     pub repairs: u32,
 }
@@ -28,10 +42,15 @@ impl Default for Config {
         Self {
             window: 64 << 20,
             server_window: 16 << 20,
+            least_window: 0,
             run: 64 << 20,
             parked: 1 << 16,
             patience: Duration::from_secs(30),
             pause: Duration::from_millis(10),
+            poison: Duration::from_secs(5),
+            hedge: Duration::from_secs(10),
+            split: u64::MAX,
+            reserve: 10,
             repairs: 5,
         }
     }
@@ -54,6 +73,12 @@ treadle_guards::guards! {
         Incarnation,
         /// A batch that comes again changes nothing.
         Duplicates,
+        /// What an application that is gone has left behind is cleaned.
+        Lease,
+        /// Each batch is read by one of the readers that share a partition.
+        Ownership,
+        /// A copy that cannot take a push ends its epoch: rows go on to other servers.
+        Poison,
     }
 }
 

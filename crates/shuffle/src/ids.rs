@@ -30,6 +30,9 @@ pub struct AttemptId(pub u64);
 
 /// The partitions that one server was assigned at one time. What was assigned to it later is another
 /// group, so that rows for an earlier assignment are never taken for rows of a later one.
+///
+/// A group with several copies is named by its first one. What is said to a server names the copy there
+/// ([`GroupId::at`]), and so the incarnation that is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GroupId {
     /// The generation in which the partitions were assigned.
@@ -68,6 +71,14 @@ impl Transfer {
             attempt: self.attempt,
             number,
         }
+    }
+}
+
+impl GroupId {
+    /// The copy of this group at a server.
+    #[must_use]
+    pub fn at(self, server: ServerId) -> Self {
+        Self { server, ..self }
     }
 }
 

@@ -47,25 +47,35 @@ impl Layout {
         }
     }
 
-    /// Gives the wanted partitions that have no home one, in contiguous ranges of about equal length.
-    /// Without servers they have none for now.
-    pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[ServerId]) {
-        let is_preferred = |server: &&ServerId| self.preferred.contains(server);
-        let mut chosen: Vec<ServerId> = servers.iter().filter(is_preferred).copied().collect();
+    /// Gives the wanted partitions that have no home one, in contiguous ranges whose lengths are about
+    /// proportional to the weights of the servers. Without servers they have none for now.
+    pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[(ServerId, u32)]) {
+        let is_preferred = |(server, _): &&(ServerId, u32)| self.preferred.contains(server);
+        let mut chosen: Vec<_> = servers.iter().filter(is_preferred).copied().collect();
         if chosen.is_empty() {
             chosen = servers.to_vec();
         }
         if chosen.is_empty() {
             return;
         }
+        let shift = self.shift % chosen.len();
+        chosen.rotate_left(shift);
         let homeless: Vec<usize> = wanted
             .iter()
             .map(|partition| partition as usize)
             .filter(|&partition| self.homes[partition].is_none())
             .collect();
+        let total: u64 = chosen.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        let mut chosen = chosen.into_iter();
+        let (mut server, mut end) = (ServerId::default(), 0);
         for (index, &partition) in homeless.iter().enumerate() {
-            let place = index * chosen.len() / homeless.len();
-            self.homes[partition] = Some(chosen[(place + self.shift) % chosen.len()]);
+            let place = index as u64 * total / homeless.len() as u64;
+            while place >= end
+                && let Some((next, weight)) = chosen.next()
+            {
+                (server, end) = (next, end + u64::from(weight));
+            }
+            self.homes[partition] = Some(server);
         }
     }
 }
@@ -81,9 +91,13 @@ mod tests {
         }
     }
 
+    fn equal(nodes: &[u32]) -> Vec<(ServerId, u32)> {
+        nodes.iter().map(|&node| (server(node), 1)).collect()
+    }
+
     #[test]
     fn partitions_are_spread_in_ranges_and_move_only_when_their_server_is_gone() {
-        let servers = [server(0), server(1), server(2)];
+        let servers = equal(&[0, 1, 2]);
         let mut layout = Layout::new(10, vec![], 1);
         let wanted = Runs::from_iter([0, 1, 2, 3, 4, 5, 7, 8, 9]);
         layout.assign(&wanted, &servers);
@@ -102,9 +116,17 @@ mod tests {
     #[test]
     fn preferred_servers_take_all_while_one_is_there() {
         let mut layout = Layout::new(4, vec![server(1)], 0);
-        layout.assign(&Runs::range(0, 2), &[server(0), server(1)]);
-        layout.assign(&Runs::range(0, 4), &[server(0)]);
+        layout.assign(&Runs::range(0, 2), &equal(&[0, 1]));
+        layout.assign(&Runs::range(0, 4), &equal(&[0]));
         let homes: Vec<_> = (0..4).map(|p| layout.home(p).unwrap().node).collect();
         assert_eq!(homes, [1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_server_of_three_times_the_weight_gets_three_times_the_partitions() {
+        let mut layout = Layout::new(8, vec![], 0);
+        layout.assign(&Runs::range(0, 8), &[(server(0), 1), (server(1), 3)]);
+        let homes: Vec<_> = (0..8).map(|p| layout.home(p).unwrap().node).collect();
+        assert_eq!(homes, [0, 0, 1, 1, 1, 1, 1, 1]);
     }
 }

@@ -14,6 +14,7 @@
 //! | `master` | registration, loss, commit, the end |
 //! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading |
 //! | `writer` | transfers: what is pushed where, within which window, and the receipt |
+//! | `lease` | applications that are there, and what is cleaned when they are not |
 //! | `reader` | a partition: where to get it, and whether it is all of it |
 //!
 //! The crate is pure: no IO, clock, threads or randomness.
@@ -27,6 +28,7 @@ mod config;
 mod error;
 mod ids;
 mod layout;
+mod lease;
 mod master;
 mod message;
 mod plan;
@@ -39,10 +41,11 @@ mod writer;
 pub use config::{Config, Guard};
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
-pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec};
+pub use lease::{ApplicationId, Leases};
+pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{
-    Answer, Ask, CommitError, Fetch, FromServer, Push, ReadPiece, Refusal, Seal, ToMaster, ToNode,
-    ToServer, Verdict,
+    Answer, Ask, CommitError, Fetch, FromServer, MapRange, Push, ReadPiece, Refusal, Seal,
+    ToMaster, ToNode, ToServer, Verdict,
 };
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};

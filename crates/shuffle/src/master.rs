@@ -13,6 +13,7 @@
 
 mod check;
 mod commit;
+mod copies;
 mod loss;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -25,8 +26,8 @@ use treadle_types::Runs;
 use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
-    Config, Generation, Group, GroupId, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster,
-    ToNode, Transfer,
+    Config, Generation, GroupId, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster, ToNode,
+    Transfer,
 };
 
 /// What a shuffle is.
@@ -41,6 +42,9 @@ pub struct Spec {
     /// A shuffle whose outputs are read together with those of this one (the other side of a merge):
     /// partitions of the same number are at the same server.
     pub aligned: Option<ShuffleId>,
+    /// At how many servers, in different failure domains, each row is to be: 1 or 2. Fewer, if there are
+    /// not so many domains.
+    pub copies: u32,
     /// Servers that are to hold the partitions, as long as one of them is there. Empty: any.
     pub preferred: Vec<ServerId>,
     /// What an earlier shuffle of the same inputs [had committed](Master::committed), if its outputs are
@@ -48,11 +52,28 @@ pub struct Spec {
     pub committed: Option<Tally>,
 }
 
+/// What is known of a server beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// What fails together: copies of a group are in different domains. Its node, unless this is said.
+    pub domain: u32,
+    /// How much it is to have compared to others. 0: nothing, it only pushes and reads.
+    pub weight: u32,
+}
+
 /// What happens to a master.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MasterEvent {
     /// A server is there.
     Joined(ServerId),
+    /// A server is there, and this is known of it. Without this its domain is its node, and its weight
+    /// 1. For a server that is there already, this is what has changed.
+    Standing {
+        /// Which.
+        server: ServerId,
+        /// What.
+        standing: Standing,
+    },
     /// A server is to leave: it gets no more partitions, and [`MasterEffect::Drained`] says when it
     /// has none.
     Draining(ServerId),
@@ -130,12 +151,19 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Master {
     config: Config,
-    /// Servers that are there, and whether they are to leave.
-    servers: BTreeMap<ServerId, bool>,
+    /// Servers that are there.
+    servers: BTreeMap<ServerId, Member>,
     shuffles: BTreeMap<ShuffleId, Shuffle>,
     /// By the first shuffle that used it.
     layouts: BTreeMap<ShuffleId, Layout>,
     registered: usize,
+}
+
+/// A server that is there.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    standing: Standing,
+    is_leaving: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +171,7 @@ struct Shuffle {
     maps: u32,
     partitions: u32,
     outputs: Runs,
+    copies: u32,
     layout: ShuffleId,
     generation: Generation,
     groups: BTreeMap<GroupId, GroupState>,
@@ -162,11 +191,41 @@ struct Shuffle {
     tally: Tally,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct GroupState {
     partitions: Runs,
     /// Maps that have rows here.
     touched: Runs,
+    /// Servers that have all rows, and one that is getting them.
+    copies: Vec<ServerId>,
+    filling: Option<ServerId>,
+    /// Servers that had a copy, or could not take pushes: they get none of these partitions any more.
+    spoiled: BTreeSet<ServerId>,
+    is_open: bool,
+    is_split: bool,
+}
+
+impl GroupState {
+    fn new(partitions: Runs, copies: Vec<ServerId>) -> Self {
+        Self {
+            partitions,
+            touched: Runs::new(),
+            copies,
+            filling: None,
+            spoiled: BTreeSet::new(),
+            is_open: true,
+            is_split: false,
+        }
+    }
+
+    /// It takes no rows any more.
+    fn close(&mut self) {
+        (self.is_open, self.is_split) = (false, false);
+    }
+
+    fn holders(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.copies.iter().copied().chain(self.filling)
+    }
 }
 
 #[derive(Debug)]
@@ -201,10 +260,24 @@ impl Master {
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         match event {
-            MasterEvent::Joined(server) => self.joined(server, effects)?,
+            MasterEvent::Joined(server) => {
+                let standing = Standing {
+                    domain: server.node,
+                    weight: 1,
+                };
+                self.joined(server, standing, effects)?;
+            }
+            MasterEvent::Standing { server, standing } => {
+                match self.servers.get_mut(&server) {
+                    Some(member) => member.standing = standing,
+                    None => self.joined(server, standing, effects)?,
+                }
+                self.settle_waiting(effects);
+            }
             MasterEvent::Draining(server) => {
-                if let Some(is_leaving) = self.servers.get_mut(&server) {
-                    *is_leaving = true;
+                if let Some(member) = self.servers.get_mut(&server) {
+                    member.is_leaving = true;
+                    self.settle_copied(effects);
                     self.tell_drained(effects);
                 }
             }
@@ -219,6 +292,11 @@ impl Master {
     /// Where a partition is, for placing the task that reads it.
     pub fn home(&self, shuffle: ShuffleId, partition: u32) -> Option<ServerId> {
         let shuffle = self.shuffles.get(&shuffle)?;
+        if shuffle.copies > 1 {
+            let mut groups = shuffle.groups.values().rev();
+            let group = groups.find(|group| group.partitions.contains(u64::from(partition)))?;
+            return group.copies.first().copied();
+        }
         self.layouts[&shuffle.layout].home(partition)
     }
 
@@ -274,6 +352,7 @@ impl Master {
             maps: spec.maps,
             partitions: spec.partitions,
             outputs: spec.outputs,
+            copies: spec.copies,
             layout: key,
             generation: Generation(1),
             groups: BTreeMap::new(),
@@ -314,6 +393,13 @@ impl Master {
                 map,
             } => self.differs(shuffle, group, map, effects),
             ToMaster::Damaged { shuffle, group } => self.damaged(shuffle, group, effects),
+            ToMaster::Poisoned { shuffle, group } => self.poisoned(shuffle, group, effects),
+            ToMaster::Filled {
+                shuffle,
+                group,
+                is_sealed,
+            } => self.filled(shuffle, group, is_sealed, effects),
+            ToMaster::Full { shuffle, group } => self.full(shuffle, group, effects),
         }
     }
 
@@ -367,19 +453,29 @@ impl Master {
         shuffle.tally.add(tally);
     }
 
-    /// Servers that may be assigned partitions.
-    fn eligible(&self) -> Vec<ServerId> {
-        let staying = self.servers.iter().filter(|(_, is_leaving)| !**is_leaving);
-        let staying: Vec<ServerId> = staying.map(|(&server, _)| server).collect();
-        match staying.is_empty() {
-            true => self.servers.keys().copied().collect(),
-            false => staying,
-        }
+    /// Servers that may be assigned partitions, and their weights.
+    fn eligible(&self) -> Vec<(ServerId, u32)> {
+        let members = self
+            .servers
+            .iter()
+            .map(|(&server, member)| (server, member));
+        let members = members.filter(|(_, member)| member.standing.weight > 0);
+        let all: Vec<_> = members
+            .map(|(s, m)| (s, m.standing.weight, m.is_leaving))
+            .collect();
+        let is_all = all.iter().all(|&(.., is_leaving)| is_leaving);
+        let staying = all
+            .into_iter()
+            .filter(|&(.., is_leaving)| is_all || !is_leaving);
+        staying
+            .map(|(server, weight, _)| (server, weight))
+            .collect()
     }
 
     /// Gives partitions without a home one, and tells who takes part.
     fn settle(&mut self, id: ShuffleId, effects: &mut Effects) {
         let servers = self.eligible();
+        let mut places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
@@ -398,30 +494,24 @@ impl Master {
             }
         }
         for (server, partitions) in homes {
-            let epoch = shuffle.generation;
-            let group = GroupState {
-                partitions: partitions.into_iter().collect(),
-                touched: Runs::new(),
-            };
-            shuffle.groups.insert(GroupId { epoch, server }, group);
-            shuffle.followers.insert(server);
+            let partitions = partitions.into_iter().collect();
+            shuffle.open_group(server, partitions, &mut places);
         }
-        let groups = shuffle.groups.iter().map(|(&id, group)| Group {
-            id,
-            partitions: group.partitions.clone(),
-        });
-        let plan = Arc::new(Plan {
-            shuffle: id,
-            generation: shuffle.generation,
-            maps: shuffle.maps,
-            partitions: shuffle.partitions,
-            groups: groups.collect(),
-        });
-        for &to in &shuffle.followers {
-            let message = ToNode::Plan(plan.clone());
-            effects.push(MasterEffect::Send { to, message });
+        if shuffle.copies > 1 && !shuffle.settle_copies(&mut places) {
+            return shuffle.plan = None;
         }
-        shuffle.plan = Some(plan);
+        shuffle.tell(id, effects);
+        if let Phase::Sealing(sealing) = &shuffle.phase {
+            let gone = sealing
+                .awaited
+                .keys()
+                .filter(|&&copy| shuffle.name_of(copy).is_none());
+            let gone: Vec<GroupId> = gone.copied().collect();
+            if let Phase::Sealing(sealing) = &mut shuffle.phase {
+                sealing.awaited.retain(|copy, _| !gone.contains(copy));
+            }
+            self.conclude(id, effects);
+        }
     }
 
     fn end(&mut self, id: ShuffleId, effects: &mut Effects) {
@@ -449,10 +539,12 @@ impl Master {
     fn tell_drained(&mut self, effects: &mut Effects) {
         let shuffles = &self.shuffles;
         let is_empty = |server: ServerId| {
-            let mut groups = shuffles.values().flat_map(|shuffle| shuffle.groups.keys());
-            groups.all(|group| group.server != server)
+            let mut groups = shuffles
+                .values()
+                .flat_map(|shuffle| shuffle.groups.values());
+            groups.all(|group| group.holders().all(|holder| holder != server))
         };
-        let leaving = self.servers.iter().filter(|(_, is_leaving)| **is_leaving);
+        let leaving = self.servers.iter().filter(|(_, member)| member.is_leaving);
         let drained = leaving.filter(|&(&server, _)| is_empty(server));
         effects.extend(drained.map(|(&server, _)| MasterEffect::Drained(server)));
     }

@@ -79,11 +79,34 @@ pub enum ToMaster {
         /// The map, if it is known which.
         map: Option<u32>,
     },
-    /// Rows of a group cannot be read any more, or are not what they were.
+    /// Rows of a copy cannot be read any more, or are not what they were.
     Damaged {
         /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
+        /// The copy.
+        group: GroupId,
+    },
+    /// A copy has everything that the one has from which it was filled.
+    Filled {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The copy.
+        group: GroupId,
+        /// Whether it was compared with the receipts.
+        is_sealed: bool,
+    },
+    /// A copy of a group is as large as it should become.
+    Full {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The copy.
+        group: GroupId,
+    },
+    /// A copy of a group cannot take what is pushed. What it has stays; the rest goes elsewhere.
+    Poisoned {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The copy.
         group: GroupId,
     },
 }
@@ -166,6 +189,15 @@ pub enum ToServer {
     },
     /// The rows of a partition, please.
     Fetch(Fetch),
+    /// From a server whose copy was sent to this one: that is all of it.
+    Adopt {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The copy that is addressed.
+        group: GroupId,
+        /// What the copy was sealed with, if it was.
+        expected: Option<Expected>,
+    },
 }
 
 /// A batch that waits to be let in.
@@ -197,7 +229,7 @@ pub struct Ask {
 /// A read of one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fetch {
-    /// Chosen by the reader, unique on its connection.
+    /// Chosen by the reader, unique on its connection ([`Reader::read_of`](crate::Reader::read_of)).
     pub read: u64,
     /// The shuffle.
     pub shuffle: ShuffleId,
@@ -207,6 +239,34 @@ pub struct Fetch {
     pub group: GroupId,
     /// The partition.
     pub partition: u32,
+    /// Rows of these maps only. `None`: of all.
+    pub maps: Option<MapRange>,
+}
+
+/// Maps with consecutive numbers. Readers that share a partition have ranges that do not overlap: each
+/// batch has one map, and so one reader.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct MapRange {
+    /// The first.
+    pub first: u32,
+    /// The one after the last.
+    pub end: u32,
+}
+
+impl MapRange {
+    /// Part `part` of `parts` of about equal length of `maps` maps.
+    pub fn part(maps: u32, part: u32, parts: u32) -> Self {
+        let at = |part: u32| (u64::from(maps) * u64::from(part) / u64::from(parts.max(1))) as u32;
+        Self {
+            first: at(part),
+            end: at(part + 1),
+        }
+    }
+
+    /// Whether a map is among them.
+    pub fn contains(&self, map: u32) -> bool {
+        (self.first..self.end).contains(&map)
+    }
 }
 
 /// What a server answers.
@@ -288,6 +348,8 @@ impl ReadPiece {
 pub enum Answer {
     /// This attempt has pushed exactly these rows, and they are kept.
     Have(AttemptId),
+    /// The same, and the group is complete: of the attempts of this map it keeps only this one.
+    Won(AttemptId),
     /// Push them.
     Missing,
     /// Others were there, and may have been read.

@@ -1,6 +1,8 @@
 //! The reader: it gets the rows of a partition, and returns them only if they are all of them, as they
 //! were written, in the order of their inputs.
 
+mod error;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,9 +10,11 @@ use core::time::Duration;
 
 use crate::config::{Guard, pause};
 use crate::{
-    Broken, Config, Fetch, FromServer, Generation, GroupId, Plan, ReadPiece, Refusal, ServerId,
-    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer,
+    Broken, Config, Fetch, FromServer, Generation, GroupId, MapRange, Plan, ReadPiece, Refusal,
+    ServerId, ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer,
 };
+
+pub use error::ReadError;
 
 /// What happens to a reader.
 #[derive(Clone, PartialEq, Debug)]
@@ -25,6 +29,8 @@ pub enum ReaderEvent {
         generation: Generation,
         /// The partition.
         partition: u32,
+        /// Rows of these maps only, if several readers share the partition. `None`: of all.
+        maps: Option<MapRange>,
     },
     /// It is not wanted any more.
     Cancel(u64),
@@ -56,7 +62,13 @@ pub enum ReaderEffect {
         /// What.
         message: ToServer,
     },
-    /// Return the rows that came last, in the order in which they came.
+    /// Keep the rows that came last: those of other groups follow.
+    Keep {
+        /// Which read.
+        read: u64,
+    },
+    /// Return the rows that came last. If some were kept, all of them together, in the order of their
+    /// maps: no map has rows in two groups.
     Return {
         /// Which read.
         read: u64,
@@ -74,55 +86,6 @@ pub enum ReaderEffect {
     Report(ToMaster),
 }
 
-/// Why a partition cannot be read.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ReadError {
-    /// Rows were lost after the barrier. It runs again: give the task back.
-    #[error("rows of shuffle {0:?} were lost: transfers and the barrier run again")]
-    Superseded(ShuffleId),
-    /// The shuffle is over, or was never registered.
-    #[error("shuffle {0:?} has ended, or was never registered")]
-    Ended(ShuffleId),
-    /// Nobody wanted this partition when the shuffle was registered.
-    #[error(
-        "partition {partition} of shuffle {shuffle:?} is not among the outputs that were \
-         registered: its rows were dropped"
-    )]
-    NotAnOutput {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The partition.
-        partition: u32,
-    },
-    /// The server cannot be reached. Another worker may reach it: give the task back.
-    #[error(
-        "server {server:?}, which has partition {partition} of shuffle {shuffle:?}, cannot be \
-         reached"
-    )]
-    Unreachable {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The partition.
-        partition: u32,
-        /// Who has it.
-        server: ServerId,
-    },
-    /// The server does not return it, and nobody makes it again.
-    #[error(
-        "partition {partition} of shuffle {shuffle:?} is missing at server {server:?}: {reason}"
-    )]
-    Missing {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The partition.
-        partition: u32,
-        /// Who should have it.
-        server: ServerId,
-        /// Why not.
-        reason: Refusal,
-    },
-}
-
 /// The reader's machine: all reads of a process.
 #[derive(Debug)]
 pub struct Reader {
@@ -138,11 +101,26 @@ struct Read {
     shuffle: ShuffleId,
     generation: Generation,
     partition: u32,
+    maps: Option<MapRange>,
     step: Step,
     /// Since when nothing has come.
     since: Duration,
     tries: u32,
+    /// Groups that are still to be read, the next one last.
+    groups: Vec<GroupId>,
+    /// Servers that did not return the rows of the group that is read now.
+    failed: BTreeSet<ServerId>,
+    /// When the server was asked.
+    asked_at: Duration,
+    /// What came of the groups that were read.
+    tally: Tally,
+    /// How often a server was asked for another group, or another one for the same.
+    turns: u64,
 }
+
+/// Bits of [`Fetch::read`] that name the read. The others number its turns, so that a late answer of a
+/// server that was given up is not taken for another one.
+const READ_BITS: u32 = 40;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Step {
@@ -187,6 +165,7 @@ impl Reader {
                 shuffle,
                 generation,
                 partition,
+                maps,
             } => {
                 if self.reads.contains_key(&read) {
                     return Err(ShuffleError::Begun);
@@ -195,9 +174,15 @@ impl Reader {
                     shuffle,
                     generation,
                     partition,
+                    maps,
                     step: Step::Planning,
                     since: self.now,
                     tries: 0,
+                    groups: Vec::new(),
+                    failed: BTreeSet::new(),
+                    asked_at: self.now,
+                    tally: Tally::default(),
+                    turns: 0,
                 };
                 self.reads.insert(read, begun);
                 match self.plans.contains_key(&shuffle) {
@@ -213,7 +198,7 @@ impl Reader {
                 message,
                 computed,
             } => self.hear(from, message, &computed, effects),
-            ReaderEvent::Disconnected(server) => self.disconnected(server),
+            ReaderEvent::Disconnected(server) => self.disconnected(server, effects),
             ReaderEvent::Master(ToNode::Plan(plan)) => self.plan(plan, effects),
             ReaderEvent::Master(ToNode::Close(shuffle)) => {
                 self.plans.remove(&shuffle);
@@ -233,12 +218,27 @@ impl Reader {
         let due = |read: &Read| {
             let patience = read.since + self.config.patience;
             match read.step {
-                Step::Fetching(_) => None,
+                Step::Fetching(group) => {
+                    self.other_copy(read, group)?;
+                    Some(read.asked_at + self.config.hedge)
+                }
                 Step::Retrying(_, at) => Some(at.min(patience)),
                 Step::Planning | Step::Waiting(..) => Some(patience),
             }
         };
         self.reads.values().filter_map(due).min()
+    }
+
+    /// The read that a server answers, from the number of its answer.
+    pub fn read_of(number: u64) -> u64 {
+        number & ((1 << READ_BITS) - 1)
+    }
+
+    /// The read that is answered, if this is the answer that it waits for.
+    fn awaits(&self, number: u64) -> Option<u64> {
+        let id = Self::read_of(number);
+        let read = self.reads.get(&id)?;
+        (read.number(id) == number).then_some(id)
     }
 
     /// Whether nothing is read.
@@ -258,7 +258,7 @@ impl Reader {
                 continue;
             };
             let plan = self.plans.get(&read.shuffle);
-            let is_planned = plan.is_some_and(|plan| plan.group(group).is_some());
+            let is_planned = plan.is_some_and(|plan| plan.group_of_copy(group).is_some());
             if Guard::Generation.holds() && !is_planned {
                 return Err(Broken::Group {
                     shuffle: read.shuffle,
@@ -312,15 +312,78 @@ impl Reader {
                 return self.fail(id, ReadError::Superseded(shuffle), effects);
             }
         }
-        let Some(group) = plan.group_of(partition) else {
-            let error = ReadError::NotAnOutput { shuffle, partition };
+        match &read.step {
+            Step::Planning => {
+                let groups = plan.groups_of(partition).map(|group| group.id);
+                read.groups = groups.collect();
+                if read.groups.is_empty() {
+                    let error = ReadError::NotAnOutput { shuffle, partition };
+                    return self.fail(id, error, effects);
+                }
+                // The last one is read first.
+                read.groups.reverse();
+                self.fetch_next(id, effects);
+            }
+            // The copy that is read is gone, and another one is there.
+            Step::Fetching(group) | Step::Retrying(group, _) | Step::Waiting(group, _)
+                if plan.group_of_copy(*group).is_none() =>
+            {
+                read.turns += 1;
+                read.failed.clear();
+                self.fetch_next(id, effects);
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks a copy of the group that is to be read next.
+    fn fetch_next(&mut self, id: u64, effects: &mut Effects) {
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
+        let plan = self.plans.get(&read.shuffle);
+        let group = read.groups.last().and_then(|&group| plan?.group(group));
+        let Some(group) = group else {
+            let error = ReadError::Superseded(read.shuffle);
             return self.fail(id, error, effects);
         };
-        if read.step != Step::Planning {
+        // Readers of different partitions begin at different copies.
+        let copies = &group.copies;
+        let order =
+            (0..copies.len()).map(|at| copies[(at + read.partition as usize) % copies.len()]);
+        let mut order = order.filter(|copy| !read.failed.contains(copy));
+        let Some(server) = order.next() else {
             return;
+        };
+        let copy = group.id.at(server);
+        read.step = Step::Fetching(copy);
+        read.asked_at = self.now;
+        effects.push(read.fetch(id, copy));
+    }
+
+    /// Another copy of the group that is read, if there is one that has not failed.
+    fn other_copy(&self, read: &Read, copy: GroupId) -> Option<ServerId> {
+        let plan = self.plans.get(&read.shuffle)?;
+        let group = plan.group_of_copy(copy)?;
+        let mut copies = group.copies.iter();
+        let other = copies.find(|other| **other != copy.server && !read.failed.contains(other));
+        other.copied()
+    }
+
+    /// Reads from another copy instead, if there is one. Whether there was.
+    fn switch(&mut self, id: u64, copy: GroupId, effects: &mut Effects) -> bool {
+        let Some(read) = self.reads.get(&id) else {
+            return false;
+        };
+        let is_there = self.other_copy(read, copy).is_some();
+        if let Some(read) = self.reads.get_mut(&id)
+            && is_there
+        {
+            read.turns += 1;
+            read.failed.insert(copy.server);
+            self.fetch_next(id, effects);
         }
-        read.step = Step::Fetching(group.id);
-        effects.push(read.fetch(id, group.id));
+        is_there
     }
 
     fn hear(
@@ -335,14 +398,23 @@ impl Reader {
                 read,
                 tally,
                 pieces,
-            } => self.rows(from, read, (&tally, &pieces), computed, effects),
+            } => {
+                if let Some(read) = self.awaits(read) {
+                    self.rows(from, read, (&tally, &pieces), computed, effects);
+                }
+            }
             FromServer::Unread { read, reason } => {
-                let Some(state) = self.reads.get_mut(&read) else {
+                let Some(read) = self.awaits(read) else {
                     return;
                 };
-                if let Step::Fetching(group) = state.step
-                    && group.server == from
-                {
+                let step = self.reads.get(&read).map(|state| &state.step);
+                let Some(&Step::Fetching(group)) = step else {
+                    return;
+                };
+                if group.server != from || self.switch(read, group, effects) {
+                    return;
+                }
+                if let Some(state) = self.reads.get_mut(&read) {
                     state.step = Step::Waiting(group, reason);
                     state.since = self.now;
                     let shuffle = state.shuffle;
@@ -379,22 +451,41 @@ impl Reader {
         let compares = Guard::Receipts.holds();
         let orders = Guard::Order.holds();
         let digests = Guard::Digest.holds();
-        let is_right = (is_whole || !compares) && (is_ordered || !orders) && (is_same || !digests);
+        let owns = Guard::Ownership.holds();
+        let is_own =
+            |piece: &ReadPiece| read.maps.is_none_or(|maps| maps.contains(piece.batch.map));
+        let is_own = pieces.iter().all(is_own) || !owns;
+        let is_right =
+            is_own && (is_whole || !compares) && (is_ordered || !orders) && (is_same || !digests);
         if is_right {
-            self.reads.remove(&id);
-            let tally = sum.narrow();
-            return effects.push(ReaderEffect::Return { read: id, tally });
+            read.tally.add(&sum);
+            read.groups.pop();
+            read.turns += 1;
+            read.failed.clear();
+            read.tries = 0;
+            let tally = read.tally.narrow();
+            if read.groups.is_empty() {
+                self.reads.remove(&id);
+                return effects.push(ReaderEffect::Return { read: id, tally });
+            }
+            effects.push(ReaderEffect::Keep { read: id });
+            return self.fetch_next(id, effects);
         }
-        read.step = Step::Waiting(group, Refusal::Damaged);
-        read.since = self.now;
-        effects.push(ReaderEffect::Report(ToMaster::Damaged {
-            shuffle: read.shuffle,
-            group,
-        }));
+        let shuffle = read.shuffle;
+        effects.push(ReaderEffect::Report(ToMaster::Damaged { shuffle, group }));
+        if !self.switch(id, group, effects)
+            && let Some(read) = self.reads.get_mut(&id)
+        {
+            read.step = Step::Waiting(group, Refusal::Damaged);
+            read.since = self.now;
+        }
     }
 
-    fn disconnected(&mut self, server: ServerId) {
-        for read in self.reads.values_mut() {
+    fn disconnected(&mut self, server: ServerId, effects: &mut Effects) {
+        for id in self.reads.keys().copied().collect::<Vec<_>>() {
+            let Some(read) = self.reads.get_mut(&id) else {
+                continue;
+            };
             let (Step::Fetching(group) | Step::Retrying(group, _)) = read.step else {
                 continue;
             };
@@ -404,8 +495,16 @@ impl Reader {
             if read.tries == 0 {
                 read.since = self.now;
             }
-            read.step = Step::Retrying(group, self.now + pause(&self.config, read.tries));
-            read.tries += 1;
+            // Whoever waits before it tries again goes on waiting.
+            let is_asked = matches!(read.step, Step::Fetching(_));
+            if is_asked && self.switch(id, group, effects) {
+                continue;
+            }
+            if let Some(read) = self.reads.get_mut(&id) {
+                read.failed.clear();
+                read.step = Step::Retrying(group, self.now + pause(&self.config, read.tries));
+                read.tries += 1;
+            }
         }
     }
 
@@ -418,6 +517,9 @@ impl Reader {
             let (shuffle, partition) = (read.shuffle, read.partition);
             let is_late = read.since + patience <= now;
             match read.step.clone() {
+                Step::Fetching(group) if read.asked_at + self.config.hedge <= now => {
+                    self.switch(id, group, effects);
+                }
                 Step::Retrying(group, _) if is_late => {
                     let error = ReadError::Unreachable {
                         shuffle,
@@ -426,10 +528,7 @@ impl Reader {
                     };
                     self.fail(id, error, effects);
                 }
-                Step::Retrying(group, at) if at <= now => {
-                    read.step = Step::Fetching(group);
-                    effects.push(read.fetch(id, group));
-                }
+                Step::Retrying(_, at) if at <= now => self.fetch_next(id, effects),
                 Step::Waiting(group, reason) if is_late => {
                     let error = ReadError::Missing {
                         shuffle,
@@ -455,13 +554,19 @@ impl Reader {
 }
 
 impl Read {
-    fn fetch(&self, read: u64, group: GroupId) -> ReaderEffect {
+    /// The number of the fetch that it waits for.
+    fn number(&self, id: u64) -> u64 {
+        id | (self.turns << READ_BITS)
+    }
+
+    fn fetch(&self, id: u64, group: GroupId) -> ReaderEffect {
         let fetch = Fetch {
-            read,
+            read: self.number(id),
             shuffle: self.shuffle,
             generation: self.generation,
             group,
             partition: self.partition,
+            maps: self.maps,
         };
         ReaderEffect::Send {
             to: group.server,

@@ -8,6 +8,7 @@
 //! ```
 
 mod check;
+mod fill;
 mod group;
 mod memory;
 mod pushes;
@@ -21,13 +22,14 @@ use core::time::Duration;
 
 use crate::block::Table;
 use crate::config::Guard;
-use crate::server::group::GroupState;
+use crate::server::fill::Fills;
+use crate::server::group::{GroupState, Role};
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
 use crate::server::reads::Reading;
 use crate::{
-    BatchId, Config, FromServer, GroupId, Plan, Push, ReadPiece, Refusal, ServerId, ShuffleError,
-    ShuffleId, ToMaster, ToNode, ToServer,
+    BatchId, Config, FromServer, Group, GroupId, Plan, Push, ReadPiece, Refusal, ServerId,
+    ShuffleError, ShuffleId, ToMaster, ToNode, ToServer,
 };
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
@@ -92,6 +94,10 @@ pub enum ServerEvent {
         /// The pieces, of all attempts. `None`: it cannot be read.
         pieces: Option<Vec<ReadPiece>>,
     },
+    /// A server that this one [told](ServerEffect::Tell) something answers.
+    Peer(FromServer),
+    /// The connection to such a server is gone, or cannot be made.
+    Unreached(ServerId),
     /// Time has passed.
     Tick,
 }
@@ -177,6 +183,14 @@ pub enum ServerEffect {
         /// The number of the loads.
         load: u64,
     },
+    /// Tell another server something. The bytes of a push are those of the batch here that has its name,
+    /// in the copy of the same epoch, in memory or in a file.
+    Tell {
+        /// Whom.
+        to: ServerId,
+        /// What.
+        message: ToServer,
+    },
     /// Tell the master.
     Report(ToMaster),
 }
@@ -196,6 +210,7 @@ pub struct Server {
     asked: BTreeSet<ShuffleId>,
     readings: BTreeMap<u64, Reading>,
     next_load: u64,
+    fills: Fills,
 }
 
 /// What is held of a shuffle.
@@ -221,6 +236,7 @@ impl Server {
             asked: BTreeSet::new(),
             readings: BTreeMap::new(),
             next_load: 0,
+            fills: Fills::new(),
         }
     }
 
@@ -241,6 +257,11 @@ impl Server {
                 ToServer::Ask(ask) => self.asked(from, ask, effects),
                 ToServer::Abandon { group, transfer } => self.abandoned(group, transfer, effects),
                 ToServer::Fetch(fetch) => self.fetch(from, fetch, effects),
+                ToServer::Adopt {
+                    shuffle,
+                    group,
+                    expected,
+                } => self.adopt(from, (shuffle, group), expected, effects),
             },
             ServerEvent::Arrived { from, push, table } => {
                 self.arrived(from, push, table, effects)?;
@@ -260,10 +281,13 @@ impl Server {
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
             }
+            ServerEvent::Peer(message) => self.peer(message, effects),
+            ServerEvent::Unreached(server) => self.unreached(server),
             ServerEvent::Tick => {
                 self.unpark(effects);
             }
         }
+        self.pump_fills(effects);
         Ok(())
     }
 
@@ -271,7 +295,7 @@ impl Server {
     pub fn next_deadline(&self) -> Option<Duration> {
         let parked = self.parked.iter().map(|parked| parked.until).min();
         let disk = self.memory.retry_at();
-        parked.into_iter().chain(disk).min()
+        parked.into_iter().chain(disk).chain(self.fills_due()).min()
     }
 
     /// Bytes of rows in memory, and bytes that are on their way into it.
@@ -298,22 +322,24 @@ impl Server {
         if plan.generation < held.plan.generation {
             return;
         }
-        let groups = held.groups.keys();
-        let gone = groups.filter(|&&group| plan.group(group).is_none());
-        let gone: Vec<GroupId> = gone.copied().collect();
         held.plan = plan.clone();
+        let mine: Vec<(GroupId, Role, &Group)> = self.mine(&plan).collect();
+        let Some(held) = self.shuffles.get(&id) else {
+            return;
+        };
+        let is_gone = |copy: &&GroupId| !mine.iter().any(|(mine, ..)| mine == *copy);
+        let gone: Vec<GroupId> = held.groups.keys().filter(is_gone).copied().collect();
         for group in gone {
             let reason = Refusal::Stale(plan.generation);
             self.drop_group(id, group, &reason, effects);
         }
-        for group in &plan.groups {
-            if self.is_mine(group.id)
-                && let Some(held) = self.shuffles.get_mut(&id)
-            {
+        if let Some(held) = self.shuffles.get_mut(&id) {
+            for (copy, role, group) in mine {
                 let state = || GroupState::new(group.partitions.clone());
-                held.groups.entry(group.id).or_insert_with(state);
+                held.groups.entry(copy).or_insert_with(state).role = role;
             }
         }
+        self.plan_fills(id, &plan);
         self.unpark(effects);
     }
 
@@ -358,11 +384,29 @@ impl Server {
                 batch,
             });
         }
+        self.fills.remove(&(shuffle, group));
         effects.extend(state.runs.iter().map(|&run| ServerEffect::DropRun(run)));
         if let Some(run) = self.memory.spilling_of(shuffle, group) {
             effects.push(ServerEffect::DropRun(run));
         }
         self.end_reads(shuffle, group, reason, effects);
+    }
+
+    /// The copies of a plan that are of this process.
+    fn mine<'p>(&self, plan: &'p Plan) -> impl Iterator<Item = (GroupId, Role, &'p Group)> {
+        let is_mine = |copy: &GroupId| self.is_mine(*copy);
+        let copies = plan.groups.iter().filter_map(move |group| {
+            let mut copies = group.holders().map(|holder| group.id.at(holder));
+            let copy = copies.find(is_mine)?;
+            let role = Role {
+                takes: group.takes() || group.filling == Some(copy.server),
+                is_first: group.copies.first() == Some(&copy.server),
+                is_sole: group.copies.len() < 2,
+                has_siblings: plan.chain(group).nth(1).is_some(),
+            };
+            Some((copy, role, group))
+        });
+        copies.collect::<Vec<_>>().into_iter()
     }
 
     /// Whether a group is of this process.

@@ -14,9 +14,12 @@
 //! transfer is done when all parts are held. Until then the host keeps its input, since another plan
 //! may want other parts.
 
+mod adopt;
 mod check;
+mod part;
 mod peer;
 mod replies;
+mod window;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -25,10 +28,11 @@ use core::time::Duration;
 
 use treadle_types::Runs;
 
-use crate::writer::peer::{Item, Peers};
+use crate::writer::part::{Part, Running, Step};
+use crate::writer::peer::{Peers, What};
 use crate::{
-    AttemptId, Config, FromServer, Generation, GroupId, Plan, Receipt, Refusal, ServerId, Share,
-    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer,
+    AttemptId, Config, FromServer, GroupId, Plan, Receipt, Refusal, ServerId, Share, ShuffleError,
+    ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer,
 };
 
 /// What the host has gathered for a part: the batches that its rows were put into.
@@ -174,38 +178,6 @@ pub struct Writer {
     peers: Peers,
 }
 
-/// A transfer.
-#[derive(Debug)]
-struct Running {
-    again: bool,
-    /// The generation in which it began; `None`: there is no plan yet.
-    began: Option<Generation>,
-    parts: BTreeMap<GroupId, Part>,
-}
-
-/// What a transfer has for a group.
-#[derive(Debug)]
-struct Part {
-    step: Step,
-    /// Whose batches are there.
-    holder: AttemptId,
-    tally: Tally,
-    batches: Vec<(Tally, u64)>,
-    unacked: BTreeSet<u32>,
-    /// Since when the server has taken nothing, if something went wrong.
-    trouble: Option<Duration>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
-    Gathering,
-    Asking,
-    Pushing,
-    /// For another plan.
-    Waiting,
-    Held,
-}
-
 type Effects = Vec<WriterEffect>;
 
 impl Writer {
@@ -254,10 +226,15 @@ impl Writer {
     /// When [`WriterEvent::Tick`] is due; `None`: not before another event.
     pub fn next_deadline(&self) -> Option<Duration> {
         let parts = self.transfers.values().flat_map(|t| t.parts.values());
-        let troubles = parts.filter_map(|part| part.trouble);
-        let patience = troubles.min().map(|since| since + self.config.patience);
+        let due = parts.filter_map(|part| {
+            let wait = match part.may_poison() {
+                true => self.config.poison.min(self.config.patience),
+                false => self.config.patience,
+            };
+            Some(part.trouble()? + wait)
+        });
         let retry = self.peers.retry_at(self.now);
-        patience.into_iter().chain(retry).min()
+        due.chain(retry).min()
     }
 
     /// Whether no transfer runs.
@@ -299,58 +276,6 @@ impl Writer {
         }
     }
 
-    fn plan(&mut self, plan: &Arc<Plan>, effects: &mut Effects) {
-        let shuffle = plan.shuffle;
-        self.asked.remove(&shuffle);
-        let known = self.plans.get(&shuffle);
-        if known.is_some_and(|known| known.generation > plan.generation) {
-            return;
-        }
-        self.plans.insert(shuffle, plan.clone());
-        for transfer in self.transfers_of(shuffle) {
-            self.adopt(transfer, plan, effects);
-        }
-    }
-
-    /// A transfer goes by this plan from now on.
-    fn adopt(&mut self, transfer: Transfer, plan: &Plan, effects: &mut Effects) {
-        let Some(running) = self.transfers.get_mut(&transfer) else {
-            return;
-        };
-        running.began.get_or_insert(plan.generation);
-        let gone = running.parts.keys().filter(|&&id| plan.group(id).is_none());
-        for group in gone.copied().collect::<Vec<_>>() {
-            self.drop_part(transfer, group, effects);
-        }
-        let Some(running) = self.transfers.get_mut(&transfer) else {
-            return;
-        };
-        for group in &plan.groups {
-            if let Some(part) = running.parts.get_mut(&group.id) {
-                if part.step == Step::Waiting {
-                    part.step = Step::Pushing;
-                    self.peers.queue(transfer, group.id, &part.unacked);
-                }
-                continue;
-            }
-            let part = Part {
-                step: Step::Gathering,
-                holder: transfer.attempt,
-                tally: Tally::default(),
-                batches: Vec::new(),
-                unacked: BTreeSet::new(),
-                trouble: None,
-            };
-            running.parts.insert(group.id, part);
-            effects.push(WriterEffect::Gather {
-                transfer,
-                group: group.id,
-                partitions: group.partitions.clone(),
-            });
-        }
-        self.finish(transfer, effects);
-    }
-
     fn gathered(
         &mut self,
         transfer: Transfer,
@@ -359,49 +284,78 @@ impl Writer {
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         let running = self.transfers.get_mut(&transfer);
-        let Some((running, part)) = running.and_then(|running| {
-            let asks = running.asks(group);
+        let plan = self.plans.get(&transfer.shuffle);
+        let Some((asks, part)) = running.zip(plan).and_then(|(running, plan)| {
+            let asks = running.asks(plan, plan.group(group)?);
             Some((asks, running.parts.get_mut(&group)?))
         }) else {
             // The plan has changed meanwhile.
             effects.push(WriterEffect::Free { transfer, group });
             return Ok(());
         };
+        if part.is_moved {
+            effects.push(WriterEffect::Free { transfer, group });
+            return Ok(());
+        }
         if part.step != Step::Gathering {
             return Err(ShuffleError::NotAsked(group));
         }
         part.tally = gathered.batches.iter().map(|(tally, _)| *tally).sum();
-        part.unacked = (0..gathered.batches.len() as u32).collect();
+        for copy in &mut part.copies {
+            copy.unacked = (0..gathered.batches.len() as u32).collect();
+        }
         part.batches = gathered.batches;
         if part.batches.is_empty() {
-            self.hold(transfer, group, transfer.attempt, effects);
-        } else if running {
-            part.step = Step::Asking;
-            self.peers.queue_ask(transfer, group);
+            self.hold(transfer, group, group, transfer.attempt, effects);
+        } else if !asks.is_empty() {
+            part.ask(asks);
+            self.peers.queue(part.questions(transfer, group));
         } else {
             part.step = Step::Pushing;
-            self.peers.queue(transfer, group, &part.unacked);
+            self.peers.queue(part.pushes(transfer, group));
         }
         Ok(())
     }
 
-    /// The rows of a part are at its server.
+    /// The rows of a part are at all copies of a group: its own, or an earlier one.
     fn hold(
         &mut self,
         transfer: Transfer,
+        part: GroupId,
         group: GroupId,
         holder: AttemptId,
         effects: &mut Effects,
     ) {
-        if let Some(part) = self.part(transfer, group) {
-            part.step = Step::Held;
-            part.holder = holder;
-            part.trouble = None;
-            part.unacked.clear();
-            self.peers.forget(transfer, group);
+        self.forget(transfer, part);
+        let running = self.transfers.get_mut(&transfer);
+        if let Some(running) = running
+            && let Some(mut held) = running.parts.remove(&part)
+        {
+            held.step = Step::Held;
+            held.holder = holder;
+            held.waits = None;
+            held.is_moved = part != group;
+            held.copies.clear();
+            held.asked.clear();
+            running.parts.insert(group, held);
+            let group = part;
             effects.push(WriterEffect::Free { transfer, group });
         }
         self.finish(transfer, effects);
+    }
+
+    /// Nothing is sent any more for a part.
+    fn forget(&mut self, transfer: Transfer, part: GroupId) {
+        let running = self.transfers.get(&transfer);
+        let Some(state) = running.and_then(|running| running.parts.get(&part)) else {
+            return;
+        };
+        for copy in &state.copies {
+            self.peers.forget(transfer, part, copy.id);
+        }
+        for (copy, _) in &state.asked {
+            self.peers.forget(transfer, part, *copy);
+        }
     }
 
     /// Ends a transfer whose rows are all where they belong.
@@ -437,14 +391,14 @@ impl Writer {
         let Some(running) = self.transfers.get(&transfer) else {
             return;
         };
-        for (group, is_pushed) in running.pushed() {
-            if is_pushed {
+        for (part, copies) in running.pushed() {
+            for group in copies {
                 effects.push(WriterEffect::Send {
                     to: group.server,
                     message: ToServer::Abandon { group, transfer },
                 });
             }
-            self.drop_part(transfer, group, effects);
+            self.drop_part(transfer, part, effects);
         }
         self.transfers.remove(&transfer);
     }
@@ -478,9 +432,9 @@ impl Writer {
     }
 
     fn drop_part(&mut self, transfer: Transfer, group: GroupId, effects: &mut Effects) {
+        self.forget(transfer, group);
         let running = self.transfers.get_mut(&transfer);
         let part = running.and_then(|running| running.parts.remove(&group));
-        self.peers.forget(transfer, group);
         if part.is_some_and(|part| !matches!(part.step, Step::Gathering | Step::Held)) {
             effects.push(WriterEffect::Free { transfer, group });
         }
@@ -489,15 +443,15 @@ impl Writer {
     /// Sends what the windows allow.
     fn pump(&mut self, effects: &mut Effects) {
         while let Some((server, item)) = self.peers.next(self.now) {
-            let (transfer, group) = item.part();
-            let Some(part) = self.part(transfer, group) else {
+            let (transfer, group) = (item.transfer, item.at);
+            let Some(part) = self.part(transfer, item.part) else {
                 self.peers.skip(server);
                 continue;
             };
-            match item {
-                Item::Ask(..) if part.step == Step::Asking => {
+            match item.what {
+                What::Ask if part.step == Step::Asking && part.awaits(group) => {
                     let tally = part.tally;
-                    self.peers.sent(server, item, 0);
+                    self.peers.sent(server, item, 0, self.now);
                     let message = ToServer::Ask(crate::Ask {
                         group,
                         transfer,
@@ -508,14 +462,12 @@ impl Writer {
                         message,
                     });
                 }
-                Item::Push(.., number)
-                    if part.step == Step::Pushing && part.unacked.contains(&number) =>
-                {
+                What::Push(number) if part.step == Step::Pushing && part.lacks(group, number) => {
                     let (tally, length) = part.batches[number as usize];
                     if !self.peers.may_send(server, length, &self.config) {
                         continue;
                     }
-                    self.peers.sent(server, item, length);
+                    self.peers.sent(server, item, length, self.now);
                     let push = crate::Push {
                         shuffle: transfer.shuffle,
                         group,
@@ -534,20 +486,49 @@ impl Writer {
         self.peers.rest();
     }
 
-    /// Fails the transfers that have waited for too long.
+    /// Ends the epochs of copies that take nothing, and fails the transfers that have waited too long.
     fn give_up(&mut self, effects: &mut Effects) {
+        if let Some(limit) = self.now.checked_sub(self.config.poison) {
+            let transfers = self.transfers.iter().flat_map(|(&transfer, running)| {
+                let parts = running.parts.iter().filter(|(_, part)| part.may_poison());
+                parts.map(move |(&id, part)| (transfer, id, part))
+            });
+            let bad = transfers.filter_map(|(transfer, id, part)| {
+                let mut copies = part.copies.iter();
+                let is_bad = |since: Duration| since <= limit;
+                let copy = copies.find(|copy| copy.trouble.is_some_and(is_bad))?;
+                Some((transfer, id, copy.id))
+            });
+            for (transfer, part, copy) in bad.collect::<Vec<_>>() {
+                self.poison(transfer, part, copy, effects);
+            }
+        }
         let Some(limit) = self.now.checked_sub(self.config.patience) else {
             return;
         };
         let mut late = Vec::new();
         for (&transfer, running) in &self.transfers {
             let mut parts = running.parts.iter();
-            let part = parts.find(|(_, part)| part.trouble.is_some_and(|since| since <= limit));
-            late.extend(part.map(|(group, _)| (transfer, group.server)));
+            let part = parts.find(|(_, part)| part.trouble().is_some_and(|since| since <= limit));
+            late.extend(part.map(|(&group, part)| (transfer, part.blamed(group))));
         }
         for (transfer, server) in late {
             let error = TransferError::Unreachable { transfer, server };
             self.fail(transfer, error, effects);
+        }
+    }
+
+    /// A copy cannot take the rows of a part: they go to another epoch, as soon as there is one.
+    fn poison(&mut self, transfer: Transfer, part: GroupId, copy: GroupId, effects: &mut Effects) {
+        self.forget(transfer, part);
+        let now = self.now;
+        if let Some(state) = self.part(transfer, part) {
+            state.step = Step::Waiting;
+            state.waits.get_or_insert(now);
+            effects.push(WriterEffect::Report(ToMaster::Poisoned {
+                shuffle: transfer.shuffle,
+                group: copy,
+            }));
         }
     }
 
@@ -562,24 +543,5 @@ impl Writer {
             Refusal::Malformed => Some(TransferError::Malformed { transfer, server }),
             _ => None,
         }
-    }
-}
-
-impl Running {
-    /// Whether the rows for a group may be there already.
-    fn asks(&self, group: GroupId) -> bool {
-        self.again || self.began.is_some_and(|began| group.epoch < began)
-    }
-
-    /// The groups, and whether batches of this attempt may be there.
-    fn pushed(&self) -> Vec<(GroupId, bool)> {
-        let parts = self.parts.iter();
-        let is_pushed = |part: &Part| {
-            let is_begun = !matches!(part.step, Step::Gathering | Step::Asking);
-            is_begun && !part.batches.is_empty()
-        };
-        parts
-            .map(|(&group, part)| (group, is_pushed(part)))
-            .collect()
     }
 }

@@ -12,7 +12,8 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --scaling                   weak scaling to 512 workers
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
-       treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling";
+       treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
+       treadle-sim --service …                 for the stand-alone shuffle service";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -26,6 +27,7 @@ struct Arguments {
     scaling: bool,
     broadcast: bool,
     shuffle: bool,
+    service: bool,
     without: Option<String>,
 }
 
@@ -66,6 +68,18 @@ impl Plane {
                 report: None,
             };
         }
+        if arguments.service {
+            let guards = treadle_shuffle::Guard::ALL.iter();
+            return Self {
+                option: "--service ",
+                guards: guards.map(|guard| guard.path()).collect(),
+                simulate: |seed, trace| {
+                    let summary = shuffle::simulate_service(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: None,
+            };
+        }
         Self {
             option: "",
             guards: treadle_sim::guards(),
@@ -98,6 +112,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--scaling" => arguments.scaling = true,
             "--broadcast" => arguments.broadcast = true,
             "--shuffle" => arguments.shuffle = true,
+            "--service" => arguments.service = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }

@@ -15,4 +15,4 @@ mod tasks;
 mod world;
 
 pub use plan::Plan;
-pub use world::{Summary, simulate, simulate_plan};
+pub use world::{Summary, simulate, simulate_plan, simulate_service};

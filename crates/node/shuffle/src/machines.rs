@@ -388,6 +388,7 @@ impl Machines {
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, read, tally.narrow(), pieces, rows);
             }
+            ServerEffect::Tell { to, message } => self.request(to, message),
             ServerEffect::Report(message) => self.tell_master(message, callbacks),
         }
     }
@@ -507,6 +508,11 @@ impl Machines {
         for effect in effects {
             match effect {
                 ReaderEffect::Send { to, message } => self.request(to, message),
+                // A worker's shuffles have one copy, and one group for each partition.
+                ReaderEffect::Keep { read } => {
+                    let line = format!("read {read} needs rows of several groups");
+                    self.after.log.push(line);
+                }
                 ReaderEffect::Return { read, .. } => {
                     self.stats.reads += 1;
                     self.tasks.read_over(read, Ok(()));

@@ -210,6 +210,7 @@ impl Plane {
                 shuffle,
                 generation,
                 partition,
+                maps: None,
             }));
             read
         });

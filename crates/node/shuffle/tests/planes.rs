@@ -199,6 +199,7 @@ impl Cluster {
             partitions,
             outputs: Runs::range(0, u64::from(partitions)),
             aligned: None,
+            copies: 1,
             preferred: Vec::new(),
             committed: None,
         };

@@ -1,11 +1,14 @@
 //! What the parts of the shuffle plane tell each other, and what a transfer returns. Rows are in
 //! frames of their own.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use prost::Message as _;
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
-    Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
+    Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
 };
 use treadle_types::Runs;
 
@@ -62,12 +65,12 @@ wire_struct! {
     Expected => shuffle::Expected { winners, tally } check |expected: Expected| {
         ascending("winners", &expected.winners, |&(map, _)| map).map(|()| expected)
     };
-    Group => shuffle::Assigned { id, partitions };
     Plan => shuffle::Plan { shuffle, generation, maps, partitions, groups } check fits;
     Seal => shuffle::Seal { shuffle, generation, group, round, expected };
     Push => shuffle::Push { shuffle, group, batch, tally, length };
     Ask => shuffle::Ask { group, transfer, tally };
-    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition };
+    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition, maps };
+    MapRange => shuffle::MapRange { first, end };
 }
 
 wire_required! {
@@ -115,6 +118,9 @@ wire_enum! {
             Sealed: shuffle::Sealed { shuffle, group, round, verdict },
             Differs: shuffle::Differs { shuffle, group, map },
             Damaged: shuffle::Damaged { shuffle, group },
+            Poisoned: shuffle::Poisoned { shuffle, group },
+            Full: shuffle::Full { shuffle, group },
+            Filled: shuffle::Filled { shuffle, group, is_sealed },
         }
         to { Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)) }
         from(detacher) {
@@ -136,7 +142,10 @@ wire_enum! {
 wire_enum! {
     ToServer => to_server::Message {
         values { Push, Ask, Fetch }
-        structs { Abandon: shuffle::Abandon { group, transfer } }
+        structs {
+            Abandon: shuffle::Abandon { group, transfer },
+            Adopt: shuffle::Adopt { shuffle, group, expected },
+        }
     }
 }
 
@@ -155,7 +164,7 @@ wire_enum! {
 wire_enum! {
     Answer => answer::Answer {
         units { Missing, Differs }
-        values { Have, Refused }
+        values { Have, Won, Refused }
     }
 }
 
@@ -178,6 +187,41 @@ impl Wire<Option<committed::Result>> for Result<Generation, CommitError> {
         Ok(match wire.ok_or(WireError::Missing("result"))? {
             committed::Result::Generation(generation) => Ok(Generation(generation)),
             error => Err(Wire::of_wire(error, detacher)?),
+        })
+    }
+}
+
+impl Wire<shuffle::Assigned> for Group {
+    fn to_wire(&self) -> shuffle::Assigned {
+        let is_plain = self.copies == [self.id.server];
+        let copies = if is_plain { &[][..] } else { &self.copies };
+        shuffle::Assigned {
+            id: self.id.to_wire(),
+            partitions: self.partitions.to_wire(),
+            copies: copies.iter().map(Wire::to_wire).collect(),
+            filling: self.filling.map(|server| server.to_wire()),
+            is_closed: !self.is_open,
+            is_split: self.is_split,
+        }
+    }
+
+    fn of_wire(wire: shuffle::Assigned, detacher: Detacher) -> Result<Self, WireError> {
+        let id: GroupId = field("id", wire.id, detacher)?;
+        let partitions = field("partitions", wire.partitions, detacher)?;
+        let mut copies: Vec<ServerId> = field("copies", wire.copies, detacher)?;
+        if copies.is_empty() {
+            copies.push(id.server);
+        }
+        let filling = wire
+            .filling
+            .map(|server| ServerId::of_wire(server, detacher));
+        Ok(Self {
+            id,
+            partitions,
+            copies,
+            filling: filling.transpose()?,
+            is_open: !wire.is_closed,
+            is_split: wire.is_split,
         })
     }
 }
@@ -228,12 +272,15 @@ fn ascending<T, K: Ord>(
     }
 }
 
-/// Checks that a plan is one: each partition in one group at most, and all of them exist.
+/// Checks that a plan is one: all partitions exist, and groups that share one share all. Of those one at
+/// most is open.
 fn fits(plan: Plan) -> Result<Plan, WireError> {
     at_most("partitions", plan.partitions.into(), MOST)?;
     ascending("groups", &plan.groups, |group| group.id)?;
     let all = Runs::range(0, plan.partitions.into());
     let mut assigned: Vec<(u64, u64)> = Vec::new();
+    // Groups with the same partitions, and whether one of them is open.
+    let mut chains = BTreeMap::new();
     for group in &plan.groups {
         let (epoch, partitions) = (group.id.epoch, &group.partitions);
         if epoch > plan.generation {
@@ -248,7 +295,19 @@ fn fits(plan: Plan) -> Result<Plan, WireError> {
                 value: partitions.ranges().last().map_or(0, |&(_, end)| end),
             });
         }
-        assigned.extend(partitions.ranges());
+        let chain = chains.entry(partitions.ranges());
+        let is_first = matches!(chain, Entry::Vacant(_));
+        let has_open = chain.or_insert(false);
+        if !is_first && *has_open && group.is_open {
+            return Err(WireError::Range {
+                column: "partitions",
+                value: partitions.first().unwrap_or_default(),
+            });
+        }
+        *has_open |= group.is_open;
+        if is_first {
+            assigned.extend(partitions.ranges());
+        }
     }
     assigned.sort_unstable();
     match assigned.windows(2).find(|two| two[0].1 > two[1].0) {

@@ -189,6 +189,7 @@ impl Registry {
             partitions: known.partitions,
             outputs: known.outputs.clone(),
             aligned: aligned.and_then(|other| other.number),
+            copies: 1,
             preferred: Vec::new(),
             committed: known.committed,
         };

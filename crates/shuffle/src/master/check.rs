@@ -1,11 +1,12 @@
 //! What is always true of a master.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use treadle_types::Runs;
 
 use crate::config::Guard;
-use crate::master::{Master, Phase, Shuffle};
+use crate::master::{GroupState, Master, Phase, Shuffle};
 use crate::{Broken, ShuffleId};
 
 impl Master {
@@ -36,18 +37,37 @@ impl Master {
         let broken = |what| Err(Broken::Plan { shuffle: id, what });
         let maps = Runs::range(0, u64::from(shuffle.maps));
         let mut assigned = Runs::new();
+        // By the first partition: the partitions, and whether one of the groups is open.
+        let mut chains = BTreeMap::<u64, (&Runs, bool)>::new();
+        let has_twice = |state: &GroupState| {
+            let holders: Vec<_> = state.holders().collect();
+            (1..holders.len()).any(|end| holders[..end].contains(&holders[end]))
+        };
         for (&group, state) in &shuffle.groups {
+            let first = state.partitions.first().unwrap_or_default();
+            let chain = chains.entry(first).or_insert((&state.partitions, false));
+            let is_chained = *chain.0 == state.partitions && !(chain.1 && state.is_open);
+            chain.1 |= state.is_open;
+            let may_share = shuffle.copies > 1 && is_chained;
             let what = if state.partitions.is_empty() {
                 "it has no partitions"
-            } else if !state.partitions.is_disjoint(&assigned) {
+            } else if !may_share && !state.partitions.is_disjoint(&assigned) {
                 "another group has one of its partitions"
-            } else if !self.servers.contains_key(&group.server) {
+            } else if !state
+                .holders()
+                .all(|holder| self.servers.contains_key(&holder))
+            {
                 "its server is gone"
+            } else if state.copies.is_empty() || has_twice(state) {
+                "it has no copy, or one server has two"
             } else if group.epoch > shuffle.generation {
                 "it is of a generation that has not begun"
             } else if !state.touched.is_subset(&maps) {
                 "maps have rows here that do not exist"
-            } else if !shuffle.followers.contains(&group.server) {
+            } else if !state
+                .holders()
+                .all(|holder| shuffle.followers.contains(&holder))
+            {
                 "its server was not told"
             } else {
                 assigned = assigned.union(&state.partitions);
@@ -60,7 +80,7 @@ impl Master {
             });
         }
         let layout = &self.layouts[&shuffle.layout];
-        for (group, state) in &shuffle.groups {
+        for (group, state) in shuffle.groups.iter().filter(|_| shuffle.copies == 1) {
             let mut partitions = state.partitions.iter();
             if !partitions.all(|partition| layout.home(partition as u32) == Some(group.server)) {
                 return broken("a partition is not at its home");
@@ -70,12 +90,17 @@ impl Master {
             return broken("its layout has another number of partitions");
         }
         if let Some(plan) = &shuffle.plan {
-            let same = plan
-                .groups
-                .iter()
-                .map(|group| (group.id, &group.partitions));
+            let same = plan.groups.iter().map(|group| {
+                (
+                    group.id,
+                    &group.partitions,
+                    group.holders().collect::<Vec<_>>(),
+                )
+            });
             let groups = shuffle.groups.iter();
-            if !same.eq(groups.map(|(&id, state)| (id, &state.partitions))) {
+            let groups = groups
+                .map(|(&id, state)| (id, &state.partitions, state.holders().collect::<Vec<_>>()));
+            if !same.eq(groups) {
                 return broken("others were told something else");
             }
             if assigned != shuffle.outputs || plan.generation != shuffle.generation {
@@ -91,7 +116,7 @@ impl Master {
         }
         if let Phase::Sealing(sealing) = &shuffle.phase {
             let mut awaited = sealing.awaited.keys();
-            if sealing.awaited.is_empty() || !awaited.all(|g| shuffle.groups.contains_key(g)) {
+            if sealing.awaited.is_empty() || !awaited.all(|&g| shuffle.name_of(g).is_some()) {
                 return broken("a barrier waits for what cannot come");
             }
         }

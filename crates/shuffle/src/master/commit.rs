@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct Sealing {
     pub(super) asker: ServerId,
     ask: u64,
-    /// Groups that have not answered, and what their receipts say.
+    /// Copies that have not answered, and what their receipts say.
     pub(super) awaited: BTreeMap<GroupId, Tally>,
     /// What all of them have together.
     total: Tally,
@@ -83,20 +83,23 @@ impl Master {
             return self.restart(id, None, effects);
         }
         shuffle.round += 1;
-        for &group in shuffle.groups.keys() {
-            let expected = commit.groups.remove(&group).unwrap_or_default();
-            sealing.awaited.insert(group, expected.tally);
-            let seal = Seal {
-                shuffle: id,
-                generation: shuffle.generation,
-                group,
-                round: shuffle.round,
-                expected,
-            };
-            effects.push(MasterEffect::Send {
-                to: group.server,
-                message: ToNode::Seal(seal),
-            });
+        for (&name, state) in &shuffle.groups {
+            let expected = commit.groups.remove(&name).unwrap_or_default();
+            for &server in &state.copies {
+                let group = name.at(server);
+                sealing.awaited.insert(group, expected.tally);
+                let seal = Seal {
+                    shuffle: id,
+                    generation: shuffle.generation,
+                    group,
+                    round: shuffle.round,
+                    expected: expected.clone(),
+                };
+                effects.push(MasterEffect::Send {
+                    to: server,
+                    message: ToNode::Seal(seal),
+                });
+            }
         }
         shuffle.phase = Phase::Sealing(sealing);
     }
@@ -122,15 +125,11 @@ impl Master {
             return;
         };
         match verdict {
-            Verdict::Complete if sealing.awaited.is_empty() => {
-                let generation = shuffle.generation;
-                let phase = mem::replace(&mut shuffle.phase, Phase::Committed);
-                if let Phase::Sealing(sealing) = phase {
-                    shuffle.committed = Some(sealing.total);
-                    sealing.answer(id, Ok(generation), effects);
-                }
+            Verdict::Complete => self.conclude(id, effects),
+            Verdict::Short { .. } if !shuffle.is_sole_copy(group) => {
+                // What is short on one is read from the other.
+                self.lose_copies(id, &[group], effects);
             }
-            Verdict::Complete => {}
             Verdict::Short { found, missing } if shuffle.repairs >= self.config.repairs => {
                 let error = CommitError::Damaged {
                     shuffle: id,
@@ -145,6 +144,22 @@ impl Master {
             }
             Verdict::Short { .. } => self.damaged(id, group, effects),
             Verdict::Differs => self.differs(id, group, None, effects),
+        }
+    }
+
+    /// Ends a barrier if nothing is awaited any more.
+    pub(super) fn conclude(&mut self, id: ShuffleId, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        if !matches!(&shuffle.phase, Phase::Sealing(sealing) if sealing.awaited.is_empty()) {
+            return;
+        }
+        let generation = shuffle.generation;
+        let phase = mem::replace(&mut shuffle.phase, Phase::Committed);
+        if let Phase::Sealing(sealing) = phase {
+            shuffle.committed = Some(sealing.total);
+            sealing.answer(id, Ok(generation), effects);
         }
     }
 }

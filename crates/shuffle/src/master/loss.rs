@@ -6,7 +6,7 @@ use core::mem;
 use treadle_types::Runs;
 
 use crate::config::Guard;
-use crate::master::{Effects, Master, Phase, Shuffle};
+use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle, Standing};
 use crate::{CommitError, GroupId, MasterEffect, ServerId, ShuffleError, ShuffleId};
 
 impl Master {
@@ -14,6 +14,7 @@ impl Master {
     pub(super) fn joined(
         &mut self,
         server: ServerId,
+        standing: Standing,
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         if self.servers.contains_key(&server) {
@@ -26,14 +27,24 @@ impl Master {
             Some(_) => return Ok(()),
             None => {}
         }
-        self.servers.insert(server, false);
+        let member = Member {
+            standing,
+            is_leaving: false,
+        };
+        self.servers.insert(server, member);
+        self.settle_waiting(effects);
+        Ok(())
+    }
+
+    /// There may be room for what had none.
+    pub(super) fn settle_waiting(&mut self, effects: &mut Effects) {
         let waiting = self.shuffles.iter();
         let waiting = waiting.filter(|(_, shuffle)| shuffle.plan.is_none());
         let waiting = waiting.filter(|(_, shuffle)| !shuffle.followers.is_empty());
         for id in waiting.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.settle(id, effects);
         }
-        Ok(())
+        self.settle_copied(effects);
     }
 
     /// A server is gone, with all that it held.
@@ -52,10 +63,11 @@ impl Master {
             {
                 shuffle.phase = Phase::Open;
             }
-            let groups = shuffle.groups.keys().copied();
-            let lost: Vec<GroupId> = groups.filter(|group| group.server == server).collect();
-            if !lost.is_empty() {
-                self.lose_groups(id, &lost, effects);
+            let groups = shuffle.groups.iter();
+            let held = groups.filter(|(_, group)| group.holders().any(|holder| holder == server));
+            let held: Vec<GroupId> = held.map(|(id, _)| id.at(server)).collect();
+            if !held.is_empty() {
+                self.lose_copies(id, &held, effects);
             }
         }
     }
@@ -65,9 +77,15 @@ impl Master {
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
-        if shuffle.groups.contains_key(&group) && shuffle.repairs < self.config.repairs {
+        let Some(name) = shuffle.name_of(group) else {
+            return;
+        };
+        if !shuffle.is_sole(name) {
+            return self.lose_copies(id, &[group], effects);
+        }
+        if shuffle.repairs < self.config.repairs {
             shuffle.repairs += 1;
-            self.lose_groups(id, &[group], effects);
+            self.lose_groups(id, &[name], effects);
         }
     }
 
@@ -80,7 +98,7 @@ impl Master {
         effects: &mut Effects,
     ) {
         let shuffle = self.shuffles.get(&id);
-        if shuffle.is_some_and(|shuffle| shuffle.groups.contains_key(&group)) {
+        if shuffle.is_some_and(|shuffle| shuffle.name_of(group).is_some()) {
             self.restart(id, map, effects);
         }
     }
@@ -111,7 +129,21 @@ impl Master {
             return;
         };
         let lost = lost.iter().filter_map(|group| shuffle.groups.remove(group));
-        let maps = lost.fold(Runs::new(), |maps, group| maps.union(&group.touched));
+        let lost: Vec<GroupState> = lost.collect();
+        let touched = lost.iter().map(|group| &group.touched);
+        let mut maps = touched.fold(Runs::new(), |maps, touched| maps.union(touched));
+        if maps.is_empty() && matches!(shuffle.phase, Phase::Committed) && shuffle.maps > 0 {
+            // The barrier may be about to return what it was told before. The host engine begins it
+            // anew only if one of its inputs is gone.
+            maps.insert(0);
+        }
+        for group in shuffle.groups.values_mut() {
+            // What is complete takes no rows: those of the lost group go to a new one.
+            let is_beside = lost.iter().any(|lost| lost.partitions == group.partitions);
+            if is_beside {
+                group.close();
+            }
+        }
         shuffle.transferred = shuffle.transferred.difference(&maps);
         shuffle.begin_generation(id, effects);
         // Also without maps: the partitions have to be sealed at their new home.
@@ -125,7 +157,7 @@ impl Master {
 }
 
 impl Shuffle {
-    fn begin_generation(&mut self, id: ShuffleId, effects: &mut Effects) {
+    pub(super) fn begin_generation(&mut self, id: ShuffleId, effects: &mut Effects) {
         self.generation = self.generation.next();
         let phase = mem::replace(&mut self.phase, Phase::Open);
         if let Phase::Sealing(sealing) = phase {

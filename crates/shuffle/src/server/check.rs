@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::config::Guard;
+use crate::server::fill::Fill;
 use crate::server::group::GroupState;
 use crate::server::{Held, Server};
 use crate::{Broken, GroupId, Place, ShuffleId, Tally};
@@ -30,6 +31,9 @@ impl Server {
         Broken::unless_equal("bytes in memory", self.memory.resident, resident)?;
         let arriving = self.arriving.values().sum();
         Broken::unless_equal("bytes that arrive", self.memory.arriving, arriving)?;
+        for (counted, found) in self.fills.values().map(Fill::sums) {
+            Broken::unless_equal("bytes under way to a copy", counted, found)?;
+        }
         let most = self.config.parked as u64;
         Broken::unless_equal(
             "parked beyond the bound",
@@ -51,14 +55,13 @@ impl Server {
     }
 
     fn check_plan(&self, shuffle: ShuffleId, held: &Held) -> Result<(), Broken> {
-        let mine = held
-            .plan
-            .groups
-            .iter()
-            .filter(|group| self.is_mine(group.id));
-        let mine = mine.map(|group| (group.id, &group.partitions));
+        let mine: BTreeMap<GroupId, _> = self
+            .mine(&held.plan)
+            .map(|(copy, _, group)| (copy, &group.partitions))
+            .collect();
         let groups = held.groups.iter();
-        match mine.eq(groups.map(|(&id, state)| (id, &state.partitions))) {
+        let groups = groups.map(|(&id, state)| (id, &state.partitions));
+        match mine.into_iter().eq(groups) {
             true => Ok(()),
             false => Err(Broken::Plan {
                 shuffle,

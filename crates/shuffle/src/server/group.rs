@@ -26,6 +26,25 @@ pub(super) struct GroupState {
     pub(super) runs: BTreeSet<u64>,
     /// What won, once it was compared.
     pub(super) sealed: Option<Expected>,
+    pub(super) role: Role,
+    /// It could not be written to a file: it takes no more.
+    pub(super) is_poisoned: bool,
+    /// Bytes of all batches that came, and whether the master knows that they are many.
+    pub(super) stored: u64,
+    pub(super) is_full: bool,
+}
+
+/// What the plan says of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Role {
+    /// Batches are let in.
+    pub(super) takes: bool,
+    /// It is the copy that others are filled from.
+    pub(super) is_first: bool,
+    /// There is no other copy.
+    pub(super) is_sole: bool,
+    /// Rows of its partitions may be in other groups.
+    pub(super) has_siblings: bool,
 }
 
 /// What one attempt of a map has pushed.
@@ -61,6 +80,15 @@ impl GroupState {
             idle_bytes: 0,
             runs: BTreeSet::new(),
             sealed: None,
+            role: Role {
+                takes: true,
+                is_first: true,
+                is_sole: true,
+                has_siblings: false,
+            },
+            is_poisoned: false,
+            stored: 0,
+            is_full: false,
         }
     }
 
@@ -98,6 +126,7 @@ impl GroupState {
         }
         let attempt = self.attempts.entry((id.map, id.attempt)).or_default();
         attempt.tally.add(&push.tally);
+        self.stored += push.length;
         let batch = Batch {
             tally: push.tally,
             length: push.length,

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::config::pause;
 use crate::server::{Effects, Place, Server, ServerEffect};
-use crate::{BatchId, GroupId, ShuffleError, ShuffleId};
+use crate::{BatchId, GroupId, ShuffleError, ShuffleId, ToMaster};
 
 /// How much there is, and how much there may be.
 #[derive(Debug)]
@@ -57,10 +57,12 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Whether a batch of this length can be let in. One alone always can.
-    pub(super) fn has_room(&self, length: u64) -> bool {
+    /// Whether a batch of this length can be let in, if so many percent are for others. One alone always
+    /// can.
+    pub(super) fn has_room(&self, length: u64, reserve: u64) -> bool {
         let taken = self.resident + self.arriving;
-        taken == 0 || taken.saturating_add(length) <= self.limit
+        let limit = self.limit - self.limit / 100 * reserve.min(100);
+        taken == 0 || taken.saturating_add(length) <= limit
     }
 
     /// Why files cannot be written, if they cannot.
@@ -173,6 +175,11 @@ impl Server {
             }
             if is_written {
                 state.runs.insert(run);
+            } else if !state.role.is_sole && !state.is_poisoned {
+                // The other copy goes on, and so can this one with what it has.
+                state.is_poisoned = true;
+                let poisoned = ToMaster::Poisoned { shuffle, group };
+                effects.push(ServerEffect::Report(poisoned));
             }
             self.drop_batches(shuffle, group, dropped, effects);
         }

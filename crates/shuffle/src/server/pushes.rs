@@ -91,7 +91,15 @@ impl Server {
         if state.sealed.is_some() && Guard::Attempt.holds() {
             return Decision::Refuse(Refusal::Sealed);
         }
-        if !self.memory.has_room(push.length) {
+        if !state.role.takes && Guard::Generation.holds() {
+            return Decision::Refuse(Refusal::Stale(self.shuffles[&push.shuffle].plan.generation));
+        }
+        if state.is_poisoned && Guard::Poison.holds() {
+            return Decision::Refuse(Refusal::Damaged);
+        }
+        let is_extra = state.role.is_first && !state.role.is_sole;
+        let reserve = if is_extra { self.config.reserve } else { 0 };
+        if !self.memory.has_room(push.length, reserve) {
             return Decision::AwaitRoom;
         }
         Decision::Admit
@@ -213,6 +221,10 @@ impl Server {
             batch: push.batch,
         });
         acknowledge(from, &announced, effects);
+        if state.stored >= self.config.split && !state.is_full {
+            state.is_full = true;
+            effects.push(ServerEffect::Report(ToMaster::Full { shuffle, group }));
+        }
     }
 
     pub(super) fn refuse(
@@ -265,7 +277,13 @@ impl Server {
                 let attempt = state.attempts.get(&(map, winner));
                 attempt.is_some_and(|attempt| attempt.tally == ask.tally)
             });
-            return same.map_or(Answer::Differs, Answer::Have);
+            let is_alone = state.role.is_sole && !state.role.has_siblings;
+            return match (same, winner) {
+                (Some(winner), _) if is_alone => Answer::Have(winner),
+                (Some(winner), _) => Answer::Won(winner),
+                (None, None) if state.role.has_siblings => Answer::Missing,
+                (None, _) => Answer::Differs,
+            };
         }
         let all = (map, crate::AttemptId(0))..=(map, crate::AttemptId(u64::MAX));
         let mut attempts = state.attempts.range_mut(all);

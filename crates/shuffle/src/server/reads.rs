@@ -128,6 +128,9 @@ impl Server {
             let won = |id: BatchId| state.winner(id.map) == Some(id.attempt);
             pieces.retain(|(piece, _)| won(piece.batch));
         }
+        if let Some(maps) = reading.fetch.maps.filter(|_| Guard::Ownership.holds()) {
+            pieces.retain(|(piece, _)| maps.contains(piece.batch.map));
+        }
         if Guard::Order.holds() {
             pieces.sort_unstable_by_key(|(piece, _)| piece.batch);
         } else {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::config::Guard;
 use crate::server::group::GroupState;
 use crate::server::{Effects, Server, ServerEffect};
-use crate::{AttemptId, Expected, Seal, Tally, ToMaster, Verdict};
+use crate::{AttemptId, Expected, GroupId, Seal, ShuffleId, Tally, ToMaster, Verdict};
 
 impl Server {
     /// The master asks for a comparison. What did not win goes.
@@ -33,10 +33,30 @@ impl Server {
         if verdict != Verdict::Complete {
             return;
         }
-        state.sealed = Some(seal.expected);
+        self.complete(seal.shuffle, group, seal.expected, effects);
+    }
+
+    /// A group has what won. The rest goes.
+    pub(super) fn complete(
+        &mut self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        expected: Expected,
+        effects: &mut Effects,
+    ) {
+        let held = self.shuffles.get_mut(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) else {
+            return;
+        };
+        state.sealed = Some(expected);
+        self.sealed_fill(shuffle, group);
         if !Guard::Attempt.holds() {
             return;
         }
+        let held = self.shuffles.get_mut(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) else {
+            return;
+        };
         let losers: Vec<(u32, AttemptId)> = state.attempts.keys().copied().collect();
         let mut dropped = Vec::new();
         for (map, attempt) in losers {
@@ -44,13 +64,13 @@ impl Server {
                 dropped.extend(state.lose_attempt(map, attempt));
             }
         }
-        self.drop_batches(seal.shuffle, group, dropped, effects);
+        self.drop_batches(shuffle, group, dropped, effects);
         self.unpark(effects);
     }
 }
 
 impl GroupState {
-    fn compare(&self, expected: &Expected, compares: bool) -> Verdict {
+    pub(super) fn compare(&self, expected: &Expected, compares: bool) -> Verdict {
         if !compares {
             return Verdict::Complete;
         }

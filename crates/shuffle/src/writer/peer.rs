@@ -4,22 +4,51 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::time::Duration;
 
 use crate::config::pause;
+use crate::writer::window::Window;
 use crate::{Config, GroupId, ServerId, Transfer};
 
-/// Something to send.
+/// Something to send, to a copy of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Item {
+pub(super) struct Item {
+    pub(super) transfer: Transfer,
+    /// The part that it is of.
+    pub(super) part: GroupId,
+    /// The copy.
+    pub(super) at: GroupId,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum What {
     /// A question about a part.
-    Ask(Transfer, GroupId),
+    Ask,
     /// A batch of a part.
-    Push(Transfer, GroupId, u32),
+    Push(u32),
 }
 
 impl Item {
-    pub(super) fn part(self) -> (Transfer, GroupId) {
-        match self {
-            Self::Ask(transfer, group) | Self::Push(transfer, group, _) => (transfer, group),
+    pub(super) fn ask(transfer: Transfer, part: GroupId, at: GroupId) -> Self {
+        let what = What::Ask;
+        Self {
+            transfer,
+            part,
+            at,
+            what,
         }
+    }
+
+    pub(super) fn push(transfer: Transfer, part: GroupId, at: GroupId, number: u32) -> Self {
+        let what = What::Push(number);
+        Self {
+            transfer,
+            part,
+            at,
+            what,
+        }
+    }
+
+    fn is_of(&self, transfer: Transfer, part: GroupId) -> bool {
+        (self.transfer, self.part) == (transfer, part)
     }
 }
 
@@ -27,8 +56,8 @@ impl Item {
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     queue: VecDeque<Item>,
-    /// What was sent and not answered, and how many bytes it has.
-    sent: BTreeMap<Item, u64>,
+    /// What was sent and not answered: how many bytes it has, and when it was sent.
+    sent: BTreeMap<Item, (u64, Duration)>,
     bytes: u64,
     /// Tries in vain since something was answered, and when the next one is due.
     tries: u32,
@@ -39,6 +68,8 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     peers: BTreeMap<ServerId, Peer>,
+    /// Those that follow the time that answers take.
+    windows: BTreeMap<ServerId, Window>,
     /// Those that something waits for.
     ready: BTreeSet<ServerId>,
     /// Those that can take nothing more for now, in this turn.
@@ -54,7 +85,7 @@ impl Peers {
     }
 
     fn push(&mut self, item: Item) {
-        let server = item.part().1.server;
+        let server = item.at.server;
         let peer = self.peers.entry(server).or_default();
         if peer.sent.contains_key(&item) || peer.queue.contains(&item) {
             return;
@@ -63,16 +94,11 @@ impl Peers {
         self.ready.insert(server);
     }
 
-    /// Batches are to be pushed.
-    pub(super) fn queue(&mut self, transfer: Transfer, group: GroupId, numbers: &BTreeSet<u32>) {
-        for &number in numbers {
-            self.push(Item::Push(transfer, group, number));
+    /// Something is to be sent.
+    pub(super) fn queue(&mut self, items: impl IntoIterator<Item = Item>) {
+        for item in items {
+            self.push(item);
         }
-    }
-
-    /// A part is to be asked about.
-    pub(super) fn queue_ask(&mut self, transfer: Transfer, group: GroupId) {
-        self.push(Item::Ask(transfer, group));
     }
 
     /// What is next, from the servers in turn.
@@ -97,7 +123,9 @@ impl Peers {
     pub(super) fn may_send(&mut self, server: ServerId, length: u64, config: &Config) -> bool {
         let peer = &self.peers[&server];
         let fits = |taken: u64, window: u64| taken == 0 || taken + length <= window;
-        let may = fits(self.bytes, config.window) && fits(peer.bytes, config.server_window);
+        let window = self.windows.get(&server);
+        let window = window.map_or(config.server_window, |window| window.bytes());
+        let may = fits(self.bytes, config.window) && fits(peer.bytes, window);
         if !may {
             self.full.insert(server);
         }
@@ -118,10 +146,10 @@ impl Peers {
     }
 
     /// The next item was sent.
-    pub(super) fn sent(&mut self, server: ServerId, item: Item, length: u64) {
+    pub(super) fn sent(&mut self, server: ServerId, item: Item, length: u64, now: Duration) {
         if let Some(peer) = self.peers.get_mut(&server) {
             peer.queue.pop_front();
-            peer.sent.insert(item, length);
+            peer.sent.insert(item, (length, now));
             peer.bytes += length;
             self.bytes += length;
         }
@@ -129,14 +157,19 @@ impl Peers {
     }
 
     /// Something was answered; whether that was awaited.
-    pub(super) fn answered(&mut self, item: Item) -> bool {
-        let server = item.part().1.server;
+    pub(super) fn answered(&mut self, item: Item, now: Duration, config: &Config) -> bool {
+        let server = item.at.server;
         let Some(peer) = self.peers.get_mut(&server) else {
             return false;
         };
-        let Some(length) = peer.sent.remove(&item) else {
+        let Some((length, sent_at)) = peer.sent.remove(&item) else {
             return false;
         };
+        if config.least_window > 0 && length > 0 {
+            let most = config.server_window;
+            let window = self.windows.entry(server).or_insert(Window::new(most));
+            window.answered(now.saturating_sub(sent_at), config.least_window, most);
+        }
         peer.tries = 0;
         peer.bytes -= length;
         self.bytes -= length;
@@ -144,18 +177,18 @@ impl Peers {
         true
     }
 
-    /// Nothing is to be sent, or awaited, of a part.
-    pub(super) fn forget(&mut self, transfer: Transfer, group: GroupId) {
-        let server = group.server;
+    /// Nothing is to be sent to a copy, or awaited from it, of a part.
+    pub(super) fn forget(&mut self, transfer: Transfer, part: GroupId, at: GroupId) {
+        let server = at.server;
         let Some(peer) = self.peers.get_mut(&server) else {
             return;
         };
-        peer.queue.retain(|item| item.part() != (transfer, group));
+        let is_of_it = |item: &Item| item.is_of(transfer, part) && item.at == at;
+        peer.queue.retain(|item| !is_of_it(item));
         let mut freed = 0;
-        peer.sent.retain(|item, length| {
-            let is_of_it = item.part() == (transfer, group);
-            freed += if is_of_it { *length } else { 0 };
-            !is_of_it
+        peer.sent.retain(|item, (length, _)| {
+            freed += if is_of_it(item) { *length } else { 0 };
+            !is_of_it(item)
         });
         peer.bytes -= freed;
         self.bytes -= freed;
@@ -169,16 +202,20 @@ impl Peers {
         server: ServerId,
         now: Duration,
         config: &Config,
-    ) -> BTreeSet<(Transfer, GroupId)> {
+    ) -> BTreeSet<(Transfer, GroupId, GroupId)> {
         let Some(peer) = self.peers.get_mut(&server) else {
             return BTreeSet::new();
         };
-        for (item, length) in core::mem::take(&mut peer.sent).into_iter().rev() {
+        self.windows.remove(&server);
+        for (item, (length, _)) in core::mem::take(&mut peer.sent).into_iter().rev() {
             peer.bytes -= length;
             self.bytes -= length;
             peer.queue.push_front(item);
         }
-        let parts = peer.queue.iter().map(|item| item.part()).collect();
+        let parts = peer.queue.iter();
+        let parts = parts
+            .map(|item| (item.transfer, item.part, item.at))
+            .collect();
         self.postpone(server, now, config);
         self.tidy(server);
         parts
@@ -213,7 +250,7 @@ impl Peers {
     }
 
     pub(super) fn is_expected(&self, item: Item) -> bool {
-        let peer = self.peers.get(&item.part().1.server);
+        let peer = self.peers.get(&item.at.server);
         peer.is_some_and(|peer| peer.sent.contains_key(&item) || peer.queue.contains(&item))
     }
 
@@ -221,14 +258,19 @@ impl Peers {
     pub(super) fn sums(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let all = self.peers.values().map(|peer| peer.bytes).sum();
         let each = self.peers.values();
-        let each = each.map(|peer| (peer.bytes, peer.sent.values().sum()));
+        let each = each.map(|peer| {
+            (
+                peer.bytes,
+                peer.sent.values().map(|(length, _)| length).sum(),
+            )
+        });
         core::iter::once((self.bytes, all)).chain(each)
     }
 
     /// The most that is under way to a server, how many pushes that is, and how many there are in all.
     pub(super) fn loads(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         self.peers.values().map(|peer| {
-            let pushes = peer.sent.values().filter(|length| **length > 0);
+            let pushes = peer.sent.values().filter(|(length, _)| *length > 0);
             (peer.bytes, pushes.count())
         })
     }

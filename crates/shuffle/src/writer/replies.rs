@@ -1,8 +1,9 @@
 //! What servers answer.
 
+use crate::writer::part::{Part, Resolved, Step};
 use crate::writer::peer::Item;
-use crate::writer::{Effects, Step, Writer, WriterEffect};
-use crate::{Answer, FromServer, GroupId, Refusal, ServerId, ToMaster, Transfer};
+use crate::writer::{Effects, Writer, WriterEffect};
+use crate::{Answer, FromServer, Group, GroupId, Refusal, ServerId, ToMaster, Transfer};
 
 impl Writer {
     pub(super) fn hear(&mut self, from: ServerId, message: FromServer, effects: &mut Effects) {
@@ -41,56 +42,78 @@ impl Writer {
         }
     }
 
-    fn acked(&mut self, transfer: Transfer, group: GroupId, number: u32, effects: &mut Effects) {
-        if !self.peers.answered(Item::Push(transfer, group, number)) {
-            return;
-        }
-        let Some(part) = self.part(transfer, group) else {
+    fn acked(&mut self, transfer: Transfer, copy: GroupId, number: u32, effects: &mut Effects) {
+        let Some((id, _)) = self.part_of(transfer, copy) else {
             return;
         };
-        part.unacked.remove(&number);
-        part.trouble = None;
-        if part.unacked.is_empty() && part.step == Step::Pushing {
-            self.hold(transfer, group, transfer.attempt, effects);
+        if !self.answered_item(Item::push(transfer, id, copy, number)) {
+            return;
         }
+        let Some(part) = self.part(transfer, id) else {
+            return;
+        };
+        if let Some(copy) = part.copy_mut(copy) {
+            copy.unacked.remove(&number);
+            copy.trouble = None;
+        }
+        if part.is_pushed() && part.step == Step::Pushing {
+            self.hold(transfer, id, id, transfer.attempt, effects);
+        }
+    }
+
+    /// Whether something that was answered was awaited.
+    fn answered_item(&mut self, item: Item) -> bool {
+        self.peers.answered(item, self.now, &self.config)
+    }
+
+    fn part_of(&mut self, transfer: Transfer, copy: GroupId) -> Option<(GroupId, &mut Part)> {
+        let running = self.transfers.get_mut(&transfer)?;
+        let id = running.part_of(copy)?;
+        Some((id, running.parts.get_mut(&id)?))
     }
 
     fn refused(
         &mut self,
         server: ServerId,
-        (transfer, group): (Transfer, GroupId),
+        (transfer, copy): (Transfer, GroupId),
         number: u32,
         reason: Refusal,
         effects: &mut Effects,
     ) {
-        let item = Item::Push(transfer, group, number);
-        if !self.peers.answered(item) {
+        let Some((id, _)) = self.part_of(transfer, copy) else {
             return;
+        };
+        let item = Item::push(transfer, id, copy, number);
+        if !self.answered_item(item) {
+            return;
+        }
+        let now = self.now;
+        let Some(part) = self.part(transfer, id) else {
+            return;
+        };
+        if part.may_poison() && matches!(reason, Refusal::Damaged | Refusal::NoRoom(_)) {
+            return self.poison(transfer, id, copy, effects);
         }
         if let Some(error) = Self::fatal(transfer, server, &reason) {
             return self.fail(transfer, error, effects);
         }
-        let now = self.now;
-        let Some(part) = self.part(transfer, group) else {
+        let Some(part) = self.part(transfer, id) else {
             return;
         };
         match reason {
             // Whether the rows are among those that are complete is the question.
-            Refusal::Sealed => {
-                part.step = Step::Asking;
-                self.peers.forget(transfer, group);
-                self.peers.queue_ask(transfer, group);
-            }
+            Refusal::Sealed => self.ask_all(transfer, id, effects),
             Refusal::Stale(_) | Refusal::Stranger(_) => {
                 part.step = Step::Waiting;
-                part.trouble.get_or_insert(now);
-                self.peers.forget(transfer, group);
+                part.waits.get_or_insert(now);
+                self.forget(transfer, id);
                 self.ask(transfer.shuffle, effects);
             }
             _ => {
-                part.trouble.get_or_insert(now);
-                let numbers = [number].into();
-                self.peers.queue(transfer, group, &numbers);
+                if let Some(copy) = part.copy_mut(copy) {
+                    copy.trouble.get_or_insert(now);
+                }
+                self.peers.queue([item]);
                 self.peers.postpone(server, now, &self.config);
                 if reason == Refusal::Unknown {
                     self.ask(transfer.shuffle, effects);
@@ -99,49 +122,107 @@ impl Writer {
         }
     }
 
+    /// A group is complete: one of those with these partitions has the rows of the map.
+    fn ask_all(&mut self, transfer: Transfer, id: GroupId, effects: &mut Effects) {
+        self.forget(transfer, id);
+        let plan = self.plans.get(&transfer.shuffle);
+        let group = plan.and_then(|plan| plan.group(id));
+        let chain = plan.zip(group).map(|(plan, group)| {
+            let groups = plan.chain(group);
+            groups.flat_map(Group::copy_ids).collect()
+        });
+        let chain = chain.unwrap_or_default();
+        let Some(part) = self.part(transfer, id) else {
+            return;
+        };
+        part.is_final = true;
+        part.ask(chain);
+        let questions = part.questions(transfer, id);
+        self.peers.queue(questions);
+        self.resolve(transfer, id, effects);
+    }
+
     fn answered(
         &mut self,
         server: ServerId,
-        (transfer, group): (Transfer, GroupId),
+        (transfer, copy): (Transfer, GroupId),
         answer: Answer,
         effects: &mut Effects,
     ) {
-        if !self.peers.answered(Item::Ask(transfer, group)) {
+        let Some((id, _)) = self.part_of(transfer, copy) else {
+            return;
+        };
+        let item = Item::ask(transfer, id, copy);
+        if !self.answered_item(item) {
             return;
         }
         let now = self.now;
-        let Some(part) = self.part(transfer, group) else {
+        let Some(part) = self.part(transfer, id) else {
             return;
         };
         if part.step != Step::Asking {
             return;
         }
-        match answer {
-            Answer::Have(holder) => self.hold(transfer, group, holder, effects),
-            Answer::Missing => {
+        if matches!(answer, Answer::Refused(Refusal::Busy | Refusal::Unknown)) {
+            part.waits.get_or_insert(now);
+            self.peers.queue([item]);
+            self.peers.postpone(server, now, &self.config);
+            return;
+        }
+        if let Some(copy) = part.copy_mut(copy) {
+            copy.trouble = None;
+        }
+        let mut asked = part.asked.iter_mut();
+        if let Some((_, place)) = asked.find(|(other, _)| *other == copy) {
+            *place = Some(answer);
+        }
+        self.resolve(transfer, id, effects);
+    }
+
+    /// Goes on, if all copies that were asked have answered.
+    pub(super) fn resolve(&mut self, transfer: Transfer, id: GroupId, effects: &mut Effects) {
+        let now = self.now;
+        let Some(plan) = self.plans.get(&transfer.shuffle).cloned() else {
+            return;
+        };
+        let Some(part) = self
+            .part(transfer, id)
+            .filter(|part| part.step == Step::Asking)
+        else {
+            return;
+        };
+        match part.resolve(&plan) {
+            Resolved::Open => {}
+            Resolved::Have(group, holder) => self.hold(transfer, id, group, holder, effects),
+            Resolved::Missing => {
                 part.step = Step::Pushing;
-                part.trouble = None;
-                let numbers = part.unacked.clone();
-                self.peers.queue(transfer, group, &numbers);
+                part.asked.clear();
+                part.waits = None;
+                let pushes = part.pushes(transfer, id);
+                self.peers.queue(pushes);
+                if self.part(transfer, id).is_some_and(|part| part.is_pushed()) {
+                    self.hold(transfer, id, id, transfer.attempt, effects);
+                }
             }
-            Answer::Differs => {
+            Resolved::Differs(group) => {
                 // The master makes everything anew.
                 part.step = Step::Waiting;
-                part.trouble.get_or_insert(now);
+                part.waits.get_or_insert(now);
+                self.forget(transfer, id);
                 effects.push(WriterEffect::Report(ToMaster::Differs {
                     shuffle: transfer.shuffle,
                     group,
                     map: Some(transfer.map),
                 }));
             }
-            Answer::Refused(Refusal::Busy | Refusal::Unknown) => {
-                part.trouble.get_or_insert(now);
-                self.peers.queue_ask(transfer, group);
-                self.peers.postpone(server, now, &self.config);
+            Resolved::Sealed => {
+                let copy = part.copies.first().map_or(id, |copy| copy.id);
+                self.poison(transfer, id, copy, effects);
             }
-            Answer::Refused(_) => {
+            Resolved::Moved => {
                 part.step = Step::Waiting;
-                part.trouble.get_or_insert(now);
+                part.waits.get_or_insert(now);
+                self.forget(transfer, id);
                 self.ask(transfer.shuffle, effects);
             }
         }
@@ -151,10 +232,14 @@ impl Writer {
     /// nothing where it has.
     pub(super) fn disconnected(&mut self, server: ServerId) {
         let now = self.now;
-        for (transfer, group) in self.peers.disconnected(server, now, &self.config) {
-            if let Some(part) = self.part(transfer, group) {
-                part.trouble.get_or_insert(now);
-            }
+        for (transfer, id, copy) in self.peers.disconnected(server, now, &self.config) {
+            let Some(part) = self.part(transfer, id) else {
+                continue;
+            };
+            match part.copy_mut(copy) {
+                Some(copy) => copy.trouble.get_or_insert(now),
+                None => part.waits.get_or_insert(now),
+            };
         }
     }
 }

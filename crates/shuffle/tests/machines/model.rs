@@ -172,6 +172,7 @@ impl Run {
             generation: Generation(1),
             group: self.plan.groups[0].id,
             partition,
+            maps: None,
         }));
         while let Some(load) = effects.iter().find_map(|effect| match effect {
             ServerEffect::Load { load, run, .. } => Some((*load, *run)),

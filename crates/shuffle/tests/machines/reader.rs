@@ -41,6 +41,7 @@ impl Getter {
             shuffle: S,
             generation: Generation(generation),
             partition,
+            maps: None,
         })
     }
 

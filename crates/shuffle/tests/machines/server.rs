@@ -66,6 +66,7 @@ fn fetch(plan: &Plan, partition: u32) -> ToServer {
         generation: plan.generation,
         group: plan.groups[0].id,
         partition,
+        maps: None,
     })
 }
 

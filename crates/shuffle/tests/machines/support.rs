@@ -36,6 +36,7 @@ pub(crate) fn spec(maps: u32, partitions: u32) -> Spec {
         partitions,
         outputs: Runs::range(0, u64::from(partitions)),
         aligned: None,
+        copies: 1,
         preferred: Vec::new(),
         committed: None,
     }

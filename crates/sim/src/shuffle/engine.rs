@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, ToMaster, ToNode, Verdict,
+    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, ToMaster,
+    ToNode, Verdict,
 };
 use treadle_types::Runs;
 
@@ -15,6 +16,8 @@ use crate::shuffle::world::{Item, Pid, World};
 
 /// Tasks that one worker is given at once.
 const SLOTS: usize = 3;
+/// An application that says nothing for so long is gone.
+const LEASE: Duration = Duration::from_millis(30);
 /// A task that runs more often goes round in circles.
 const RUNS: usize = 300;
 
@@ -41,6 +44,9 @@ pub(super) struct Head {
     /// Workers, and whether they are to leave.
     workers: BTreeMap<ServerId, bool>,
     next_attempt: u64,
+    leases: Leases,
+    /// Shuffles that have a group that was closed.
+    split: BTreeSet<ShuffleId>,
     /// Something has changed that may let tasks run.
     is_changed: bool,
 }
@@ -52,6 +58,8 @@ impl Head {
             jobs,
             workers: BTreeMap::new(),
             next_attempt: 1,
+            leases: Leases::new(LEASE),
+            split: BTreeSet::new(),
             is_changed: false,
         }
     }
@@ -109,7 +117,10 @@ impl World {
         };
         self.summary.repairs += u64::from(is_suspect);
         let is_deterministic = self.head.jobs.iter().all(|job| job.plan.is_deterministic);
-        if is_suspect && !self.plan.is_damaged() && is_deterministic {
+        // A copy that is filled where there is no room is as good as damaged.
+        let is_full = self.plan.service.is_some() && self.plan.may_fail();
+        let is_blameless = !self.plan.is_damaged() && !is_full;
+        if is_suspect && is_blameless && is_deterministic {
             return Err(format!("nothing was damaged, and yet: {message:?}"));
         }
         Ok(())
@@ -124,7 +135,13 @@ impl World {
         }
         self.head.workers.insert(server, false);
         self.head.is_changed = true;
-        self.master(MasterEvent::Joined(server))?;
+        self.master(match self.plan.service {
+            Some(service) => MasterEvent::Standing {
+                server,
+                standing: service.standing(server.node),
+            },
+            None => MasterEvent::Joined(server),
+        })?;
         self.dispatch();
         Ok(())
     }
@@ -210,7 +227,15 @@ impl World {
         self.check_homes()?;
         for effect in effects {
             match effect {
-                MasterEffect::Send { to, message } => self.down(to, Down::Master(message)),
+                MasterEffect::Send { to, message } => {
+                    if let ToNode::Plan(plan) = &message
+                        && plan.groups.iter().any(|group| !group.is_open)
+                        && self.head.split.insert(plan.shuffle)
+                    {
+                        self.summary.epochs += 1;
+                    }
+                    self.down(to, Down::Master(message));
+                }
                 MasterEffect::Invalidate {
                     shuffle,
                     maps,
@@ -252,6 +277,17 @@ impl World {
         job.is_begun = true;
         self.head.is_changed = true;
         let first = job.sources[0].shuffle;
+        if self.plan.service.is_some() {
+            let now = self.kernel.now();
+            let application = ApplicationId(index as u64);
+            for source in &job.sources {
+                self.head.leases.grant(application, source.shuffle, now);
+            }
+            self.kernel.schedule(LEASE / 3, Item::Heartbeat(index));
+            self.kernel.schedule(LEASE, Item::Expire);
+        }
+        let job = &mut self.head.jobs[index];
+        let copies = self.plan.service.map_or(1, |service| service.copies);
         let events: Vec<MasterEvent> = job
             .sources
             .iter()
@@ -262,6 +298,7 @@ impl World {
                     partitions: job.plan.partitions,
                     outputs: job.plan.outputs.clone(),
                     aligned: (source.shuffle != first).then_some(first),
+                    copies,
                     preferred: Vec::new(),
                     committed: None,
                 },
@@ -295,10 +332,46 @@ impl World {
         for task in tasks {
             self.cancel_attempts(index, task, None);
         }
+        // Who is gone says nothing.
+        let job = &self.head.jobs[index];
+        if self.plan.service.is_some() && job.is_cancelled() && job.plan.vanishes {
+            self.summary.vanished += 1;
+            self.dispatch();
+            return Ok(());
+        }
         for shuffle in shuffles {
+            self.head.leases.end(shuffle);
             self.master(MasterEvent::End(shuffle))?;
         }
         self.dispatch();
+        Ok(())
+    }
+
+    /// An application says that it is there, as long as it is.
+    pub(super) fn heartbeat(&mut self, index: usize) -> Result<(), String> {
+        if !self.head.jobs[index].is_open() {
+            return Ok(());
+        }
+        let now = self.kernel.now();
+        if !self.head.leases.renew(ApplicationId(index as u64), now) {
+            return Err(format!(
+                "the lease of job {index} has ended, and it is there"
+            ));
+        }
+        self.kernel.schedule(LEASE / 3, Item::Heartbeat(index));
+        self.kernel.schedule(LEASE, Item::Expire);
+        Ok(())
+    }
+
+    /// What applications that are gone have left behind ends.
+    pub(super) fn expire(&mut self) -> Result<(), String> {
+        let now = self.kernel.now();
+        for shuffle in self.head.leases.expire(now) {
+            self.master(MasterEvent::End(shuffle))?;
+        }
+        if let Some(due) = self.head.leases.next_deadline().filter(|due| *due > now) {
+            self.kernel.schedule_at(due, Item::Expire);
+        }
         Ok(())
     }
 
@@ -406,7 +479,10 @@ impl World {
         let mut used = BTreeSet::new();
         for _ in 0..1 + u32::from(twice) {
             let shunned = self.head.jobs[index].tasks[&task].shunned;
-            let workers = self.head.workers.iter();
+            let service = self.plan.service;
+            let workers = self.head.workers.iter().filter(|(server, _)| {
+                !service.is_some_and(|service| service.is_server(server.node))
+            });
             let free = workers
                 .filter(|&(&server, _)| self.head.load(server) < SLOTS && !used.contains(&server));
             let free: Vec<(ServerId, bool)> = free.map(|(&s, &leaving)| (s, leaving)).collect();

@@ -115,7 +115,8 @@ impl World {
             return;
         };
         let at = connection.there.arrival(at);
-        let batch = self.procs[connection.client].gathered(&push);
+        let client = &self.procs[connection.client];
+        let batch = client.gathered(&push).or_else(|| client.stored(&push));
         self.kernel.schedule_at(at, Item::Bytes(id, push, batch));
     }
 
@@ -192,6 +193,7 @@ impl World {
     /// A server was not reached.
     pub(super) fn unreached(&mut self, pid: Pid, server: ServerId) -> Result<(), String> {
         self.summary.unreached += 1;
+        self.server(pid, ServerEvent::Unreached(server))?;
         self.writer(pid, WriterEvent::Disconnected(server))?;
         self.reader(pid, ReaderEvent::Disconnected(server))
     }

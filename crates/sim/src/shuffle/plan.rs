@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_shuffle::Config;
+use treadle_shuffle::{Config, Standing};
 use treadle_types::Runs;
 
 use crate::kernel::Random;
@@ -19,8 +19,27 @@ pub(super) struct Job {
     pub(super) is_deterministic: bool,
     /// When it is given up, if it is.
     pub(super) cancel: Option<Duration>,
+    /// Whether who gives it up says nothing: its lease ends.
+    pub(super) vanishes: bool,
     /// How long its results are kept after all are there: losing a worker makes some of them again.
     pub(super) hold: Duration,
+}
+
+impl Job {
+    fn plain(maps: u32, partitions: u32, rows: u32) -> Self {
+        Self {
+            at: Duration::ZERO,
+            sides: 1,
+            maps,
+            partitions,
+            outputs: Runs::range(0, u64::from(partitions)),
+            rows,
+            is_deterministic: true,
+            cancel: None,
+            vanishes: false,
+            hold: Duration::ZERO,
+        }
+    }
 }
 
 /// What goes wrong.
@@ -72,6 +91,35 @@ pub struct Plan {
     pub(super) flips: u64,
     /// Percent of reads of files that fail.
     pub(super) unreadable: u64,
+    /// No job may fail, whatever happens.
+    pub(super) must_finish: bool,
+    /// The stand-alone service, if it is that.
+    pub(super) service: Option<Service>,
+}
+
+/// Servers of their own, which run no tasks, and several copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Service {
+    /// The first places are servers, the others run tasks.
+    pub(super) servers: u32,
+    /// Failure domains of the servers.
+    pub(super) domains: u32,
+    pub(super) copies: u32,
+    /// How many readers share a partition.
+    pub(super) readers: u32,
+}
+
+impl Service {
+    pub(super) fn is_server(&self, place: u32) -> bool {
+        place <= self.servers
+    }
+
+    pub(super) fn standing(&self, place: u32) -> Standing {
+        Standing {
+            domain: place % self.domains,
+            weight: u32::from(self.is_server(place)),
+        }
+    }
 }
 
 impl Plan {
@@ -103,6 +151,8 @@ impl Plan {
             drops: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
+            must_finish: false,
+            service: None,
         };
         for _ in 0..random.between(1, 3) {
             let job = plan.draw_job(&mut random);
@@ -116,11 +166,118 @@ impl Plan {
         plan
     }
 
+    /// What a seed decides for the stand-alone service.
+    pub fn service(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5e41_1ce0);
+        let mut plan = Self::new(random.next());
+        plan.seed = seed;
+        plan.faults.clear();
+        let servers = random.between(2, 6) as u32;
+        plan.places = servers + random.between(1, 3) as u32;
+        plan.service = Some(Service {
+            servers,
+            domains: random.pick(&[2, 2, 3, 6]),
+            copies: random.pick(&[1, 2, 2, 2]),
+            readers: random.pick(&[1, 1, 2, 3]),
+        });
+        plan.config.least_window = random.pick(&[0, 40]);
+        plan.config.split = random.pick(&[u64::MAX, 400, 2_000]);
+        plan.config.poison = Duration::from_millis(5);
+        plan.config.hedge = Duration::from_millis(20);
+        for job in &mut plan.jobs {
+            job.sides = 1;
+            job.vanishes = random.chance(50);
+        }
+        for _ in 0..random.pick(&[0, 1, 1, 2, 4, 8]) {
+            let at = random.micros(0, 30_000);
+            let fault = plan.draw_fault(&mut random);
+            plan.faults.push((at, fault));
+        }
+        plan
+    }
+
+    /// One job of 16 maps and 16 partitions on four servers, one of which is killed and at once restarted
+    /// at its address, after so many tenths of a millisecond.
+    pub fn restarted_between_maps(at: u64) -> Self {
+        let mut plan = Self::bare(at, 4, 2);
+        plan.jobs.push(Job::plain(16, 16, 60));
+        let fault = Fault::Kill {
+            place: (at % 4 + 1) as u32,
+            noticed: Duration::from_secs(1),
+            back: Duration::from_micros(50),
+        };
+        plan.faults.push((Duration::from_micros(100 * at), fault));
+        plan
+    }
+
+    /// One job on four servers, of which one has little memory and cannot write to its disk.
+    pub fn full_disk(seed: u64) -> Self {
+        let mut plan = Self::bare(seed, 4, 4);
+        plan.must_finish = true;
+        plan.budget = 600;
+        plan.config.run = 300;
+        plan.jobs.push(Job::plain(16, 16, 60));
+        let fault = Fault::Disk {
+            place: (seed % 4 + 1) as u32,
+            length: Duration::from_secs(20),
+        };
+        plan.faults.push((Duration::ZERO, fault));
+        plan
+    }
+
+    /// One job on 1,000 servers, of which some are killed, paused and cut off.
+    pub fn thousand_servers() -> Self {
+        let mut plan = Self::bare(7, 1_000, 50);
+        plan.jobs.push(Job::plain(3, 500, 400));
+        for (at, place) in [(300, 3), (500, 404), (700, 777), (900, 1_000)] {
+            let back = Duration::from_micros(500);
+            let noticed = Duration::from_micros(200);
+            let fault = Fault::Kill {
+                place,
+                noticed,
+                back,
+            };
+            plan.faults.push((Duration::from_micros(at), fault));
+        }
+        let length = Duration::from_millis(20);
+        let pause = Fault::Pause { place: 500, length };
+        plan.faults.push((Duration::from_micros(400), pause));
+        plan.faults
+            .push((Duration::from_micros(600), Fault::Reset { place: 250 }));
+        plan
+    }
+
+    /// The service without jobs and faults.
+    fn bare(seed: u64, servers: u32, domains: u32) -> Self {
+        let mut plan = Self::service(seed);
+        plan.jobs.clear();
+        plan.faults.clear();
+        plan.places = servers + 3;
+        plan.latency = (20, 100);
+        plan.budget = 1 << 20;
+        plan.config = Config {
+            poison: Duration::from_millis(5),
+            hedge: Duration::from_millis(20),
+            pause: Duration::from_millis(1),
+            patience: Duration::from_millis(400),
+            ..Config::default()
+        };
+        (plan.speculates, plan.fails) = (0, 0);
+        (plan.drops, plan.flips, plan.unreadable) = (0, 0, 0);
+        plan.service = Some(Service {
+            servers,
+            domains,
+            copies: 2,
+            readers: 2,
+        });
+        plan
+    }
+
     /// Whether something was wrong with stored bytes, or a disk: then an error that names what is
     /// missing is an answer, too.
     pub(super) fn may_fail(&self) -> bool {
         let is_full = |(_, fault): &(Duration, Fault)| matches!(fault, Fault::Disk { .. });
-        self.is_damaged() || self.faults.iter().any(is_full)
+        !self.must_finish && (self.is_damaged() || self.faults.iter().any(is_full))
     }
 
     /// Whether stored bytes are damaged.
@@ -142,6 +299,7 @@ impl Plan {
             rows: random.pick(&[0, 10, 60, 60]),
             is_deterministic: random.chance(90),
             cancel: random.chance(10).then(|| random.micros(0, 20_000)),
+            vanishes: false,
             hold: random.micros(0, 20_000),
         }
     }

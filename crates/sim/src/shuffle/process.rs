@@ -6,7 +6,7 @@ use std::time::Duration;
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, Gathered, GroupId, Place, Push, ReadError, ReadPiece,
     Reader, ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId,
-    Tally, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
+    Tally, ToServer, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
 };
 
 use crate::kernel::Link;
@@ -35,6 +35,8 @@ pub(super) struct Process {
     pub(super) reads: BTreeMap<u64, (Task, u64)>,
     /// What came last for a read.
     pub(super) rows: BTreeMap<u64, Rows>,
+    /// What came for a read from groups before the last one.
+    pub(super) kept: BTreeMap<u64, Rows>,
     /// Batches of transfers.
     arenas: BTreeMap<(Transfer, GroupId), Vec<Batch>>,
     /// What has just arrived.
@@ -67,6 +69,7 @@ impl Process {
             next_read: 0,
             reads: BTreeMap::new(),
             rows: BTreeMap::new(),
+            kept: BTreeMap::new(),
             arenas: BTreeMap::new(),
             incoming: None,
             is_mute: false,
@@ -87,8 +90,25 @@ impl Process {
             map: push.batch.map,
             attempt: push.batch.attempt,
         };
-        let batches = self.arenas.get(&(transfer, push.group))?;
+        // All copies of a group get the same batches.
+        let arenas = self.arenas.iter();
+        let mut same =
+            arenas.filter(|((of, group), _)| *of == transfer && group.epoch == push.group.epoch);
+        let exact = self.arenas.get(&(transfer, push.group));
+        let batches = exact.or_else(|| same.next().map(|(_, batches)| batches))?;
         batches.get(push.batch.number as usize).cloned()
+    }
+
+    /// A batch that is stored here, for another copy of its group.
+    pub(super) fn stored(&self, push: &Push) -> Option<Batch> {
+        let name = (push.shuffle, push.group.at(self.id), push.batch);
+        let in_memory = self.store.get(&name);
+        let mut in_files = self.runs.values().flatten().filter(|(id, batch)| {
+            let (shuffle, epoch) = (batch.header.shuffle, batch.header.epoch);
+            *id == push.batch && (shuffle, epoch) == (push.shuffle, push.group.epoch)
+        });
+        let found = in_memory.or_else(|| in_files.next().map(|(_, batch)| batch));
+        found.cloned()
     }
 
     /// What is left, in the end.
@@ -99,7 +119,11 @@ impl Process {
             ("batches of transfers", self.arenas.len()),
             (
                 "reads",
-                self.reads.len() + self.rows.len() + self.loading.len() + self.loaded.len(),
+                self.reads.len()
+                    + self.rows.len()
+                    + self.kept.len()
+                    + self.loading.len()
+                    + self.loaded.len(),
             ),
             ("tasks", self.tasks.len()),
             ("shuffles", usize::from(!self.server.is_empty())),
@@ -197,6 +221,10 @@ impl World {
             ServerEffect::Forget { load } => {
                 process.loading.remove(&load);
                 process.loaded.retain(|&(other, _), _| other != load);
+            }
+            ServerEffect::Tell { to, message } => {
+                self.summary.fills += u64::from(matches!(message, ToServer::Adopt { .. }));
+                self.request(pid, to, message);
             }
             ServerEffect::Report(message) => self.up(pid, Up::Master(message)),
             ServerEffect::Send {
@@ -387,6 +415,7 @@ impl World {
         for effect in effects {
             match effect {
                 ReaderEffect::Send { to, message } => self.request(pid, to, message),
+                ReaderEffect::Keep { read } => self.keep(pid, read),
                 ReaderEffect::Return { read, .. } => self.returned(pid, read)?,
                 ReaderEffect::Failed { read, error } => {
                     let text = error.to_string();
@@ -397,6 +426,7 @@ impl World {
                         _ => Failure::Raised(text),
                     };
                     self.procs[pid].rows.remove(&read);
+                    self.procs[pid].kept.remove(&read);
                     if let Some(task) = self.procs[pid].reads.remove(&read) {
                         self.end_task(pid, task, Err(failure));
                     }
@@ -418,6 +448,7 @@ impl World {
         partition: Option<u32>,
     ) -> Result<(), String> {
         let (FromServer::Rows { read, .. } | FromServer::Unread { read, .. }) = message else {
+            self.server(pid, ServerEvent::Peer(message.clone()))?;
             return self.writer(pid, WriterEvent::Server { from, message });
         };
         let process = &mut self.procs[pid];
@@ -427,8 +458,9 @@ impl World {
             tally(*map, partition, rows).digest as u32
         });
         let computed = digests.collect();
-        if process.reads.contains_key(&read) {
-            process.rows.insert(read, rows);
+        let id = Reader::read_of(read);
+        if process.reads.contains_key(&id) {
+            process.rows.insert(id, rows);
         }
         self.reader(
             pid,
@@ -442,7 +474,7 @@ impl World {
 
     /// The partition that a read of a process is of.
     pub(super) fn partition_of(&self, pid: Pid, read: u64) -> Option<u32> {
-        match self.procs[pid].reads.get(&read)? {
+        match self.procs[pid].reads.get(&Reader::read_of(read))? {
             (Task::Unpack(_, partition), _) => Some(*partition),
             _ => None,
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    AttemptId, Commit, CommitError, ReaderEvent, ServerEvent, ToMaster, ToNode, Transfer,
+    AttemptId, Commit, CommitError, MapRange, ReaderEvent, ServerEvent, ToMaster, ToNode, Transfer,
     WriterEvent,
 };
 
@@ -25,6 +25,13 @@ pub(super) enum Running {
 }
 
 impl World {
+    /// Rows of one group are there, and others follow.
+    pub(super) fn keep(&mut self, pid: Pid, read: u64) {
+        let process = &mut self.procs[pid];
+        let rows = process.rows.remove(&read).unwrap_or_default();
+        process.kept.entry(read).or_default().extend(rows);
+    }
+
     /// All rows of a partition are there.
     pub(super) fn returned(&mut self, pid: Pid, read: u64) -> Result<(), String> {
         let process = &mut self.procs[pid];
@@ -32,16 +39,23 @@ impl World {
             // It was cancelled a moment ago.
             return Ok(());
         };
-        let rows = process
+        let mut rows = process
             .rows
             .remove(&read)
             .ok_or("rows are returned that never came")?;
+        if let Some(kept) = process.kept.remove(&read) {
+            rows.extend(kept);
+            rows.sort_by_key(|(map, _)| *map);
+        }
         let Some(Running::Unpack { reads, rows: sides }) = process.tasks.get_mut(&task) else {
             return Ok(());
         };
         let side = reads.iter().position(|&other| other == read);
         sides[side.ok_or("a read of nobody")?] = Some(rows);
         if let Some(rows) = sides.iter().cloned().collect::<Option<Vec<Rows>>>() {
+            let readers = self.plan.service.map_or(1, |service| service.readers);
+            let sides = rows.chunks(readers as usize).map(|parts| parts.concat());
+            let rows = sides.collect();
             self.summary.outputs += 1;
             self.end_task(pid, task, Ok(Value::Rows(rows)));
         }
@@ -104,16 +118,22 @@ impl World {
             (Task::Unpack(..), Work::Unpack(sides)) => {
                 let process = &mut self.procs[pid];
                 let mut begins = VecDeque::new();
+                let readers = self.plan.service.map_or(1, |service| service.readers);
                 for (shuffle, generation, partition) in sides {
-                    let read = process.next_read;
-                    process.next_read += 1;
-                    process.reads.insert(read, (task, id));
-                    begins.push_back(ReaderEvent::Begin {
-                        read,
-                        shuffle,
-                        generation,
-                        partition,
-                    });
+                    let maps = self.head.jobs[(shuffle.0 / 2) as usize].plan.maps;
+                    for part in 0..readers {
+                        let range = MapRange::part(maps, part, readers);
+                        let read = process.next_read;
+                        process.next_read += 1;
+                        process.reads.insert(read, (task, id));
+                        begins.push_back(ReaderEvent::Begin {
+                            read,
+                            shuffle,
+                            generation,
+                            partition,
+                            maps: (readers > 1).then_some(range),
+                        });
+                    }
                 }
                 let first = process.next_read - begins.len() as u64;
                 let running = Running::Unpack {
@@ -155,6 +175,7 @@ impl World {
             for read in reads {
                 process.reads.remove(&read);
                 process.rows.remove(&read);
+                process.kept.remove(&read);
                 self.kernel
                     .schedule(Duration::ZERO, Item::CancelRead(pid, read));
             }

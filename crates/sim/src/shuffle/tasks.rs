@@ -98,6 +98,10 @@ impl Job {
         }
     }
 
+    pub(super) fn is_cancelled(&self) -> bool {
+        matches!(&self.ended, Some(Err(reason)) if reason == "cancelled")
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.is_begun && self.ended.is_none()
     }

@@ -54,6 +54,12 @@ crate::kernel::counters! {
         pub damages: u64,
         /// Times at which rows were found not to be what they should.
         pub repairs: u64,
+        /// Jobs that were given up without a word.
+        pub vanished: u64,
+        /// Times at which a copy had been sent to another server.
+        pub fills: u64,
+        /// Plans with a group that is closed, of shuffles that did not have one before.
+        pub epochs: u64,
         /// Times at which a map was found not to be deterministic.
         pub differences: u64,
         /// Tasks that were given back.
@@ -91,6 +97,8 @@ pub(super) enum Item {
     /// A process learns that it was declared lost.
     Stranger(Pid),
     Start(u32),
+    Heartbeat(usize),
+    Expire,
 }
 
 impl kernel::Item for Item {}
@@ -114,6 +122,14 @@ pub(super) struct World {
 /// What went wrong, for people.
 pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
     simulate_plan(Plan::new(seed), trace)
+}
+
+/// Simulates what a seed decides for the stand-alone service.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_service(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::service(seed), trace)
 }
 
 /// Simulates a plan.
@@ -210,6 +226,8 @@ impl kernel::World for World {
                 self.expel(pid);
                 Ok(())
             }
+            Item::Heartbeat(job) => self.heartbeat(job),
+            Item::Expire => self.expire(),
             Item::Start(place) => {
                 self.start(place);
                 Ok(())

@@ -105,10 +105,7 @@ fn commit() -> Commit {
 }
 
 fn to_node() -> [(&'static str, ToNode); 5] {
-    let assigned = |node, partitions| Group {
-        id: group(node),
-        partitions,
-    };
+    let assigned = |node, partitions| Group::new(group(node), partitions);
     let plan = Plan {
         shuffle: SHUFFLE,
         generation: GENERATION,
@@ -204,6 +201,7 @@ fn to_server() -> [(&'static str, ToServer); 4] {
         generation: GENERATION,
         group,
         partition: 17,
+        maps: None,
     };
     [
         ("push", ToServer::Push(push)),

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use treadle_node_wire::{Shuffled, WireError, decode_shuffled, encode_shuffled};
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
-    Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId,
-    Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
+    ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
 };
 use treadle_types::Runs;
 
@@ -110,14 +110,24 @@ fn plan() -> BoxedStrategy<Plan> {
         .prop_map(|(shuffle, maps, ids, homes)| {
             let partitions = homes.len() as u32;
             let generation = ids.last().map_or(Generation(1), |group| group.epoch);
+            let other = ServerId {
+                node: maps,
+                incarnation: 7,
+            };
             let of = |place: usize| -> Runs {
                 let numbers = (0..).zip(&homes);
                 let here = numbers.filter(|(_, home)| **home == Some(place));
                 here.map(|(number, _)| number).collect()
             };
             let groups = ids.into_iter().enumerate().map(|(place, id)| Group {
-                id,
-                partitions: of(place),
+                copies: if place % 2 == 0 {
+                    vec![id.server]
+                } else {
+                    vec![id.server, other]
+                },
+                filling: (place % 3 == 1).then_some(other),
+                is_open: place % 3 < 2,
+                ..Group::new(id, of(place))
             });
             Plan {
                 shuffle,
@@ -216,6 +226,7 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
             map,
         }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
+        (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Poisoned { shuffle, group }),
     ]
     .boxed()
 }
@@ -246,6 +257,10 @@ fn to_server() -> BoxedStrategy<ToServer> {
                 generation: Generation(generation),
                 group,
                 partition,
+                maps: (partition % 2 == 0).then_some(MapRange {
+                    first: 1,
+                    end: partition
+                }),
             })
         ),
     ]
@@ -272,6 +287,7 @@ fn refusal() -> BoxedStrategy<Refusal> {
 fn from_server() -> BoxedStrategy<FromServer> {
     let answer = prop_oneof![
         attempt().prop_map(Answer::Have),
+        attempt().prop_map(Answer::Won),
         Just(Answer::Missing),
         Just(Answer::Differs),
         refusal().prop_map(Answer::Refused),
@@ -364,10 +380,8 @@ fn id(node: u32) -> GroupId {
 #[test]
 fn plans_that_cannot_be_are_refused_by_name() {
     let of = |groups: &[(u32, Runs)], partitions| {
-        let groups = groups.iter().map(|(node, partitions)| Group {
-            id: id(*node),
-            partitions: partitions.clone(),
-        });
+        let groups = groups.iter();
+        let groups = groups.map(|(node, partitions)| Group::new(id(*node), partitions.clone()));
         let plan = Plan {
             shuffle: ShuffleId(1),
             generation: Generation(1),

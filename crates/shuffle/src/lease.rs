@@ -1,0 +1,138 @@
+//! Leases: what an application that is gone has left behind is cleaned.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::ShuffleId;
+use crate::config::Guard;
+
+/// An application: whoever registers shuffles, and says again and again that it is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ApplicationId(pub u64);
+
+/// The leases of all applications. The host ends the shuffles that [`Leases::expire`] returns
+/// ([`MasterEvent::End`](crate::MasterEvent::End)).
+#[derive(Debug)]
+pub struct Leases {
+    length: Duration,
+    applications: BTreeMap<ApplicationId, Lease>,
+    /// When this machine was last asked something.
+    awake: Duration,
+}
+
+#[derive(Debug)]
+struct Lease {
+    until: Duration,
+    shuffles: BTreeSet<ShuffleId>,
+}
+
+impl Leases {
+    /// Leases that last for `length` after each heartbeat.
+    pub fn new(length: Duration) -> Self {
+        Self {
+            length,
+            applications: BTreeMap::new(),
+            awake: Duration::ZERO,
+        }
+    }
+
+    /// An application registers a shuffle, and is there.
+    pub fn grant(&mut self, application: ApplicationId, shuffle: ShuffleId, now: Duration) {
+        self.wake(now);
+        let until = now + self.length;
+        let lease = self.applications.entry(application).or_insert(Lease {
+            until,
+            shuffles: BTreeSet::new(),
+        });
+        lease.until = until;
+        lease.shuffles.insert(shuffle);
+    }
+
+    /// A heartbeat. False: the application has no lease, and its shuffles are gone.
+    pub fn renew(&mut self, application: ApplicationId, now: Duration) -> bool {
+        self.wake(now);
+        let lease = self.applications.get_mut(&application);
+        let is_known = lease.is_some();
+        if let Some(lease) = lease {
+            lease.until = now + self.length;
+        }
+        is_known
+    }
+
+    /// A shuffle has ended.
+    pub fn end(&mut self, shuffle: ShuffleId) {
+        self.applications.retain(|_, lease| {
+            lease.shuffles.remove(&shuffle);
+            !lease.shuffles.is_empty()
+        });
+    }
+
+    /// The shuffles of the applications that have not renewed their leases. They have none any more.
+    pub fn expire(&mut self, now: Duration) -> Vec<ShuffleId> {
+        self.wake(now);
+        let mut ended = Vec::new();
+        if Guard::Lease.holds() {
+            self.applications.retain(|_, lease| {
+                let is_over = lease.until <= now;
+                if is_over {
+                    ended.extend(lease.shuffles.iter().copied());
+                }
+                !is_over
+            });
+        }
+        ended
+    }
+
+    /// When [`Leases::expire`] is due; `None`: not before another call.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.applications.values().map(|lease| lease.until).min()
+    }
+
+    /// A process that was stopped itself has not seen silence: all get a whole lease again.
+    fn wake(&mut self, now: Duration) {
+        let due = self.next_deadline();
+        if due.is_some_and(|due| now > due + self.length / 2 && now > self.awake + self.length) {
+            for lease in self.applications.values_mut() {
+                lease.until = now + self.length;
+            }
+        }
+        self.awake = self.awake.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ApplicationId = ApplicationId(1);
+    const B: ApplicationId = ApplicationId(2);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_renews_keeps_its_shuffles_and_who_does_not_loses_them() {
+        let mut leases = Leases::new(at(10));
+        leases.grant(A, ShuffleId(1), at(0));
+        leases.grant(A, ShuffleId(2), at(1));
+        leases.grant(B, ShuffleId(3), at(1));
+        assert!(leases.renew(B, at(8)));
+        assert_eq!(leases.next_deadline(), Some(at(11)));
+        assert_eq!(leases.expire(at(10)), []);
+        assert_eq!(leases.expire(at(11)), [ShuffleId(1), ShuffleId(2)]);
+        assert!(!leases.renew(A, at(12)), "it is told that they are gone");
+        leases.end(ShuffleId(3));
+        assert_eq!(leases.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_master_that_was_stopped_gives_everybody_a_whole_lease() {
+        let mut leases = Leases::new(at(10));
+        leases.grant(A, ShuffleId(1), at(0));
+        assert_eq!(leases.expire(at(100)), []);
+        assert_eq!(leases.next_deadline(), Some(at(110)));
+        assert_eq!(leases.expire(at(110)), [ShuffleId(1)]);
+    }
+}

@@ -1,0 +1,345 @@
+//! Several copies of each group: in different failure domains, made anew when one is lost.
+//!
+//! ```text
+//!   open ──poisoned, or a copy lost──▶ closed      rows go on in the next epoch
+//!     │                                  │
+//!     └─────── complete ─────────────────┴──▶ under-replicated: filled from a copy that is left
+//! ```
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use treadle_types::Runs;
+
+use crate::config::Guard;
+use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle};
+use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode};
+
+/// Where copies can be put.
+#[derive(Debug)]
+pub(super) struct Places {
+    servers: BTreeMap<ServerId, Member>,
+    /// How many partitions each has copies of.
+    load: BTreeMap<ServerId, u64>,
+}
+
+impl Places {
+    fn domain(&self, server: ServerId) -> u32 {
+        let member = self.servers.get(&server);
+        member.map_or(server.node, |member| member.standing.domain)
+    }
+
+    /// Whether a copy stays there.
+    fn is_firm(&self, server: ServerId) -> bool {
+        let member = self.servers.get(&server);
+        member.is_some_and(|member| !member.is_leaving)
+    }
+
+    /// The server with the least load for its weight, in another domain than these copies.
+    fn choose(&self, copies: &[ServerId], spoiled: &BTreeSet<ServerId>) -> Option<ServerId> {
+        let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
+        let servers = self.servers.iter().filter(|&(server, member)| {
+            let is_apart = !taken.contains(&member.standing.domain);
+            let takes = member.standing.weight > 0 && !member.is_leaving;
+            takes && is_apart && !spoiled.contains(server)
+        });
+        let load = |server| u128::from(self.load.get(server).copied().unwrap_or(0)) << 32;
+        let scored = servers.map(|(server, member)| {
+            let weight = u128::from(member.standing.weight);
+            (load(server) / weight, *server)
+        });
+        scored.min().map(|(_, server)| server)
+    }
+
+    /// Adds copies until there are as many as wanted, or no other domain.
+    fn complete(&self, copies: &mut Vec<ServerId>, wanted: u32, spoiled: &BTreeSet<ServerId>) {
+        while copies.len() < wanted as usize
+            && let Some(server) = self.choose(copies, spoiled)
+        {
+            copies.push(server);
+        }
+    }
+
+    fn take(&mut self, server: ServerId, partitions: u64) {
+        *self.load.entry(server).or_default() += partitions;
+    }
+}
+
+impl Master {
+    pub(super) fn places(&self) -> Places {
+        let mut load = BTreeMap::<ServerId, u64>::new();
+        for group in self
+            .shuffles
+            .values()
+            .flat_map(|shuffle| shuffle.groups.values())
+        {
+            for holder in group.holders() {
+                *load.entry(holder).or_default() += group.partitions.len();
+            }
+        }
+        Places {
+            servers: self.servers.clone(),
+            load,
+        }
+    }
+
+    /// Servers have come or are to leave: shuffles with several copies may have them elsewhere.
+    pub(super) fn settle_copied(&mut self, effects: &mut Effects) {
+        let shuffles = self.shuffles.iter();
+        let copied = shuffles.filter(|(_, shuffle)| shuffle.copies > 1 && shuffle.plan.is_some());
+        for id in copied.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.settle(id, effects);
+        }
+    }
+
+    /// Copies are gone. A group without any is lost.
+    pub(super) fn lose_copies(&mut self, id: ShuffleId, lost: &[GroupId], effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let mut groups = Vec::new();
+        for &copy in lost {
+            let Some((name, group)) = shuffle.holder_mut(copy) else {
+                continue;
+            };
+            group.copies.retain(|&server| server != copy.server);
+            group.filling = group.filling.filter(|&server| server != copy.server);
+            group.spoiled.insert(copy.server);
+            // Whoever pushes to it still would have it at one server only.
+            group.is_split = false;
+            if group.copies.is_empty() {
+                groups.push(name);
+            }
+            if let Phase::Sealing(sealing) = &mut shuffle.phase {
+                sealing.awaited.remove(&copy);
+            }
+        }
+        if !groups.is_empty() {
+            return self.lose_groups(id, &groups, effects);
+        }
+        self.settle(id, effects);
+        self.conclude(id, effects);
+    }
+
+    /// A copy cannot take what is pushed: the epoch of its group ends.
+    pub(super) fn poisoned(&mut self, id: ShuffleId, copy: GroupId, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        if !Guard::Poison.holds() || shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+            return;
+        }
+        let Some((_, group)) = shuffle.holder_mut(copy) else {
+            return;
+        };
+        if !group.is_open && !group.is_split {
+            return;
+        }
+        group.close();
+        group.spoiled.insert(copy.server);
+        self.settle(id, effects);
+    }
+
+    /// A copy is filled. It counts from now on, unless the barrier relies on copies that were compared.
+    pub(super) fn filled(
+        &mut self,
+        id: ShuffleId,
+        copy: GroupId,
+        is_sealed: bool,
+        effects: &mut Effects,
+    ) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let is_open = matches!(shuffle.phase, Phase::Open);
+        let Some((_, group)) = shuffle.holder_mut(copy) else {
+            return;
+        };
+        if group.filling != Some(copy.server) || !(is_sealed || is_open) {
+            return;
+        }
+        group.filling = None;
+        group.copies.push(copy.server);
+        self.settle(id, effects);
+        self.tell_drained(effects);
+    }
+
+    /// A copy is large: transfers that begin now push to another group.
+    pub(super) fn full(&mut self, id: ShuffleId, copy: GroupId, effects: &mut Effects) {
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        if shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+            return;
+        }
+        let Some((_, group)) = shuffle.holder_mut(copy) else {
+            return;
+        };
+        if group.is_open {
+            (group.is_open, group.is_split) = (false, true);
+            self.settle(id, effects);
+        }
+    }
+}
+
+impl Shuffle {
+    /// The group that a copy is of, and that has it.
+    pub(super) fn name_of(&self, copy: GroupId) -> Option<GroupId> {
+        let is_it = |(name, group): &(&GroupId, &GroupState)| {
+            let has = group.holders().any(|holder| holder == copy.server);
+            name.epoch == copy.epoch && has
+        };
+        let first = GroupId {
+            server: ServerId::default(),
+            ..copy
+        };
+        let found = self
+            .groups
+            .range(first..)
+            .take_while(|(name, _)| name.epoch == copy.epoch);
+        let mut found = found.filter(is_it);
+        found.next().map(|(&name, _)| name)
+    }
+
+    fn holder_mut(&mut self, copy: GroupId) -> Option<(GroupId, &mut GroupState)> {
+        let name = self.name_of(copy)?;
+        Some((name, self.groups.get_mut(&name)?))
+    }
+
+    /// Whether a group has one copy only.
+    pub(super) fn is_sole(&self, name: GroupId) -> bool {
+        self.groups
+            .get(&name)
+            .is_none_or(|group| group.copies.len() < 2)
+    }
+
+    /// Whether a copy is the only one of its group.
+    pub(super) fn is_sole_copy(&self, copy: GroupId) -> bool {
+        self.name_of(copy).is_none_or(|name| self.is_sole(name))
+    }
+
+    /// Assigns partitions that were in no group.
+    pub(super) fn open_group(&mut self, server: ServerId, partitions: Runs, places: &mut Places) {
+        let mut copies: Vec<ServerId> = [server].into();
+        if self.copies > 1 {
+            // Each group has an epoch of its own, so that a server has one copy of it at most.
+            self.generation = self.generation.next();
+            places.complete(&mut copies, self.copies, &BTreeSet::new());
+            for &copy in &copies {
+                places.take(copy, partitions.len());
+            }
+        }
+        let epoch = self.generation;
+        self.followers.extend(copies.iter().copied());
+        let group = GroupState::new(partitions, copies);
+        self.groups.insert(GroupId { epoch, server }, group);
+    }
+
+    /// Closes, opens and fills groups, so that all have as many copies as there should be. False: there
+    /// is no server for some partitions.
+    pub(super) fn settle_copies(&mut self, places: &mut Places) -> bool {
+        let is_written = matches!(self.phase, Phase::Open);
+        if is_written && !self.open_epochs(places) {
+            return false;
+        }
+        for group in self.groups.values_mut() {
+            let firm = group.copies.iter().filter(|&&copy| places.is_firm(copy));
+            let firm: Vec<ServerId> = firm.copied().collect();
+            if firm.len() >= self.copies as usize {
+                group.copies = firm;
+            } else if group.filling.is_none() && !((group.is_open || group.is_split) && is_written)
+            {
+                group.filling = places.choose(&firm, &group.avoided());
+                if let Some(server) = group.filling {
+                    places.take(server, group.partitions.len());
+                    self.followers.insert(server);
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends epochs that have too few copies, if the next one can have more, and begins the next one.
+    fn open_epochs(&mut self, places: &mut Places) -> bool {
+        let mut sections = BTreeMap::<u64, Vec<GroupId>>::new();
+        for (&name, group) in &self.groups {
+            let first = group.partitions.first().unwrap_or_default();
+            sections.entry(first).or_default().push(name);
+        }
+        for names in sections.into_values() {
+            let groups = || names.iter().map(|name| &self.groups[name]);
+            let spoiled: BTreeSet<ServerId> = groups()
+                .flat_map(|group| group.spoiled.iter().copied())
+                .collect();
+            let mut copies = Vec::new();
+            places.complete(&mut copies, self.copies, &spoiled);
+            let open = groups().find(|group| group.is_open);
+            let firm = open.map(|open| {
+                let firm = open.copies.iter().filter(|&&copy| places.is_firm(copy));
+                firm.count()
+            });
+            if firm.is_some_and(|firm| firm >= copies.len()) {
+                continue;
+            }
+            if copies.is_empty() {
+                // Better one that could not take a push than none.
+                places.complete(&mut copies, self.copies, &BTreeSet::new());
+            }
+            let Some(&server) = copies.first() else {
+                return false;
+            };
+            let partitions = self.groups[&names[0]].partitions.clone();
+            for name in &names {
+                if let Some(group) = self.groups.get_mut(name) {
+                    group.is_open = false;
+                }
+            }
+            for &copy in &copies {
+                places.take(copy, partitions.len());
+            }
+            self.generation = self.generation.next();
+            let epoch = self.generation;
+            self.followers.extend(copies.iter().copied());
+            let mut group = GroupState::new(partitions, copies);
+            group.spoiled = spoiled;
+            self.groups.insert(GroupId { epoch, server }, group);
+        }
+        true
+    }
+
+    /// Makes the plan, and tells it to all who take part.
+    pub(super) fn tell(&mut self, id: ShuffleId, effects: &mut Effects) {
+        let groups = self.groups.iter().map(|(&id, group)| Group {
+            id,
+            partitions: group.partitions.clone(),
+            copies: group.copies.clone(),
+            filling: group.filling,
+            is_open: group.is_open,
+            is_split: group.is_split,
+        });
+        let plan = Plan {
+            shuffle: id,
+            generation: self.generation,
+            maps: self.maps,
+            partitions: self.partitions,
+            groups: groups.collect(),
+        };
+        if self.copies > 1 && self.plan.as_deref() == Some(&plan) {
+            return;
+        }
+        let plan = Arc::new(plan);
+        for &to in &self.followers {
+            let message = ToNode::Plan(plan.clone());
+            effects.push(MasterEffect::Send { to, message });
+        }
+        self.plan = Some(plan);
+    }
+}
+
+impl GroupState {
+    /// Servers that may not get a copy: those that had one, and those that have one.
+    fn avoided(&self) -> BTreeSet<ServerId> {
+        self.spoiled.iter().copied().chain(self.holders()).collect()
+    }
+}

@@ -466,7 +466,7 @@ impl World {
             ToWorker::Peer { worker: other, .. } if !registration.met.insert(other) => {
                 return Err(format!("{worker:?} is told twice where {other:?} is"));
             }
-            ToWorker::Leave(_) => {
+            ToWorker::Leave { .. } => {
                 let connection = registration.connection;
                 self.send_from_server(connection, Message::Leave);
             }

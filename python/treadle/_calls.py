@@ -49,7 +49,7 @@ SIDECAR = frozenset(
         *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
         "worker_plugin",
         *("register_nanny_plugin", "unregister_nanny_plugin", "nanny_plugins", "nanny_plugin"),
-        *("profile", "profile_metadata"),
+        *("profile", "profile_metadata", "start_task_metadata", "stop_task_metadata"),
     ]
 )
 

@@ -49,7 +49,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _NOBODY = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
-def _resources(_context: click.Context, _option: click.Parameter, text: str) -> dict[str, float]:
+def _resources(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> dict[str, float]:
+    if text is None:
+        from treadle._settings import resources_of
+
+        return resources_of(None)
     resources: dict[str, float] = {}
     for pair in text.replace(",", " ").split():
         name, _, amount = pair.partition("=")
@@ -104,10 +110,10 @@ class _Remembering(click.Command):
 @click.option("--local-directory", type=click.Path(file_okay=False), help="For values on disk.")
 @click.option(
     "--resources",
-    default="",
     callback=_resources,
     metavar="NAME=AMOUNT ...",
-    help='What tasks may ask for: "GPU=2 MEM=10e9".',
+    help='What tasks may ask for: "GPU=2 MEM=10e9"; by default distributed.worker.resources of '
+    "Dask's configuration.",
 )
 @click.option(
     "--name",

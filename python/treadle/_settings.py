@@ -9,11 +9,12 @@ from typing import Any
 import dask
 from dask.system import CPU_COUNT
 
-from treadle._numbers import whole
+from treadle._numbers import amounts, whole
 
 __all__ = [
     "memory_share_of_termination",
     "num_workers_of",
+    "resources_of",
     "scheduler_settings",
     "warn_of_unread",
 ]
@@ -35,7 +36,7 @@ _READ = (
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
     "scheduler.unknown-task-duration",
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
-    "worker.profile.interval",
+    *("worker.profile.interval", "worker.resources"),
 )
 
 _warned_of: set[str] = set()
@@ -59,6 +60,13 @@ def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
 def memory_share_of_termination() -> float:
     """Return the share of its memory limit above which a worker's process ends; 0: never."""
     return float(dask.config.get("distributed.worker.memory.terminate", 0.95) or 0.0)
+
+
+def resources_of(given: Mapping[Any, Any] | None) -> dict[str, float]:
+    """Return a worker's abstract resources: those given, or those of Dask's configuration."""
+    if given is None:
+        given = dask.config.get("distributed.worker.resources", None) or {}
+    return amounts(given)
 
 
 def warn_of_unread() -> None:

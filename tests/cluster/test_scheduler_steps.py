@@ -8,7 +8,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import SchedulerPlugin, span
+from distributed import SchedulerPlugin, WorkerPlugin, get_task_metadata, span
 
 import treadle
 from client_support import inc
@@ -42,6 +42,8 @@ class Transitions(SchedulerPlugin):
     def transition(self, key, start, finish, *args, stimulus_id, **kwargs):
         task = self.scheduler.tasks[key]
         assert task.state == finish
+        if finish == "processing":
+            assert task.processing_on.address in self.scheduler.workers
         assert stimulus_id
         self.told.append((key, start, finish, {d.key for d in task.dependencies}, kwargs))
 
@@ -192,3 +194,70 @@ def test_what_is_not_followed_says_how_to():
         pytest.raises(NotImplementedError, match=r"treadle\.scheduler\.steps"),
     ):
         client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.computations)
+
+
+class Notes(WorkerPlugin):
+    """Writes into the metadata of tasks."""
+
+    name = "notes"
+
+    def setup(self, worker: Any) -> None:
+        self.worker = worker
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        if "executing" in (start, finish):
+            self.worker.state.tasks[key].metadata[finish] = start
+
+
+def test_what_worker_plugins_write_of_a_task_is_seen(followed):
+    followed.register_plugin(Notes())
+    try:
+        with get_task_metadata() as seen:
+            future = followed.submit(inc, 1, key="noted")
+            assert future.result() == 2
+    finally:
+        followed.unregister_worker_plugin("notes")
+    assert seen.metadata == {"noted": {"executing": "ready", "memory": "executing"}}
+    assert seen.state == {"noted": "memory"}
+    of_task = followed.run_on_scheduler(
+        lambda dask_scheduler: dask_scheduler.tasks["noted"].metadata
+    )
+    assert of_task == seen.metadata["noted"]
+
+
+def test_small_values_keep_what_they_were_made_from(followed):
+    first = followed.submit(inc, 1, key="made")
+    last = followed.submit(inc, first, key="of-made")
+    assert last.result() == 3
+    assert followed.recreate_task_locally(last) == 3
+    first.release()
+
+    def state(dask_scheduler: Any) -> Any:
+        task = dask_scheduler.tasks["of-made"]
+        return {task.key: task.state for task in task.dependencies}
+
+    until(
+        lambda: followed.run_on_scheduler(state) == {"made": "released"}, "nobody needs its value"
+    )
+    # It can be made anew.
+    assert followed.submit(inc, 1, key="made").result() == 2
+
+
+def test_steps_that_were_dropped_are_made_up_for(followed):
+    kept = followed.submit(inc, 1, key="kept-by-steps")
+    assert kept.result() == 2
+
+    def drop(dask_scheduler: Any) -> Any:
+        steps = dask_scheduler.steps
+        steps.sync()
+        # As if it had gone meanwhile, and another one had come.
+        steps.tasks["gone-by-now"] = steps._task("gone-by-now")
+        del steps.tasks["kept-by-steps"]
+        steps.told({"steps": [], "dropped": 5})
+        steps.sync()
+        (line,) = [text for _, text in dask_scheduler.get_logs() if "5 steps" in text]
+        return steps.tasks["kept-by-steps"].state, "gone-by-now" in steps.tasks, line
+
+    state, is_there, line = followed.run_on_scheduler(drop)
+    assert (state, is_there) == ("memory", False)
+    assert "dropped" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import distributed
 import pytest
 
 import treadle
@@ -114,3 +115,39 @@ def test_views_cannot_be_changed(client: Any) -> None:
         client.run_on_scheduler(change)
     with pytest.raises(NotImplementedError, match="annotations"):
         client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.tasks["fixed"].annotations)
+
+
+def test_memory_counts_small_values(client: Any) -> None:
+    future = client.submit(sum, [1], key="counted-small")
+    assert future.result() == 1
+
+    def look(dask_scheduler: Any) -> Any:
+        (worker,) = dask_scheduler.tasks["counted-small"].who_has
+        return worker.nbytes, worker.memory.managed, dask_scheduler.memory.managed
+
+    assert all(nbytes > 0 for nbytes in client.run_on_scheduler(look))
+
+
+def test_who_holds_keys_is_a_client(client: Any) -> None:
+    queue = distributed.Queue("held-here", client=client)
+    future = client.submit(sum, [3], key="in-queue")
+    queue.put(future)
+
+    def look(dask_scheduler: Any) -> Any:
+        wanted = dask_scheduler.clients["queue-held-here"].wants_what
+        return [task.key for task in wanted]
+
+    assert client.run_on_scheduler(look) == ["in-queue"]
+    assert queue.get().result() == 3
+
+
+def test_events_tell_who_comes_and_goes(client: Any) -> None:
+    with treadle.Client(client.scheduler.address, set_as_default=False) as other:
+        name = other.id
+
+    def actions() -> set[tuple[str, Any]]:
+        events = client.get_events("all")
+        return {(event["action"], event.get("client", "worker")) for _, event in events}
+
+    until(lambda: ("remove-client", name) in actions(), "the other client is seen to go")
+    assert {("add-client", name), ("add-worker", "worker")} <= actions()

@@ -189,3 +189,24 @@ def test_a_task_that_is_taken_back_is_told(
         running.result()
     finally:
         client.unregister_worker_plugin("steps")
+
+
+async def set_resources(amounts: dict[str, float], dask_worker: Any = None) -> dict[str, float]:
+    await dask_worker.set_resources(**amounts)
+    return dict(dask_worker.state.available_resources)
+
+
+def test_a_worker_can_have_other_resources(
+    client: distributed.Client, workers: list[str], gate: Gate
+) -> None:
+    one, _ = workers
+    task = client.submit(pass_gate, gate, 7, resources={"NEW": 1})
+    assert not task.done()
+    client.run(set_resources, {"NEW": 2}, workers=[one])
+    until(gate.arrived, "the task runs")
+    assert client.run(set_resources, {"NEW": 3}, workers=[one]) == {one: {"NEW": 2}}
+    found = client.scheduler_info(n_workers=-1)["workers"]
+    assert [found[worker]["resources"].get("NEW") for worker in workers] == [3, None]
+    gate.open()
+    assert task.result() == 7
+    assert client.run(set_resources, {"NEW": 0}, workers=[one]) == {one: {"NEW": 0}}

@@ -191,17 +191,17 @@ def cluster(
                 client.close()
 
 
-def local_cluster(*args: Any, **kwargs: Any) -> LocalCluster:
+class LocalClusterOfTest(LocalCluster):
     """`distributed.LocalCluster`, for what Treadle's has."""
-    unserved(kwargs.pop("scheduler_kwargs", {}), CHECKS)
-    if "nthreads" in kwargs:
-        kwargs.setdefault("threads_per_worker", kwargs.pop("nthreads"))
-    if kwargs.get("asynchronous"):
-        pytest.skip("an asynchronous cluster of distributed's")
-    try:
-        return LocalCluster(*args, **kwargs)
-    except TypeError as error:
-        pytest.skip(str(error))
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        unserved(kwargs.pop("scheduler_kwargs", {}), CHECKS)
+        if "nthreads" in kwargs:
+            kwargs.setdefault("threads_per_worker", kwargs.pop("nthreads"))
+        try:
+            super().__init__(*args, **kwargs)
+        except TypeError as error:
+            pytest.skip(str(error))
 
 
 # What is put in place of distributed's
@@ -269,7 +269,7 @@ _captured_logger = distributed.utils_test.captured_logger
 _replace(
     {
         distributed.Client: Client,
-        distributed.LocalCluster: local_cluster,
+        distributed.LocalCluster: LocalClusterOfTest,
         distributed.utils_test.cluster: cluster,
         distributed.utils_test.start_cluster: start_cluster,
         distributed.utils_test.end_cluster: end_cluster,

@@ -543,7 +543,7 @@ impl Scheduler {
                 "{sum} of {resource:?} is in use, counted as {amount}"
             );
             ensure!(
-                !Guard::Cancellation.holds() || amount <= at.total(resource) + 1e-6,
+                !Guard::Cancellation.holds() || at.offered || amount <= at.total(resource) + 1e-6,
                 "more of {resource:?} is in use than there is"
             );
         }

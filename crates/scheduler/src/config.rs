@@ -23,6 +23,8 @@ pub struct Config {
     pub patience: Duration,
     /// How many transitions the story keeps.
     pub story: usize,
+    /// Whether small values keep what led to them: [`Scheduler::keep_lineage`](crate::Scheduler::keep_lineage).
+    pub lineage: bool,
 }
 
 treadle_guards::guards! {
@@ -76,6 +78,7 @@ impl Default for Config {
             relief: Duration::from_millis(500),
             patience: Duration::from_secs(30),
             story: 1 << 16,
+            lineage: false,
         }
     }
 }

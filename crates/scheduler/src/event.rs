@@ -24,6 +24,14 @@ pub enum Event {
     /// A worker shall leave: it gets no new tasks, what has not started is taken back, its values
     /// are copied elsewhere; then comes [`Effect::Drained`](crate::Effect::Drained).
     Drain(WorkerId),
+    /// A worker has other abstract resources from now on. What was sent to it stays there, and uses what
+    /// it used.
+    Offer {
+        /// The worker.
+        worker: WorkerId,
+        /// Amounts, each resource once.
+        resources: Vec<(Symbol, f64)>,
+    },
     /// A client connected. Its id was never used before.
     ClientJoined(ClientId),
     /// A client is gone: nothing is wanted on its behalf any more.

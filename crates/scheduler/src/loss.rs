@@ -4,8 +4,9 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use treadle_types::{Cause, Failure, Loss, TaskId, WorkerId};
+use treadle_types::{Cause, Failure, Loss, Symbol, TaskId, WorkerId};
 
+use crate::class::ClassId;
 use crate::scheduler::Scheduler;
 use crate::task::{Flags, Phase};
 use crate::worker::{Worker, WorkerStatus};
@@ -46,6 +47,33 @@ impl Scheduler {
         for draining in self.draining() {
             self.advance_drain(draining, effects);
         }
+    }
+
+    /// A worker has other resources from now on.
+    pub(crate) fn offer_resources(
+        &mut self,
+        worker: WorkerId,
+        resources: Vec<(Symbol, f64)>,
+    ) -> Result<(), SchedulerError> {
+        let present = self.assigned_to(worker).into_iter();
+        let mut classes: Vec<ClassId> = present.map(|id| self.tasks[id].class).collect();
+        let Some(at) = self.workers.get_mut(worker) else {
+            return Err(SchedulerError::UnknownWorker(worker));
+        };
+        classes.extend(at.stopping.values().map(|what| what.class));
+        at.offer(resources);
+        for class in classes {
+            if let Some(class) = self.classes.get(class) {
+                at.take(&class.constraint.resources, 1.0);
+            }
+        }
+        self.moved();
+        self.relevel(worker);
+        self.recount_classes();
+        // What it was to run next may be for others now.
+        self.place_anew(worker);
+        self.work.hungry.push(worker);
+        Ok(())
     }
 
     /// Finds out anew who satisfies which constraints, after a worker came or went: others may have to

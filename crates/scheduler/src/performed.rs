@@ -6,6 +6,9 @@
 //! that was computed from it is valid ([`Event::Discard`](crate::Event::Discard)). So tasks that read
 //! them, directly or not, are *derived*: their small values keep what led to them, too. Otherwise such a
 //! value could neither be found nor be made anew, and a result would mix what was done at two times.
+//!
+//! While somebody follows the steps of tasks, all that come are taken for derived
+//! ([`Scheduler::keep_lineage`]): who looks at a task sees what it was made from.
 
 use alloc::vec::Vec;
 
@@ -28,16 +31,24 @@ pub(crate) struct Performed {
 }
 
 impl Scheduler {
+    /// Has the tasks that come from now on keep what led to their small values, or not any more: those
+    /// that have come stay as they are. Then such a value is let go when nobody needs it, as a large
+    /// one is, since it could be made anew.
+    pub fn keep_lineage(&mut self, wanted: bool) {
+        self.config.lineage = wanted;
+    }
+
     /// Finds out which of the tasks that have come are derived. An input may have come after its reader.
     pub(crate) fn derive(&mut self, fresh: impl Iterator<Item = TaskId>) {
         if !Guard::Derived.holds() {
             return;
         }
         let mut next = Vec::new();
+        let all = self.config.lineage;
         for id in fresh {
             let mut inputs = self.tasks[id].inputs.iter();
             let is_source = |task: &Task| task.flags.has(Flags::EFFECTS | Flags::DERIVED);
-            if inputs.any(|edge| is_source(&self.tasks[edge.task])) {
+            if all || inputs.any(|edge| is_source(&self.tasks[edge.task])) {
                 next.push(id);
             }
         }
@@ -98,6 +109,13 @@ impl Scheduler {
         task.flags.has(Flags::EFFECTS)
             && self.performed.contains_key(&id)
             && !readers.any(is_kept_by)
+    }
+
+    /// Whether a small value that nobody needs is let go: only while all tasks keep what led to theirs.
+    pub(crate) fn can_be_made_anew(&self, id: TaskId) -> bool {
+        self.config.lineage
+            && !self.tasks[id].flags.has(Flags::EFFECTS)
+            && self.performed.contains_key(&id)
     }
 
     /// A worker is gone, and with it what its tasks with effects did. Copies of their values do not

@@ -1,5 +1,6 @@
 //! Where a ready task runs: at the worker where it can start first.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 use treadle_types::{TaskId, WorkerId};
@@ -109,7 +110,10 @@ impl Scheduler {
     fn place(&mut self, id: TaskId, effects: &mut Effects) {
         let task = &self.tasks[id];
         let free = task.inputs.is_empty() && task.class == ClassId::NONE;
-        if free && (self.trouble.is_empty() || !self.trouble.contains_key(&id)) {
+        if free
+            && !task.flags.has(Flags::ACTOR)
+            && (self.trouble.is_empty() || !self.trouble.contains_key(&id))
+        {
             self.tasks[id].flags.set(Flags::CREATOR);
             self.enqueue(id, QueueId::Common);
             return;
@@ -189,6 +193,11 @@ impl Scheduler {
         if let Some(worker) = self.elsewhere(id) {
             return Choice::Worker(worker);
         }
+        if task.flags.has(Flags::ACTOR)
+            && let Some(worker) = self.stage(id)
+        {
+            return Choice::Worker(worker);
+        }
         let class = self.classes.get(task.class);
         if class.is_some_and(|class| class.uses_resources()) {
             let open = class.into_iter().flat_map(|class| class.open.iter());
@@ -246,6 +255,40 @@ impl Scheduler {
         }
         let worker = holder(Flags::IMMOVABLE)?.worker;
         self.admits(task, worker).then_some(worker)
+    }
+
+    /// Where an actor shall live, which stays there: where there are the fewest of them, then where it can
+    /// start first. `None`: one that uses resources takes those that are free.
+    fn stage(&self, id: TaskId) -> Option<WorkerId> {
+        let task = &self.tasks[id];
+        let class = self.classes.get(task.class);
+        if class.is_some_and(|class| class.uses_resources()) {
+            return None;
+        }
+        let mut actors: BTreeMap<WorkerId, u32> = BTreeMap::new();
+        for &actor in &self.actors {
+            let actor = &self.tasks[actor];
+            let at = match actor.phase {
+                Phase::Ready(QueueId::Own(worker)) => Some(worker),
+                phase => phase.run().map(|run| run.worker),
+            };
+            let at = at.or_else(|| actor.holders.first().map(|holder| holder.worker));
+            if let Some(worker) = at {
+                *actors.entry(worker).or_default() += 1;
+            }
+        }
+        let workers = self.workers.iter().filter(|(worker, at)| {
+            at.is_running() && self.permits(task, *worker) && self.reaches(id, *worker)
+        });
+        let first = workers.min_by_key(|(worker, at)| {
+            let count = actors.get(worker).copied().unwrap_or(0);
+            (
+                count,
+                at.wait_of(task.priority) + self.transfer(*worker),
+                *worker,
+            )
+        });
+        first.map(|(worker, _)| worker)
     }
 
     /// Where a task can start first that asked to run elsewhere; `None`: it did not, or there is

@@ -1,6 +1,6 @@
 //! The state machine: what it holds, and how one event is carried through.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -87,6 +87,8 @@ pub struct Scheduler {
     /// Tasks with effects that have a value, and derived ones that have a small one.
     pub(crate) performed: BTreeMap<TaskId, Performed>,
     pub(crate) located: located::ByTask,
+    /// The tasks whose values are actors.
+    pub(crate) actors: BTreeSet<TaskId>,
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
@@ -127,6 +129,7 @@ impl Scheduler {
             brought: Brought::default(),
             performed: BTreeMap::new(),
             located: located::ByTask::new(),
+            actors: BTreeSet::new(),
             counts: [0; State::ALL.len()],
             now: Duration::ZERO,
             cause: 0,
@@ -179,6 +182,7 @@ impl Scheduler {
             Event::WorkerJoined { worker, profile } => self.join(worker, profile, effects)?,
             Event::WorkerLost { worker, cause } => self.lose_worker(worker, cause, effects),
             Event::Drain(worker) => self.drain(worker, effects)?,
+            Event::Offer { worker, resources } => self.offer_resources(worker, resources)?,
             Event::ClientJoined(client) => {
                 if !self.clients.join(client) {
                     return Err(SchedulerError::ClientId(client));

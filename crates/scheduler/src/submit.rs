@@ -52,6 +52,9 @@ impl Scheduler {
                 task.function = submission.functions[index];
                 task.retries = options.retries.min(u32::from(u16::MAX)) as u16;
                 task.flags.put(Flags::ACTOR, options.actor);
+                if options.actor {
+                    self.actors.insert(id);
+                }
                 task.flags.put(Flags::EFFECTS, options.effects);
                 task.payload = recipe;
                 task.priority = Priority {

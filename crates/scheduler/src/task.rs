@@ -151,7 +151,8 @@ impl Flags {
     /// It reads something that is no value: see `located`.
     pub(crate) const LOCATED: Self = Self(1 << 14);
 
-    /// It was computed from what a task with effects did, directly or not: see `performed`.
+    /// It was computed from what a task with effects did, directly or not, or somebody wants to see
+    /// what it was made from: see `performed`.
     pub(crate) const DERIVED: Self = Self(1 << 15);
 
     /// What belongs to a stay at a worker.

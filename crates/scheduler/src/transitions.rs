@@ -404,8 +404,7 @@ impl Scheduler {
             }
             Phase::Memory { inline: true, .. } => {
                 self.drop_holders(id, effects);
-                let has_effects = self.tasks[id].flags.has(Flags::EFFECTS);
-                if has_effects && known && self.has_performed_in_vain(id) {
+                if known && (self.has_performed_in_vain(id) || self.can_be_made_anew(id)) {
                     self.let_go(id, known, effects);
                 }
             }
@@ -442,6 +441,9 @@ impl Scheduler {
         }
         self.forget_kept(id, effects);
         self.forget_located(id);
+        if self.tasks[id].flags.has(Flags::ACTOR) {
+            self.actors.remove(&id);
+        }
         self.enter(id, Phase::Vacant);
         self.tasks.vacate(id);
         effects.0.push(Effect::Forgotten(id));

@@ -60,7 +60,8 @@ impl<'a> TaskView<'a> {
     }
 
     /// What it runs; empty for a value that no task computes, and where the value is inline, unless
-    /// the task has effects, or is computed from what such tasks did.
+    /// the task has effects, is computed from what such tasks did, or came while
+    /// [lineage](Scheduler::keep_lineage) is kept.
     pub fn recipe(&self) -> Bytes {
         match self.task.phase {
             Phase::Memory { inline: true, .. } => {
@@ -72,8 +73,8 @@ impl<'a> TaskView<'a> {
         }
     }
 
-    /// The tasks that it reads. Those of a task with an inline value are not known any more, unless
-    /// it has effects, or is computed from what such tasks did.
+    /// The tasks that it reads. Those of a task with an inline value are not known any more, where its
+    /// [recipe](Self::recipe) is not.
     pub fn inputs(&self) -> impl Iterator<Item = TaskId> + 'a {
         self.task.inputs.iter().map(|edge| edge.task)
     }
@@ -122,6 +123,11 @@ impl<'a> TaskView<'a> {
     /// Whether it was sent to a worker ahead of its inputs.
     pub fn is_ahead(&self) -> bool {
         self.task.flags.has(Flags::AHEAD)
+    }
+
+    /// Whether it runs without a slot.
+    pub fn is_seceded(&self) -> bool {
+        self.task.flags.has(Flags::SECEDED)
     }
 
     /// Whether its value is an actor.

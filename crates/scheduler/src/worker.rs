@@ -121,6 +121,8 @@ pub(crate) struct Worker {
     pub(crate) classes: Vec<ClassId>,
     /// How much of each resource of the profile is in use.
     used: SmallVec<[f64; 2]>,
+    /// Whether these are not those that it came with: then more may be in use than there is.
+    pub(crate) offered: bool,
     /// Whether it is among those that are stale.
     stale: bool,
 }
@@ -129,6 +131,7 @@ impl Worker {
     fn new(profile: WorkerProfile, host: usize, now: Duration) -> Self {
         Self {
             used: SmallVec::from_elem(0.0, profile.resources.len()),
+            offered: false,
             profile,
             host,
             drain: None,
@@ -203,6 +206,13 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// It has other resources from now on, of which nothing is in use as yet: the caller takes what is.
+    pub(crate) fn offer(&mut self, resources: Vec<(Symbol, f64)>) {
+        self.used = SmallVec::from_elem(0.0, resources.len());
+        self.profile.resources = resources;
+        self.offered = true;
     }
 
     /// How much of each resource is in use.

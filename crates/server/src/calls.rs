@@ -117,10 +117,11 @@ impl Core {
         self.ask(target, call);
     }
 
-    /// Tells the sidecar something; whatever it answers is ignored.
-    pub(crate) fn inform_sidecar(&mut self, operation: &str, argument: Value) {
+    /// Tells the sidecar something; whatever it answers is ignored. Returns the number that the answer
+    /// will have.
+    pub(crate) fn inform_sidecar(&mut self, operation: &str, argument: Value) -> u64 {
         let Some(sidecar) = self.clients.sidecar else {
-            return;
+            return 0;
         };
         self.calls.next += 1;
         let call = Call {
@@ -129,7 +130,9 @@ impl Core {
             operation: operation.to_owned(),
             argument: argument.to_bytes().into(),
         };
+        let number = call.id;
         self.ask(Node::Client(sidecar), call);
+        number
     }
 
     fn ask(&mut self, target: Node, call: Call) {
@@ -141,6 +144,7 @@ impl Core {
 
     /// A node answers something.
     pub(crate) fn answered(&mut self, from: Node, answer: Answer) {
+        self.hear_of_steps(from, answer.id);
         let is_its = |open: &Open| open.target == from;
         if !self.calls.open.get(&answer.id).is_some_and(is_its) {
             return;

@@ -64,6 +64,15 @@ impl WorkerNode {
         }
     }
 
+    /// The host of its address, as distributed tells it: what stands between the scheme and the port.
+    pub(crate) fn ip(&self) -> &str {
+        let address = &self.address;
+        let place = address
+            .split_once("://")
+            .map_or(&**address, |(_, rest)| rest);
+        place.rsplit_once(':').map_or(place, |(host, _)| host)
+    }
+
     /// The id of its process, if it said so.
     pub fn pid(&self) -> Option<i64> {
         match self.info.get("pid") {
@@ -141,6 +150,12 @@ impl Workers {
             .get(called)
             .or_else(|| self.by_name.get(called));
         found.copied()
+    }
+
+    /// Those whose address is one of this host.
+    pub(crate) fn at<'a>(&'a self, host: &'a str) -> impl Iterator<Item = WorkerId> + 'a {
+        let there = self.iter().filter(move |node| node.ip() == host);
+        there.map(|node| node.id)
     }
 
     /// Whether there is one of this name, or at it as an address.

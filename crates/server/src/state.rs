@@ -22,6 +22,7 @@ use crate::keys::Keys;
 use crate::members::Audience;
 use crate::nodes::{ClientNode, Clients, Node, WorkerNode, Workers};
 use crate::shuffles::Shuffles;
+use crate::steps::Told;
 use crate::symbols::Symbols;
 use crate::waiting::Waiting;
 
@@ -117,6 +118,7 @@ pub struct Core {
     pub(crate) observed: bool,
     /// Whether the sidecar is told of each step of tasks.
     pub(crate) watched: bool,
+    pub(crate) told: Told,
     pub(crate) counts: Counts,
 }
 
@@ -149,6 +151,7 @@ impl Core {
             shuffles: Shuffles::default(),
             observed: false,
             watched: false,
+            told: Told::default(),
             counts: Counts::default(),
         }
     }

@@ -133,6 +133,7 @@ impl Plan {
         let mut other = Random::new(random.clone().next());
         let mut effects = Random::new(other.clone().next());
         let mut fetches = Random::new(effects.clone().next());
+        let mut lineage = Random::new(fetches.clone().next());
         let is_large = random.chance(3);
         let count = match is_large {
             true => random.between(5, 12) as usize,
@@ -221,6 +222,7 @@ impl Plan {
                 relief: other.micros(50_000, 500_000),
                 patience: Duration::from_secs(2),
                 story: 64,
+                lineage: lineage.chance(20),
             },
             machines,
             clients,

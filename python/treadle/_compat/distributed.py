@@ -33,6 +33,11 @@ LIBRARY = Library(
         "Backend": Contact("distributed.comm.registry:Backend", _COMM),
         "Broker": Contact("distributed.broker:Broker", "publish events of topics"),
         "Comm": Contact("distributed.comm.core:Comm", _COMM),
+        "CollectTaskMetaDataPlugin": Contact(
+            "distributed.scheduler:CollectTaskMetaDataPlugin",
+            "collect the metadata of tasks",
+            ("transition", "update_graph"),
+        ),
         "CommClosedError": Contact("distributed.comm.core:CommClosedError", _COMM),
         "Computation": Contact("distributed.scheduler:Computation", _STEPS, ("code", "groups")),
         "ConnectionPool": Contact("distributed.core:ConnectionPool", _EXCHANGE),

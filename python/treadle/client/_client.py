@@ -440,7 +440,10 @@ class Client(Viewing):
     def _inputs_held(self, graph: Mapping[Hashable, Any]) -> Iterator[None]:
         """Have futures of the keys that a graph reads and does not make."""
         outside = {key for node in graph.values() for key in node.dependencies if key not in graph}
-        held = [Future(key, self) for key in outside]
+        with self._refcount_lock:
+            held = [self._claim(key, Expected) for key in outside]
+            for future in held:
+                self._watch(future._bound()[1])
         try:
             yield
         finally:

@@ -375,6 +375,7 @@ class Connected(Waiting):
         self._tell_ended()
 
     async def _shutdown(self) -> None:
+        logger.info("Shutting down scheduler from Client")
         self.status = "closing"
         if self.cluster is None:
             assert self.scheduler is not None
@@ -391,7 +392,10 @@ class Connected(Waiting):
         """The connection has ended: in any thread."""
         if self.status in ("closing", "closed"):
             return
-        logger.error("Lost the connection to the scheduler: %s", reason)
+        closes = isinstance(self.cluster, LocalCluster) and self.cluster.is_over
+        # Whoever closes a cluster knows that its clients lose it.
+        level = logging.DEBUG if closes else logging.ERROR
+        logger.log(level, "Lost the connection to the scheduler: %s", reason)
         message = (
             "Client lost the connection to the scheduler. "
             "Please check your connection and re-run your work."

@@ -99,7 +99,6 @@ class Diagnostics:
 
     def __init__(self) -> None:
         self._stream = TaskStream(self._task_events)
-        self._collecting: dict[str, int] = {}
 
     async def _ask(self, operation: str, argument: Mapping[str, Any]) -> Any:
         raise NotImplementedError
@@ -148,28 +147,6 @@ class Diagnostics:
         runs = await self._stream.collect(start=start)
         identity = await self._ask("identity", {"n_workers": -1})
         return _report.page(runs, identity, start=start, code=code, mode=mode)
-
-    async def start_task_metadata(self, name: str) -> None:
-        """Begin to note which tasks end, and how."""
-        self._collecting[name] = await self._stream.index()
-
-    async def stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
-        """Return how the tasks ended that did so since the beginning.
-
-        Their metadata is what plugins of distributed's workers add to them: there are none here.
-        """
-        if name not in self._collecting:
-            raise ValueError(f"Nobody has started to collect task metadata as {name!r}")
-        runs = await self._stream.collect(start_index=self._collecting.pop(name))
-        state = {run["key"]: "memory" if run["status"] == "OK" else "erred" for run in runs}
-        times = {
-            run["key"]: {
-                "start_time": run["startstops"][0]["start"],
-                "stop_time": run["startstops"][0]["stop"],
-            }
-            for run in runs
-        }
-        return {"metadata": times, "state": state}
 
     async def benchmark_hardware(self) -> dict[str, dict[str, float]]:
         """Measure disks, memory, and the network between pairs of workers: bytes per second."""

@@ -29,10 +29,9 @@ from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import off_loop
 from treadle._names import name_of
-from treadle._numbers import amounts
 from treadle._secret import secret_file_in, stripped
 from treadle._security import Certificates, certificates_of, named, write_certificates
-from treadle._settings import scheduler_settings
+from treadle._settings import resources_of, scheduler_settings
 from treadle._unserved import UnservedError
 from treadle.client import _addresses
 from treadle.client._cluster_options import (
@@ -67,6 +66,15 @@ _FAREWELL = 5.0
 _LAST_WORDS = 0.5
 
 
+class _ByName(dict[str, Any]):
+    """Workers by name. distributed's names of local workers are numbers."""
+
+    def __missing__(self, name: Any) -> Any:
+        if isinstance(name, int):
+            return self[str(name)]
+        raise KeyError(name)
+
+
 class LocalCluster(SpecCluster):  # type: ignore[misc]
     """A scheduler as threads of this process, with workers on this machine.
 
@@ -87,7 +95,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is, ``"auto"``
         or 0 for none.
     resources
-        Abstract resources of each worker, for ``resources=`` of tasks.
+        Abstract resources of each worker, for ``resources=`` of tasks; by default those of
+        ``distributed.worker.resources`` in Dask's configuration.
     local_directory
         Where workers keep what they spill; by default Dask's ``temporary-directory``.
     dashboard_address
@@ -157,7 +166,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             count = 1 if in_process else CPU_COUNT
         threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
         limit = memory_limit_of(memory_limit, max(count, 1))
-        checked = amounts(resources or {})
+        checked = resources_of(resources)
         self._lock = threading.Lock()
         self._scaling = threading.RLock()
         self._closed = False
@@ -166,8 +175,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Cluster.__init__(self, asynchronous=asynchronous, name=name or secrets.token_hex(4))
         self._loop: Any = self._loop_runner.loop if asynchronous else None
         self.scheduler_comm = SchedulerComm(self)
-        #: The workers by name, which is text here.
-        self.workers: dict[str, Any] = {}
+        #: The workers by name, which is text here; numbers are found, too.
+        self.workers: dict[str, Any] = _ByName()
         self._i = 0
         self._in_process = in_process
         self.new_spec = {
@@ -352,9 +361,27 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         )
 
     @property
+    def scheduler(self) -> Any:
+        """The scheduler as ``run_on_scheduler`` has it: views of its workers, tasks and clients.
+
+        Raises
+        ------
+        RuntimeError
+            The cluster has not started.
+        """
+        if self._sidecar is None:
+            raise RuntimeError("the cluster has not started: it has no scheduler yet")
+        return self._sidecar.scheduler
+
+    @property
     def dashboard_link(self) -> str | None:
         """Where the scheduler shows its state and metrics."""
         return dashboard_at(None if self._server is None else self._server.http)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has closed it."""
+        return self.status in (Status.closing, Status.closed)
 
     def failed(self) -> str | None:
         """Return why workers cannot be started, if they cannot."""

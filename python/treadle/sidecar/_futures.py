@@ -139,6 +139,14 @@ class Tasks(Mapping[Hashable, Watched]):
         """Drop all keys of a holder."""
         self.drop([key for key, holders in self._holders.items() if holder in holders], holder)
 
+    def by_holder(self) -> dict[str, set[Hashable]]:
+        """Return the keys of each holder."""
+        keys: defaultdict[str, set[Hashable]] = defaultdict(set)
+        for key, holders in list(self._holders.items()):
+            for holder in list(holders):
+                keys[holder].add(key)
+        return dict(keys)
+
     @asynccontextmanager
     async def held(self, key: Hashable, holder: str) -> AsyncIterator[None]:
         """Hold a key for the time of a block, which begins when the scheduler has said what it is."""

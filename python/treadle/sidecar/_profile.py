@@ -34,11 +34,16 @@ class Profiles:
     ) -> dict[str, Any]:
         """Return the tree of calls of tasks; see ``distributed.Scheduler.get_profile``.
 
+        It is empty where ``distributed.worker.profile.enabled`` is off.
+
         Raises
         ------
         NotImplementedError
             Of the scheduler, or of what serves workers: both are native.
         """
+        if not dask.config.get("distributed.worker.profile.enabled"):
+            empty: dict[str, Any] = profile.create()
+            return empty if merge_workers else {}
         for name, asked in (("scheduler", scheduler), ("server", server)):
             if asked:
                 raise NotImplementedError(

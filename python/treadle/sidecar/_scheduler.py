@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import tempfile
 import uuid
@@ -26,6 +27,7 @@ from treadle._calls import of_message, pack, unpack_answer
 from treadle._compat.distributed import (
     AsyncTaskGroup,
     Broker,
+    CollectTaskMetaDataPlugin,
     EventExtension,
     MemorySamplerExtension,
     MemoryState,
@@ -52,7 +54,15 @@ from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugins
 from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
-from treadle.sidecar._views import Clients, Groups, Scheduled, TaskView, Workers
+from treadle.sidecar._views import (
+    Clients,
+    Groups,
+    Scheduled,
+    TaskView,
+    Workers,
+    WorkerView,
+    worker_at,
+)
 
 __all__ = ["SchedulerStandIn"]
 
@@ -60,6 +70,9 @@ logger = logging.getLogger(__name__)
 
 # Seconds that the scheduler has to describe itself: so long locks and queues wait at most.
 _PATIENCE = 5.0
+
+# Seconds between two looks at whether workers were replaced.
+_PAUSE = 0.05
 
 # The public names of distributed's scheduler: one that is not served is named in an error.
 _OF_DISTRIBUTED = frozenset(
@@ -151,6 +164,8 @@ class SchedulerStandIn:
             "worker_plugin": self._worker_plugins.get,
             "profile": self._profiles.get,
             "profile_metadata": self._profiles.metadata,
+            "start_task_metadata": self.start_task_metadata,
+            "stop_task_metadata": self.stop_task_metadata,
             "register_nanny_plugin": self._nanny_plugins.add,
             "unregister_nanny_plugin": self._nanny_plugins.remove,
             "nanny_plugins": self._nanny_plugins.registered,
@@ -161,6 +176,7 @@ class SchedulerStandIn:
             "unsubscribe-topic": self.unsubscribe_topic,
             "log-event": self.log_event,
             "update-graph": self._submitted,
+            "task-metadata": self._annotated,
         }
 
     # keys that extensions hold
@@ -170,9 +186,12 @@ class SchedulerStandIn:
         if client not in self.nodes:
             self.held.hold(keys, client)
 
-    def client_releases_keys(self, keys: Iterable[Hashable], client: str) -> None:
-        """Want keys no more, on behalf of an extension."""
-        self.held.drop(list(keys), client)
+    def client_releases_keys(self, keys: Iterable[Hashable], client: str, **_: Any) -> None:
+        """Want keys no more, on behalf of an extension, or of a client, which is not told."""
+        if client in self.nodes:
+            self.ask_now("undesire", {"client": client, "keys": list(keys)})
+        else:
+            self.held.drop(list(keys), client)
 
     def remove_client(self, client: str) -> None:
         """Forget an extension's keys."""
@@ -263,6 +282,9 @@ class SchedulerStandIn:
             await self.observe()
         self.steps.apply()
 
+    def _annotated(self, **_: Any) -> None:
+        """A worker tells what plugins wrote of a task, which was noted when it came."""
+
     @property
     def tasks(self) -> Mapping[Hashable, Any]:
         """All tasks. While a plugin is told of a step, they are as they were at that step."""
@@ -296,10 +318,14 @@ class SchedulerStandIn:
         """What is known of each worker, by address."""
         return Workers(self._asked)
 
+    def worker_at(self, address: str) -> WorkerView:
+        """Return a view of a worker that asks whenever it is read."""
+        return worker_at(self._asked, address)
+
     @property
     def clients(self) -> Clients:
         """The clients, by id."""
-        return Clients(self._asked, list(self.nodes))
+        return Clients(self._asked, list(self.nodes), self.held.by_holder())
 
     @property
     def task_prefixes(self) -> Any:
@@ -446,12 +472,37 @@ class SchedulerStandIn:
         """End a worker; its tasks run again elsewhere."""
         await self.ask("", "remove_worker", {"worker": address})
 
-    async def restart(self, **_: Any) -> None:
-        """Drop all tasks and values. Workers stay: ``Client.restart`` restarts them, too."""
+    async def restart(
+        self, client: Any = None, timeout: float = 30, wait_for_workers: bool = True, **_: Any
+    ) -> None:
+        """Drop all tasks and values, and have worker processes replaced by whoever supervises them.
+
+        Workers that are threads of this process stay.
+
+        Raises
+        ------
+        TimeoutError
+            Others have not come within so many seconds.
+        """
+        del client
+        before = await self._known_workers()
         await self.ask("", "restart", {})
         # The plugins were told before: this was called after.
         loop = self.loop_thread.asyncio_loop
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop))
+        gone = [one for one, worker in before.items() if worker["pid"] != os.getpid()]
+        await self.broadcast(msg={"op": "restart"}, workers=gone, on_error="ignore")
+        if gone and wait_for_workers:
+            names = {before[one]["name"] for one in gone}
+            await asyncio.wait_for(self._replaced(set(gone), names), timeout)
+
+    async def _replaced(self, gone: set[str], names: set[Hashable]) -> None:
+        """Wait until these workers are gone, and others of their names are there."""
+        while True:
+            now = await self._known_workers()
+            if not gone & now.keys() and names <= {worker["name"] for worker in now.values()}:
+                return
+            await asyncio.sleep(_PAUSE)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -608,14 +659,35 @@ class SchedulerStandIn:
         """Forget a plugin."""
         await self._scheduler_plugins.remove(name)
 
+    async def start_task_metadata(self, name: str) -> None:
+        """Begin to note the metadata of tasks that are submitted from now on, and how they end."""
+        plugin = CollectTaskMetaDataPlugin(scheduler=self, name=name)
+        self._scheduler_plugins.put(plugin, name, idempotent=False)
+        await self.observe()
+
+    async def stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
+        """Return the metadata of the tasks that ended meanwhile, and how they did.
+
+        Raises
+        ------
+        ValueError
+            Nobody began under this name.
+        """
+        plugin = self.plugins.get(str(name))
+        if not isinstance(plugin, CollectTaskMetaDataPlugin):
+            raise ValueError(f"Nobody has started to collect task metadata as {name!r}")
+        self.steps.sync()
+        self._scheduler_plugins.forget(str(name))
+        await self.observe()
+        return {"metadata": plugin.metadata, "state": plugin.state}
+
     def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self.loop.asyncio_loop)  # type: ignore[attr-defined]
 
     @property
     def memory(self) -> MemoryState:
         """The memory of all workers, as they said last."""
-        states = [worker.memory for worker in self.workers.values()]
-        return MemoryState.sum(*states)
+        return self.workers.memory()
 
     async def observe(self) -> None:
         """Have clients tell what they submit, if somebody wants to know."""

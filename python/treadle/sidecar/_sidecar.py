@@ -113,7 +113,7 @@ class Sidecar:
 
     def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         """Answer a call, soon. Calls begin in the order in which they came."""
-        if operation in ("steps", "stream:update-graph"):
+        if operation in ("steps", "stream:update-graph", "stream:task-metadata"):
             self._note(node, operation, argument)
         self._loop.soon(self._begin, id, node, operation, argument)
 
@@ -122,6 +122,8 @@ class Sidecar:
         try:
             if operation == "steps" and node == "":
                 self.scheduler.steps.told(argument)
+            elif operation == "stream:task-metadata":
+                self.scheduler.steps.annotated(**unpack(argument, opening=False))
             elif node != "":
                 self.scheduler.steps.submitted(unpack(argument, opening=False))
         except Exception:
@@ -219,10 +221,11 @@ class Sidecar:
     # what the scheduler says by itself
 
     async def _client_joined(self, about: dict[str, Any]) -> None:
-        self.scheduler.nodes[about["client"]] = about["client"]
-        await self.scheduler.tell_plugins(
-            "add_client", scheduler=self.scheduler, client=about["client"]
-        )
+        client = about["client"]
+        self.scheduler.nodes[client] = client
+        logger.info("Receive client connection: %s", client)
+        self.scheduler.log_event(["all", client], {"action": "add-client", "client": client})
+        await self.scheduler.tell_plugins("add_client", scheduler=self.scheduler, client=client)
 
     async def _client_left(self, about: dict[str, Any]) -> None:
         client = about["client"]
@@ -232,22 +235,31 @@ class Sidecar:
             if name in nodes or node in nodes:
                 del self.scheduler.nodes[name]
                 self.scheduler.unsubscribe_all(name)
+        logger.info("Remove client %s", client)
+        self.scheduler.log_event(["all", client], {"action": "remove-client", "client": client})
         await self.scheduler.tell_plugins("remove_client", scheduler=self.scheduler, client=client)
 
     async def _worker_joined(self, about: dict[str, Any]) -> None:
         self.scheduler.steps.count_threads()
-        await self.scheduler.tell_plugins(
-            "add_worker", scheduler=self.scheduler, worker=about["address"]
-        )
+        address = about["address"]
+        logger.info("Register worker addr: %s name: %s", address, about["name"])
+        self.scheduler.log_event(address, {"action": "add-worker"})
+        self.scheduler.log_event("all", {"action": "add-worker", "worker": address})
+        await self.scheduler.tell_plugins("add_worker", scheduler=self.scheduler, worker=address)
 
     async def _worker_lost(self, about: dict[str, Any]) -> None:
         self.scheduler.steps.count_threads()
         await self._gone({about["address"], about["name"]})
         stimulus = f"worker-lost-{time.time()}"
+        address = about["address"]
+        logger.info("Remove worker addr: %s name: %s", address, about["name"])
+        event = {"action": "remove-worker", "stimulus_id": stimulus}
+        self.scheduler.log_event(address, event)
+        self.scheduler.log_event("all", {**event, "worker": address})
         await self.scheduler.tell_plugins(
             "remove_worker",
             scheduler=self.scheduler,
-            worker=about["address"],
+            worker=address,
             stimulus_id=stimulus,
         )
 

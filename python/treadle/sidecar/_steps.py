@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ from distributed.utils import key_split_group
 
 from treadle._compat.distributed import Computation, TaskGroup, TaskPrefix, TaskState
 from treadle._story import state_of
-from treadle._unserved import UnservedError
 from treadle.sidecar._futures import failure_of
 from treadle.sidecar._views import class_name
 from treadle.worker import errors
@@ -51,14 +51,15 @@ class Steps:
     wanted
         Whether the scheduler tells its steps.
     applying
-        Whether a step is being applied: plugins that read tasks meanwhile read these.
+        Whether this thread applies a step: plugins that read tasks meanwhile read these.
     """
 
     def __init__(self, scheduler: SchedulerStandIn) -> None:
         self._scheduler = scheduler
         self._come: deque[tuple[Callable[..., None], Any]] = deque()
         self._synced = self._kept = False
-        self.wanted = self.applying = False
+        self.wanted = False
+        self._applier: int | None = None
         self.tasks: dict[Hashable, TaskState] = {}
         self.groups: dict[str, TaskGroup] = {}
         self.prefixes: dict[str, TaskPrefix] = {}
@@ -68,6 +69,11 @@ class Steps:
         longest = dask.config.get("distributed.admin.low-level-log-length", 100_000)
         self.log: deque[tuple[Any, ...]] = deque(maxlen=longest)
         self.spans = _Spans(self)
+
+    @property
+    def applying(self) -> bool:
+        """Whether this thread applies a step."""
+        return self._applier == threading.get_ident()
 
     # asking
 
@@ -114,17 +120,29 @@ class Steps:
 
     def told(self, argument: Mapping[str, Any]) -> None:
         """The scheduler tells steps."""
+        if dropped := argument.get("dropped"):
+            self._come.append((self._resume, dropped))
         self._come.append((self._step_all, argument["steps"]))
 
     def submitted(self, about: Mapping[str, Any]) -> None:
         """A client tells what it is about to submit."""
         self._come.append((self._submission, about))
 
+    def annotated(self, key: Hashable, metadata: dict[str, Any]) -> None:
+        """A worker tells what its plugins have written of a task that is about to end."""
+        if self.wanted:
+            self._come.append((self._annotate, (key, metadata)))
+
+    def _annotate(self, about: tuple[Hashable, dict[str, Any]]) -> None:
+        key, metadata = about
+        if (task := self.tasks.get(key)) is not None:
+            task.metadata = {**(task.metadata or {}), **metadata}
+
     def apply(self) -> None:
         """Apply what has come, in the loop."""
         if self.applying:
             return
-        self.applying = True
+        self._applier = threading.get_ident()
         try:
             if self.wanted and not self._synced:
                 self._begin()
@@ -135,13 +153,27 @@ class Steps:
                 except Exception:
                     logger.exception("A step of tasks could not be followed")
         finally:
-            self.applying = False
+            self._applier = None
+
+    def _resume(self, dropped: int) -> None:
+        """The scheduler has dropped steps, which came faster than they were applied here."""
+        logger.warning(
+            "%d steps of tasks were dropped: they come faster than plugins, spans and computations "
+            "follow them. What was dropped is in none of these; all tasks are looked at anew",
+            dropped,
+        )
+        if self.wanted:
+            self._begin()
 
     def _begin(self) -> None:
         """What there was before anybody asked, as it is now."""
         self._synced = True
         self.count_threads()
         found = self._scheduler.ask_now("tasks", {})
+        for key in self.tasks.keys() - {one["key"] for one in found}:
+            task = self.tasks[key]
+            task.state = "forgotten"
+            self._forget(task)
         for one in found:
             task = self._task(one["key"])
             task.state = state_of(one["state"])
@@ -194,6 +226,8 @@ class Steps:
             # As in distributed, where tasks of one group have one span.
             annotations = self._observe(about, annotations)
             hook["annotations"] = annotations
+        event = {"action": "update-graph", "stimulus_id": hook["stimulus_id"], "status": "OK"}
+        self._scheduler.log_event(["scheduler", about["client"]], event)
         tell("update_graph", self._scheduler, **hook)
 
     def _observe(
@@ -269,19 +303,20 @@ class Steps:
         if state == "waiting" and task.group.span_id is not None:
             self.spans.began(task.group.span_id, when)
         start, at = task.state, task.processing_on
-        # An address here, where distributed has an object.
-        task.processing_on = worker if finish == "processing" else None
+        is_there = finish == "processing" and worker is not None
+        task.processing_on = self._scheduler.worker_at(worker) if is_there else None
         if start == finish:
             return
         task.state = finish
         more: dict[str, Any] = {}
         if ran is not None:
             task.group.add_duration("compute", when - ran, when)
+            self.spans.ran(task.group, ran)
             more["startstops"] = [{"action": "compute", "start": when - ran, "stop": when}]
             more["thread"] = 0
             more["status"] = "OK" if finish == "memory" else "error"
         if at is not None and finish in ("memory", "erred"):
-            more["worker"] = at
+            more["worker"] = at.address
         if finish == "memory":
             more |= self._value(task, nbytes, kind)
         elif finish == "erred" and why is not None:
@@ -301,7 +336,8 @@ class Steps:
         if name:
             task.type = name
             task.group.add_type(name)
-        return {"nbytes": nbytes, "type": kind, "typename": name, "metadata": {}}
+        more = {"nbytes": nbytes, "type": kind, "typename": name}
+        return {**more, "metadata": task.metadata or {}}
 
     def _failure(self, task: TaskState, kind: str, key: Hashable, payload: Any) -> dict[str, Any]:
         if kind == "raised":
@@ -368,6 +404,13 @@ class _Spans(SpansSchedulerExtension):
             # One that contains another began before it.
             when -= 1e-6
 
+    def ran(self, group: TaskGroup, seconds: float) -> None:
+        """A task of a group has run for so long."""
+        span = self.spans.get(group.span_id or "")
+        if span is not None:
+            metric = ("execute", group.prefix.name, "run", "seconds")
+            span._cumulative_worker_metrics[metric] += seconds
+
     def _ensure_span(self, name: tuple[str, ...], ids: tuple[str, ...]) -> Span:
         known = self.spans.get(ids[-1])
         if known is not None:
@@ -426,8 +469,13 @@ class _Span(Span):
         return super().traverse_spans()
 
     @property
-    def cumulative_worker_metrics(self) -> Any:
-        """Refuse."""
-        raise UnservedError(
-            "Span.cumulative_worker_metrics is not served: Treadle's workers do not send them"
-        )
+    def cumulative_worker_metrics(self) -> dict[tuple[Hashable, ...], float]:
+        """How long the tasks ran, by prefix: ``("execute", prefix, "run", "seconds")``.
+
+        distributed's workers tell apart what a thread does meanwhile ("thread-cpu", "memory-read", …);
+        Treadle's do not. As there, the rest of what the cluster's threads could have done is
+        ``("execute", "N/A", "idle or other spans", "seconds")``.
+        """
+        self._steps.sync()
+        metrics: dict[tuple[Hashable, ...], float] = super().cumulative_worker_metrics
+        return metrics

@@ -9,14 +9,17 @@ when it is read. An object that was got by its key is asked for anew at each att
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import dask
+from dask.sizeof import sizeof
 from dask.utils import key_split, parse_timedelta
 from distributed import Status
 from distributed.utils import key_split_group
 
+from treadle import _core
 from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
 from treadle._names import name_of
 from treadle._priorities import ranked
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("ClientView", "Clients", "Groups", "Scheduled", "TaskView", "WorkerView", "Workers"),
-    "class_name",
+    *("class_name", "worker_at"),
 ]
 
 
@@ -44,7 +47,7 @@ class Ask(Protocol):
 
 _OF_STEPS = (
     *("annotations", "exception", "exception_blame", "exception_text"),
-    *("occupancy", "traceback", "traceback_text"),
+    *("metadata", "occupancy", "traceback", "traceback_text"),
 )
 
 
@@ -185,7 +188,20 @@ class TaskView(_View):
         """The clients that have futures of it."""
         return {ClientView(self._ask, {"name": name}) for name in self._now["who_wants"]}
 
-    nbytes = _of_task("nbytes")
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its value; -1: it has none. Of a small one, those in memory: in a view of one moment,
+        those of its encoding.
+        """
+        now = self._now
+        nbytes = int(now["nbytes"])
+        if now["small"] and self._live:
+            for encoded in self._ask("small_values", {"keys": [self.key]}).values():
+                # What cannot be unpickled here keeps the size of its encoding.
+                with suppress(Exception):
+                    return int(sizeof(_core.decode_value(encoded)))
+        return nbytes
+
     retries = _of_task("retries")
     suspicious = _of_task("suspicious")
     actor = _of_task("actor")
@@ -194,6 +210,7 @@ class TaskView(_View):
     exception = _of_steps("exception")
     exception_blame = _of_steps("exception_blame")
     exception_text = _of_steps("exception_text")
+    metadata = _of_steps("metadata")
     traceback = _of_steps("traceback")
     traceback_text = _of_steps("traceback_text")
 
@@ -277,6 +294,8 @@ _FORGOTTEN = {
     "who_has": (),
     "who_wants": (),
     "processing_on": None,
+    "seceded": False,
+    "small": False,
     "dependents": (),
     "nbytes": -1,
 }
@@ -378,18 +397,18 @@ class WorkerView(_View):
     @property
     def nbytes(self) -> int:
         """Bytes of the values that it has."""
-        return sum(task.nbytes for task in self.has_what)
+        return int(self._ask("managed", {"workers": [self.address]}).get(self.address, 0))
 
     @property
     def occupancy(self) -> float:
-        """Seconds that the tasks which were sent to it will take, seceded ones included.
+        """Seconds that the tasks which were sent to it will take, without those that have seceded.
 
         Raises
         ------
         NotImplementedError
             It has tasks, and steps of tasks are not followed: what tasks take is not known here.
         """
-        tasks = self.processing
+        tasks = [task for task in self.processing if not task._known["seceded"]]
         if not tasks:
             return 0.0
         if not self._ask.steps.wanted:
@@ -399,9 +418,9 @@ class WorkerView(_View):
         return float(sum(unknown if mean < 0 else mean for mean in means))
 
     @property
-    def long_running(self) -> Any:
-        """Refuse."""
-        raise UnservedError("which tasks have seceded is known to the worker alone")
+    def long_running(self) -> set[TaskView]:
+        """The tasks that were sent to it and have seceded."""
+        return {task for task in self.processing if task._known["seceded"]}
 
     def _of(self, keys: Any) -> list[TaskView]:
         found = self._ask("tasks", {"keys": list(keys)}) if keys else ()
@@ -409,12 +428,15 @@ class WorkerView(_View):
 
     @property
     def memory(self) -> MemoryState:
-        """Its memory, as it said last."""
+        """Its memory, as it said last, of which its values take what the scheduler knows by now."""
+        return self._memory(self.nbytes)
+
+    def _memory(self, managed: int) -> MemoryState:
         metrics = self._known["metrics"]
         return MemoryState(
             process=metrics["memory"],
             unmanaged_old=0,
-            managed=metrics["managed_bytes"],
+            managed=managed,
             spilled=metrics["spilled_bytes"]["disk"],
         )
 
@@ -437,10 +459,33 @@ class WorkerView(_View):
     pid = _of_worker("pid")
     resources = _of_worker("resources")
     services = _of_worker("services")
+    used_resources = _of_worker("used_resources")
 
     def identity(self) -> dict[str, Any]:
         """Return all that is known of it."""
         return {key: value for key, value in self._known.items() if key != "address"}
+
+
+class _Asked(dict[str, Any]):
+    """What is known of a worker when it is read; of one that is gone, its address."""
+
+    def __init__(self, ask: Ask, address: str) -> None:
+        super().__init__(address=address)
+        self._ask = ask
+
+    def __missing__(self, name: str) -> Any:
+        address = self["address"]
+        found = self._ask("identity", {"n_workers": -1})["workers"].get(address)
+        if found is not None:
+            return found[name]
+        if name == "name":
+            return address
+        raise KeyError(f"{name}: the worker at {address} is gone")
+
+
+def worker_at(ask: Ask, address: str) -> WorkerView:
+    """Return a view of a worker that asks whenever it is read."""
+    return WorkerView(ask, _Asked(ask, address))
 
 
 def _workers(ask: Ask, addresses: Any) -> list[WorkerView]:
@@ -457,10 +502,19 @@ class Workers(dict[str, WorkerView]):
             (address, WorkerView(ask, {**info, "address": address}))
             for address, info in known.items()
         )
+        self._ask = ask
+
+    def memory(self) -> MemoryState:
+        """Return the memory of all of them."""
+        managed = self._ask("managed", {})
+        states = [worker._memory(managed.get(name, 0)) for name, worker in self.items()]
+        return MemoryState.sum(*states)
 
 
 class ClientView(_View):
-    """A client, as ``distributed.scheduler.ClientState`` has it."""
+    """A client, as ``distributed.scheduler.ClientState`` has it, or who holds keys as one would:
+    ``queue-x``, ``variable-x``, ``published-x``.
+    """
 
     __slots__ = ()
 
@@ -479,15 +533,23 @@ class ClientView(_View):
     @property
     def wants_what(self) -> set[TaskView]:
         """The tasks that it has futures of."""
+        held = self._known.get("held")
+        if held is not None:
+            found = self._ask("tasks", {"keys": list(held)})
+            return {TaskView(self._ask, one, live=False) for one in found}
         tasks = Scheduled(self._ask).values()
         return {task for task in tasks if self.client_key in task._known["who_wants"]}
 
 
 class Clients(dict[str, ClientView]):
-    """``Scheduler.clients``, by id, as they are now."""
+    """``Scheduler.clients``, by id, as they are now, and those who hold keys in the sidecar."""
 
-    def __init__(self, ask: Ask, names: Any) -> None:
+    def __init__(
+        self, ask: Ask, names: Iterable[str], holders: Mapping[str, Collection[Hashable]]
+    ) -> None:
         super().__init__((name, ClientView(ask, {"name": name})) for name in names)
+        for name, keys in holders.items():
+            self[name] = ClientView(ask, {"name": name, "held": keys})
 
 
 class GroupView(_View):
@@ -522,7 +584,7 @@ class GroupView(_View):
     @property
     def nbytes_total(self) -> int:
         """Bytes of the values that there are."""
-        return sum(max(task.nbytes, 0) for task in self._known["tasks"])
+        return sum(max(task._known["nbytes"], 0) for task in self._known["tasks"])
 
     @property
     def groups(self) -> list[GroupView]:

@@ -72,11 +72,19 @@ class Plugins:
 
     def transition(self, key: Hashable, start: str, finish: str) -> None:
         """Tell the plugins that want to know how a task went on."""
+        state: Any = self._worker.state
+        if finish == "executing":
+            state.annotate(key)
         for plugin in self._observers:
             try:
                 plugin.transition(key, start, finish)  # type: ignore[arg-type]
             except Exception:
                 logger.exception("Plugin %r failed in transition", plugin)
+        if start == "executing":
+            try:
+                state.annotated(key)
+            except Exception:
+                logger.exception("The metadata of %r cannot be told to the scheduler", key)
 
     def _observe(self) -> None:
         """Have the native side report transitions if a plugin wants them, and only then."""

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,9 +19,11 @@ from distributed import Status, profile
 from distributed.utils import in_async_call
 
 from treadle import _core
+from treadle._ask import ask
 from treadle._calls import pack
 from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpable
 from treadle._names import name_of
+from treadle._numbers import amounts
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
 from treadle.worker._ends import Cause
@@ -98,13 +100,54 @@ class TaskHere:
     key: Hashable
     #: "waiting" (for inputs), "ready" (for a slot), "executing", "long-running" or "memory".
     state: str
+    #: What ``WorkerPlugin.transition`` writes here is told to the scheduler when the task has run.
+    metadata: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<TaskState {self.key!r} {self.state}>"
 
 
+class _Tasks(Mapping[Hashable, TaskHere]):
+    """``Worker.state.tasks``."""
+
+    def __init__(self, native: Native, metadata: Mapping[Hashable, dict[str, Any]]) -> None:
+        self._native = native
+        self._metadata = metadata
+
+    def _now(self) -> dict[Hashable, TaskHere]:
+        told = self._metadata
+        states = self._native.tasks().items()
+        return {key: TaskHere(key, state, told.get(key, {})) for key, state in states}
+
+    def __getitem__(self, key: Hashable) -> TaskHere:
+        return self._now()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._native.tasks()
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._native.tasks())
+
+    def __len__(self) -> int:
+        return len(self._native.tasks())
+
+    def values(self) -> Any:
+        """Return all of them, as they are now."""
+        return self._now().values()
+
+    def items(self) -> Any:
+        """Return all of them with their keys, as they are now."""
+        return self._now().items()
+
+    def __repr__(self) -> str:
+        return repr(self._now())
+
+
 class _State:
     """``Worker.state``."""
+
+    #: The native worker checks its invariants in tests of its own.
+    validate = False
 
     def __init__(self, worker: WorkerStandIn) -> None:
         self._worker = worker
@@ -113,16 +156,33 @@ class _State:
         self.data = worker.data
         self.total_resources = dict(worker._native.resources)
         self.address = worker.address
+        self._metadata: dict[Hashable, dict[str, Any]] = {}
 
     @property
-    def tasks(self) -> dict[Hashable, TaskHere]:
-        """The tasks that are here, by key, as they are now.
+    def available_resources(self) -> dict[str, float]:
+        """How much of each resource no task uses, as the scheduler knows it now."""
+        asked = ask_scheduler(self._worker._native, "identity", {"n_workers": -1}, _PATIENCE)
+        used = asked["workers"].get(self.address, {}).get("used_resources", {})
+        return {name: total - used.get(name, 0) for name, total in self.total_resources.items()}
+
+    @property
+    def tasks(self) -> Mapping[Hashable, TaskHere]:
+        """The tasks that are here, by key, whenever that is read.
 
         Those that wait, that run, and that have a value here. A small value is at the scheduler, and
         its task is here no more once it is done. Values that came from other workers are not listed.
         """
-        states = self._worker._native.tasks()
-        return {key: TaskHere(key, state) for key, state in states.items()}
+        return _Tasks(self._worker._native, self._metadata)
+
+    def annotate(self, key: Hashable) -> None:
+        """Keep what is written into the metadata of a task that begins, until :meth:`annotated`."""
+        self._metadata[key] = {}
+
+    def annotated(self, key: Hashable) -> None:
+        """Tell the scheduler what was written into the metadata of a task, which has run."""
+        metadata = self._metadata.pop(key, None)
+        if metadata:
+            self._worker.tell_sidecar("stream:task-metadata", {"key": key, "metadata": metadata})
 
     @property
     def executing_count(self) -> int:
@@ -342,12 +402,36 @@ class WorkerStandIn:
             raise TypeError(f"Message must be msgpack serializable. Got {type(msg)=} instead.")
         if isinstance(msg, dict) and topic != self.address:
             msg = {**msg, "worker": self.address}
+        self.tell_sidecar("log_event", {"topic": topic, "msg": msg})
+
+    def tell_sidecar(self, operation: str, argument: Mapping[str, Any]) -> None:
+        """Call the scheduler's Python side; it has heard that before a task that calls this is done."""
         told = threading.Event()
-        argument = pack({"topic": topic, "msg": msg})
-        self._native.call("sidecar", "log_event", argument, lambda *_: told.set())
+        self._native.call("sidecar", operation, pack(dict(argument)), lambda *_: told.set())
         if not self._loop.inside:
             # So that clients hear of it before they hear that the task is done.
             told.wait(_PATIENCE)
+
+    async def set_resources(self, **resources: float) -> None:
+        """Have other amounts of these abstract resources from now on; the others stay as they are.
+
+        Tasks that run go on. Those that a resource is needed for and that have not been sent here wait
+        until there is enough of it.
+
+        Raises
+        ------
+        OSError
+            The scheduler does not answer.
+        ValueError
+            An amount is no number, or less than 0.
+        """
+        total = {**self.state.total_resources, **amounts(resources)}
+        asked = ask(self._native, "", "set_resources", {"resources": total})
+        try:
+            await asyncio.wait_for(asked, _PATIENCE)
+        except asyncio.TimeoutError:
+            raise TimeoutError("the scheduler does not answer 'set_resources'") from None
+        self.state.total_resources = total
 
     def digest_metric(self, name: Hashable, value: float) -> None:
         """Do nothing: the native side measures."""

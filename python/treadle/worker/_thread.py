@@ -44,6 +44,12 @@ class ThreadWorker:
             self.close()
             raise
 
+    def __getattr__(self, name: str) -> Any:
+        """What tasks there get of their worker: ``data``, ``address``, ``state``, …"""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._service.worker, name)
+
     def wait(self, timeout: float) -> End | None:
         """Wait until it has ended; return why, or None after so many seconds."""
         return end_of(self._native, timeout)

@@ -79,9 +79,10 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Self {
+    fn new(lineage: bool) -> Self {
         let config = Config {
             prefill_tasks: 8,
+            lineage,
             ..Config::default()
         };
         let mut cluster = Cluster::with(config, 0, 0);
@@ -524,8 +525,8 @@ proptest! {
     })]
 
     #[test]
-    fn everything_ends_and_nothing_is_left(steps in steps()) {
-        let mut model = Model::new();
+    fn everything_ends_and_nothing_is_left(lineage in any::<bool>(), steps in steps()) {
+        let mut model = Model::new(lineage);
         for step in steps {
             model.step(step);
         }

@@ -400,3 +400,42 @@ fn a_small_value_that_was_computed_from_what_is_discarded_is_made_anew() {
     cluster.run();
     cluster.assert_empty();
 }
+
+#[test]
+fn while_lineage_is_kept_small_values_have_theirs() {
+    let mut cluster = Cluster::new(2, 1);
+    let before = cluster.one(reads(&[]));
+    cluster.run();
+    cluster.scheduler.keep_lineage(true);
+    let ids: Vec<_> = (0..3).map(|_| cluster.scheduler.allocate()).collect();
+    let specs = vec![reads(&[before]), reads(&ids[..1]), reads(&ids[..2])];
+    cluster.submit_as(C, &ids, specs, &ids[2..]);
+    cluster.run();
+    let last = cluster.scheduler.task(ids[2]).expect("wanted");
+    assert_eq!(last.inline(), Some(Bytes::from_static(b"value")));
+    assert_eq!(last.recipe(), Bytes::from_static(b"recipe"));
+    assert_eq!(last.inputs().collect::<Vec<_>>(), ids[..2]);
+    // Nobody needs these values: they could be made anew, except for the one that came before.
+    for &id in &ids[..2] {
+        assert_eq!(cluster.state(id), State::Released);
+    }
+    cluster.unwant(&[before]);
+    cluster.run();
+    assert_eq!(cluster.state(before), State::Memory);
+    let again = cluster.one(reads(&ids[1..2]));
+    cluster.run();
+    assert_eq!(cluster.state(again), State::Memory);
+    let runs = ids.iter().map(|&id| cluster.assigned(id).len());
+    assert_eq!(runs.collect::<Vec<_>>(), [2, 2, 1]);
+    // What came is as it was, and what comes lets go of its inputs, unless it reads such a value.
+    cluster.scheduler.keep_lineage(false);
+    let after = cluster.one(reads(&[]));
+    cluster.run();
+    assert_eq!(
+        cluster.scheduler.task(after).expect("wanted").recipe(),
+        Bytes::new()
+    );
+    cluster.unwant(&[again, after, ids[2]]);
+    cluster.run();
+    cluster.assert_empty();
+}

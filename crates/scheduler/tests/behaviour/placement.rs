@@ -238,3 +238,34 @@ fn every_worker_gets_some_of_many_tasks() {
         .collect();
     assert_eq!(workers.len(), 50);
 }
+
+#[test]
+fn actors_are_spread_over_workers() {
+    let mut cluster = Cluster::new(3, 1);
+    let data = cluster.one(reads(&[]).on(&[1]));
+    cluster.size(data, 1_000_000);
+    cluster.run();
+    // One after the other, or together; the first goes where its input is.
+    let mut actors = Vec::new();
+    for _ in 0..3 {
+        let actor = cluster.one(reads(&[data]).actor());
+        // Not small: it stays at its worker.
+        cluster.size(actor, 100);
+        cluster.run();
+        actors.push(actor);
+    }
+    assert_eq!(cluster.assigned(actors[0]), [WorkerId(1)]);
+    let together = cluster.submit(vec![reads(&[data]).actor(); 3]);
+    for &actor in &together {
+        cluster.size(actor, 100);
+    }
+    cluster.run();
+    actors.extend(together);
+    let mut places: Vec<_> = actors.iter().map(|&id| cluster.assigned(id)).collect();
+    places.sort_unstable();
+    let each = [0, 1, 2].map(|worker| [vec![WorkerId(worker)], vec![WorkerId(worker)]]);
+    assert_eq!(places, each.concat());
+    cluster.unwant(&actors);
+    let next = cluster.one(reads(&[data]).actor());
+    assert_eq!(cluster.worker_of(next), WorkerId(1));
+}

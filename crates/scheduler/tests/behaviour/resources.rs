@@ -248,3 +248,34 @@ fn what_is_taken_back_comes_to_a_worker_whose_own_queue_waits_for_resources() {
     assert_eq!(cluster.state(queued), State::Ready);
     cluster.run();
 }
+
+#[test]
+fn a_worker_can_have_other_resources_from_now_on() {
+    let mut cluster = Cluster::new(1, 4);
+    let first = cluster.one(reads(&[]).uses(GPU, 1.0));
+    assert_eq!(cluster.state(first), State::Ready);
+    let offer = |cluster: &mut Cluster, gpus: f64| {
+        let worker = WorkerId(0);
+        let resources = vec![(Symbol(GPU), gpus)];
+        cluster.event(Event::Offer { worker, resources });
+    };
+    offer(&mut cluster, 2.0);
+    assert_eq!(cluster.state(first), State::Assigned);
+    let second = cluster.one(reads(&[]).uses(GPU, 1.0));
+    assert_eq!(cluster.state(second), State::Assigned);
+    // They go on, and nobody else begins before there is enough again.
+    offer(&mut cluster, 1.0);
+    let third = cluster.one(reads(&[]).uses(GPU, 1.0));
+    cluster.start_all();
+    cluster.end(first);
+    cluster.deliver();
+    assert_eq!(cluster.state(third), State::Ready);
+    cluster.end(second);
+    cluster.deliver();
+    assert_eq!(cluster.state(third), State::Assigned);
+    offer(&mut cluster, 0.0);
+    cluster.run();
+    assert_eq!(cluster.state(third), State::Memory);
+    let last = cluster.one(reads(&[]).uses(GPU, 1.0));
+    assert_eq!(cluster.state(last), State::Ready);
+}

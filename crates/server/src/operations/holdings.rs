@@ -97,6 +97,27 @@ impl Core {
         Ok(Some(Value::Dict(entries)))
     }
 
+    /// Bytes of the values that workers have, by address: small ones, which live here, where they are for
+    /// people.
+    pub(crate) fn managed(&self, arguments: &Arguments) -> Answered {
+        let mut bytes: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        for task in self.keys.tasks() {
+            let nbytes = self.scheduler.task(task).and_then(|view| view.nbytes());
+            let Some(nbytes) = nbytes else {
+                continue;
+            };
+            for worker in self.whereabouts(task) {
+                *bytes.entry(worker).or_default() += nbytes;
+            }
+        }
+        let workers = self.named_workers(arguments).into_iter();
+        let entry = |worker| {
+            let nbytes = bytes.get(&worker).copied().unwrap_or_default();
+            (self.address(worker), int(nbytes))
+        };
+        Ok(Some(Value::Dict(workers.map(entry).collect())))
+    }
+
     /// Keys of the tasks that were sent to workers, by address.
     pub(crate) fn processing(&self, arguments: &Arguments) -> Answered {
         let mut entries = Vec::new();

@@ -71,6 +71,12 @@ impl Core {
         let resources = resources
             .map(|(name, amount)| (Value::Str(name.clone()), Value::Float(*amount)))
             .collect();
+        let used = view.iter().flat_map(|view| view.used_resources());
+        let used = used.map(|(name, amount)| {
+            let name = self.symbols.text(name).to_owned();
+            (Value::Str(name), Value::Float(amount))
+        });
+        let used = used.collect();
         let spilled = dict([
             ("memory", int(health.spilled)),
             ("disk", int(health.spilled)),
@@ -99,8 +105,9 @@ impl Core {
         dict([
             ("type", Value::str("Worker")),
             ("id", Value::Str(node.name.clone())),
-            ("host", Value::Str(host_of(&node.address).to_owned())),
+            ("host", Value::Str(node.ip().to_owned())),
             ("resources", Value::Dict(resources)),
+            ("used_resources", Value::Dict(used)),
             ("local_directory", Value::Str(directory)),
             ("name", Value::Str(node.name.clone())),
             ("nthreads", int(node.threads)),
@@ -130,10 +137,4 @@ impl Core {
         };
         Ok(Some(Value::Dict(workers.filter_map(entry).collect())))
     }
-}
-
-/// The host of an address, as distributed tells it: what stands between the scheme and the port.
-fn host_of(address: &str) -> &str {
-    let host = address.split_once("://").map_or(address, |(_, rest)| rest);
-    host.rsplit_once(':').map_or(host, |(host, _)| host)
 }

@@ -63,6 +63,35 @@ impl Core {
         Ok(None)
     }
 
+    /// The worker that asks has other abstract resources from now on: amounts by name.
+    pub(crate) fn set_resources(&mut self, asker: Node, arguments: &Arguments) -> Answered {
+        let wrong = OperationError::Invalid("set_resources: resources={name: amount}, of a worker");
+        let Node::Worker(worker) = asker else {
+            return Err(wrong);
+        };
+        let Some(Value::Dict(entries)) = arguments.get("resources") else {
+            return Err(wrong);
+        };
+        let mut resources = Vec::new();
+        for entry in entries {
+            match entry {
+                (Value::Str(name), Value::Float(amount)) if *amount >= 0.0 => {
+                    resources.push((name.clone(), *amount));
+                }
+                _ => return Err(wrong),
+            }
+        }
+        let Some(node) = self.workers.get_mut(worker) else {
+            return Err(wrong);
+        };
+        node.resources.clone_from(&resources);
+        let resources = resources.into_iter();
+        let resources = resources.map(|(name, amount)| (self.symbols.intern(&name), amount));
+        let resources = resources.collect();
+        self.feed(Event::Offer { worker, resources })?;
+        Ok(Some(Value::None))
+    }
+
     /// The workers with the fewest bytes.
     fn emptiest(&self, count: usize) -> Vec<WorkerId> {
         let mut workers: Vec<(u64, WorkerId)> = self

@@ -38,6 +38,21 @@ impl Core {
         (tasks, lost)
     }
 
+    /// The workers that are named; as with distributed, a host stands for all workers there.
+    fn workers_on(&self, arguments: &Arguments) -> Vec<WorkerId> {
+        let mut workers = self.named_workers(arguments);
+        for name in arguments.list("workers").unwrap_or_default() {
+            if let Value::Str(host) = name
+                && self.workers.find(host).is_none()
+            {
+                workers.extend(self.workers.at(host));
+            }
+        }
+        workers.sort_unstable();
+        workers.dedup();
+        workers
+    }
+
     /// Values shall be at so many workers. Answered when they are.
     pub(crate) fn replicate(&mut self, asker: Node, id: u64, arguments: &Arguments) -> Answered {
         let (tasks, lost) = self.finished(arguments);
@@ -45,7 +60,7 @@ impl Core {
             return Ok(Some(missing(lost)));
         }
         let mut among = match arguments.get("workers") {
-            Some(_) => self.named_workers(arguments),
+            Some(_) => self.workers_on(arguments),
             None => Vec::new(),
         };
         if among.is_empty() && arguments.get("workers").is_some() {

@@ -93,7 +93,9 @@ impl Core {
             ("retries", int(view.retries())),
             ("suspicious", int(view.losses())),
             ("actor", Value::Bool(view.is_actor())),
+            ("seceded", Value::Bool(view.is_seceded())),
             ("scattered", Value::Bool(view.is_put())),
+            ("small", Value::Bool(view.inline().is_some())),
             ("class", Value::Bytes(view.class().to_vec())),
             (
                 "priority",
@@ -220,11 +222,14 @@ impl Core {
         ])))
     }
 
+    fn is_sidecar(&self, asker: Node) -> bool {
+        matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client))
+    }
+
     /// Whether clients shall tell the sidecar what they submit (`submissions`), and whether the sidecar
     /// is told of each step of tasks (`steps`). A client can ask for the latter, too.
     pub(crate) fn observe(&mut self, asker: Node, arguments: &Arguments) -> Answered {
-        let is_sidecar =
-            matches!(asker, Node::Client(client) if self.clients.sidecar == Some(client));
+        let is_sidecar = self.is_sidecar(asker);
         let (submissions, steps) = (arguments.get("submissions"), arguments.get("steps"));
         if !is_sidecar && (submissions.is_some() || steps != Some(&Value::Bool(true))) {
             return Err(OperationError::Invalid(
@@ -236,13 +241,21 @@ impl Core {
         }
         if steps.is_some() {
             self.watched = arguments.is_set("steps");
+            self.told.stop_dropping();
             self.scheduler.watch_steps(self.watched);
+            self.scheduler.keep_lineage(self.watched);
         }
         Ok(Some(Value::None))
     }
 
-    /// Somebody who is not connected wants keys, or wants them no more.
-    pub(crate) fn desire(&mut self, arguments: &Arguments, is_wanted: bool) -> Answered {
+    /// Somebody who is not connected wants keys, or wants them no more. The sidecar can also say that a
+    /// client wants them no more.
+    pub(crate) fn desire(
+        &mut self,
+        asker: Node,
+        arguments: &Arguments,
+        is_wanted: bool,
+    ) -> Answered {
         let Some(name) = arguments.text("client") else {
             return Err(OperationError::Invalid("desire: in whose name? client=…"));
         };
@@ -250,7 +263,10 @@ impl Core {
         let tasks: Vec<TaskId> = keys.iter().filter_map(|key| self.task_of(key)).collect();
         let client = match self.clients.stand_ins.get(name) {
             Some(client) => *client,
-            None if !is_wanted => return Ok(Some(Value::None)),
+            None if !is_wanted => match self.clients.find(name) {
+                Some(client) if self.is_sidecar(asker) => client,
+                _ => return Ok(Some(Value::None)),
+            },
             None => {
                 let client = self.clients.allocate();
                 self.clients.stand_ins.insert(name.to_owned(), client);
@@ -258,6 +274,11 @@ impl Core {
                 client
             }
         };
+        if let Some(node) = self.clients.get_mut(client) {
+            for &task in tasks.iter().filter(|_| !is_wanted) {
+                node.locals.unwant(task);
+            }
+        }
         let event = if is_wanted {
             Event::Want { client, tasks }
         } else {

@@ -12,6 +12,7 @@ from dask import delayed
 from distributed import Client, as_completed, wait
 from distributed.client import ClosedClientError
 
+import treadle
 from client_support import SOON, add, client_class, connect, fail, inc, make_client, pass_gate
 
 
@@ -171,6 +172,14 @@ async def test_waiting_for_workers(async_client):
     await async_client.wait_for_workers(2)
     with pytest.raises(distributed.TimeoutError):
         await async_client.wait_for_workers(5, timeout=0.1)
+
+
+async def test_gathering_may_begin_before_it_is_connected():
+    async with treadle.LocalCluster(1, 1, asynchronous=True, processes=False) as cluster:
+        client = cluster.get_client()
+        futures = client.map(lambda x: x + 1, range(3))
+        assert await client.gather(futures) == [1, 2, 3]
+        await client.close()
 
 
 async def test_metadata_events_and_versions(async_client):

@@ -189,7 +189,7 @@ OF_DISTRIBUTED = Suite(
             *("task_stream", "variable", "versions", "worker_client", "worker_plugin"),
         )
     ),
-    1_000,
+    3_100,
     "treadle_distributed",
     always=("-p", "distributed_source"),
     from_source=True,
@@ -206,7 +206,7 @@ PART_OF_DISTRIBUTED = replace(
             *("semaphore", "variable", "versions"),
         )
     ),
-    calls=90,
+    calls=100,
 )
 SHUFFLES_OF_DISTRIBUTED = Suite(
     "distributed-shuffles",

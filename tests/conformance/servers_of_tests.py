@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import socket
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
@@ -261,8 +262,29 @@ class OwnWorker(Own):
         return treadle.client._local.cluster_at(address)
 
 
+class Killable:
+    """`Nanny.process`, and its `process`: what a test kills."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    @property
+    def process(self) -> Killable:
+        """As distributed has it: a process of a process."""
+        return self
+
+    async def kill(self) -> None:
+        """Kill the worker's process."""
+        os.kill(self._process.pid, signal.SIGKILL)
+
+
 class OwnNanny(OwnWorker):
     """`distributed.Nanny(address, ...)` of a test."""
+
+    @property
+    def process(self) -> Killable:
+        """The process of the worker."""
+        return Killable(self._worker)
 
     async def _start(self) -> None:
         cluster = self._cluster()

@@ -334,7 +334,10 @@ class Connected(Waiting):
         host, self._host = self._host, None
         if host is not None:
             await host.stop()
+        # The connection's descriptors go with it, and not when the interpreter next looks for cycles.
         self.scheduler = None
+        with suppress(AttributeError):
+            del self.rpc
         self.status = "closed"
 
     def close(self, timeout: Any = no_default) -> Any:

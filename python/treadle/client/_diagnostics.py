@@ -19,17 +19,18 @@ __all__ = ["Diagnostics", "TaskStream"]
 _OVERLAP = 0.001
 
 
+# Asks the scheduler for runs.
+Ask = Callable[[int | None], Awaitable[Mapping[str, Any]]]
+
+
 class TaskStream:
     """The runs of tasks that the scheduler has told of, since somebody first asked.
 
-    Parameters
-    ----------
-    ask
-        Asks the scheduler for runs: called with the number of the first one that is wanted.
+    ``ask`` of its methods asks the scheduler for runs: it is called with the number of the first one that
+    is wanted. It is not kept, since it belongs to whoever keeps this.
     """
 
-    def __init__(self, ask: Callable[[int | None], Awaitable[Mapping[str, Any]]]) -> None:
-        self._ask = ask
+    def __init__(self) -> None:
         self._next: int | None = None
         self._lock = asyncio.Lock()
         # By worker, when the last run of each row of the stream ends.
@@ -37,21 +38,21 @@ class TaskStream:
         # Of distributed: keeps a bounded number of runs, and finds those of a time.
         self._runs = TaskStreamPlugin(None)
 
-    async def collect(self, **which: Any) -> list[dict[str, Any]]:
+    async def collect(self, ask: Ask, **which: Any) -> list[dict[str, Any]]:
         """Return runs as ``Scheduler.get_task_stream`` does; see ``TaskStreamPlugin.collect``."""
-        await self._pull()
+        await self._pull(ask)
         runs: list[dict[str, Any]] = self._runs.collect(**which)
         return runs
 
-    async def index(self) -> int:
+    async def index(self, ask: Ask) -> int:
         """Return how many runs there have been."""
-        await self._pull()
+        await self._pull(ask)
         index: int = self._runs.index
         return index
 
-    async def _pull(self) -> None:
+    async def _pull(self, ask: Ask) -> None:
         async with self._lock:
-            answer = await self._ask(self._next)
+            answer = await ask(self._next)
             self._next = answer["next"]
             for run in answer["runs"]:
                 self._add(*run)
@@ -98,7 +99,7 @@ class Diagnostics:
     """The part of ``client.scheduler`` for those who look into the cluster."""
 
     def __init__(self) -> None:
-        self._stream = TaskStream(self._task_events)
+        self._stream = TaskStream()
 
     async def _ask(self, operation: str, argument: Mapping[str, Any]) -> Any:
         raise NotImplementedError
@@ -132,19 +133,19 @@ class Diagnostics:
     ) -> tuple[dict[str, Any], ...]:
         """Return the runs of tasks since this or another question for them was first asked."""
         found = await self._stream.collect(
-            start=start, stop=stop, count=count, start_index=start_index
+            self._task_events, start=start, stop=stop, count=count, start_index=start_index
         )
         return tuple(found)
 
     async def get_task_stream_index(self) -> int:
         """Return how many runs there have been since then."""
-        return await self._stream.index()
+        return await self._stream.index(self._task_events)
 
     async def performance_report(
         self, *, start: float, code: str = "", mode: str | None = None, **_kwargs: Any
     ) -> str:
         """Return a page about what ran since a time, in seconds since 1970."""
-        runs = await self._stream.collect(start=start)
+        runs = await self._stream.collect(self._task_events, start=start)
         identity = await self._ask("identity", {"n_workers": -1})
         return _report.page(runs, identity, start=start, code=code, mode=mode)
 

@@ -45,6 +45,10 @@ class Early(_Base):
         """Of the scheduler, or empty."""
         return self._address
 
+    def losses(self) -> int:
+        """Return how often a value was lost: never yet."""
+        return 0
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):
             raise AttributeError(name)

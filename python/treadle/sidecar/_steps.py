@@ -303,8 +303,9 @@ class Steps:
         if state == "waiting" and task.group.span_id is not None:
             self.spans.began(task.group.span_id, when)
         start, at = task.state, task.processing_on
-        is_there = finish == "processing" and worker is not None
-        task.processing_on = self._scheduler.worker_at(worker) if is_there else None
+        task.processing_on = None
+        if finish == "processing" and worker is not None:
+            task.processing_on = self._scheduler.worker_at(worker)
         if start == finish:
             return
         task.state = finish

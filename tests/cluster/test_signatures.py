@@ -108,4 +108,5 @@ def test_completion_shows_what_a_client_can_start() -> None:
 def test_hasattr_does_not_claim_what_is_not_served() -> None:
     assert not hasattr(object.__new__(WorkerStandIn), "validate_state")
     with treadle.LocalCluster(0) as cluster:
-        assert not hasattr(cluster, "scheduler")
+        assert not hasattr(cluster, "scheduler_spec")
+        assert not hasattr(cluster.scheduler, "stream_comms")

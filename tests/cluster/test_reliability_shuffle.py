@@ -111,7 +111,8 @@ class part_of:
 
 
 def left(dask_worker):
-    return dask_worker._native.shuffle_stats()["leftovers"]
+    stats = dask_worker._native.shuffle_stats()
+    return stats["leftovers"] + stats["held"] + stats["on_disk"]
 
 
 def check_nothing_is_left(client):

@@ -107,7 +107,7 @@ impl Arguments {
     }
 
     /// Keys: a list of them, since a tuple may be one.
-    fn keys(&self) -> Option<&[Value]> {
+    pub(crate) fn keys(&self) -> Option<&[Value]> {
         if let Value::List(keys) = &self.0 {
             return Some(keys);
         }
@@ -167,7 +167,7 @@ impl Core {
             "restart" => self.restart(),
             "supervise" => self.supervise(arguments),
             "worker-exited" => self.told_of_exit(arguments),
-            "shuffles" => Ok(Some(self.list_shuffles())),
+            "shuffles" => Ok(Some(self.list_shuffles(arguments))),
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
             "invalidate" => self.invalidate(arguments),
             "terminate" | "shutdown" => {
@@ -203,7 +203,7 @@ impl Core {
         Value::from_bytes(key).unwrap_or_else(|_| Value::Bytes(key.to_vec()))
     }
 
-    fn task_of(&self, key: &Value) -> Option<treadle_types::TaskId> {
+    pub(crate) fn task_of(&self, key: &Value) -> Option<treadle_types::TaskId> {
         self.keys.find(&key.to_bytes())
     }
 }

@@ -21,7 +21,7 @@ use treadle_shuffle::{MasterEffect, MasterEvent, Plan, ShuffleId, ToMaster, ToNo
 use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
 
 use crate::effect::Effect;
-use crate::operations::{dict, int};
+use crate::operations::{Arguments, dict, int};
 use crate::state::{Broken, Core};
 use registry::{Name, Registry, Role};
 
@@ -185,17 +185,38 @@ impl Core {
         (registry.master.shuffles().count(), registry.last)
     }
 
+    /// The numbers and names of the shuffles that run and have begun after one.
+    pub fn shuffles_since(&self, number: u64) -> impl Iterator<Item = (u64, &str)> {
+        let begun = self.shuffles.registry.begun_since(ShuffleId(number));
+        begun.map(|(number, name)| (number.0, &**name))
+    }
+
     /// What transfers have moved since the start, with those that ran again.
     pub fn moved(&self) -> Moved {
         self.shuffles.moved
     }
 
-    /// How far each shuffle is, in the order in which they began.
-    pub(crate) fn list_shuffles(&self) -> Value {
+    /// How far each shuffle is, in the order in which they began: all, or those that some keys are
+    /// computed from.
+    pub(crate) fn list_shuffles(&self, arguments: &Arguments) -> Value {
         let registry = &self.shuffles.registry;
+        let among = arguments.keys().map(|keys| {
+            let tasks = self.upstream(keys.iter().filter_map(|key| self.task_of(key)).collect());
+            let barriers = tasks
+                .into_iter()
+                .filter_map(|task| registry.of_barrier(task));
+            barriers.collect::<BTreeSet<Name>>()
+        });
         let of_shuffle = |shuffle: ShuffleId| {
             let name = registry.name(shuffle)?;
+            if among.as_ref().is_some_and(|among| !among.contains(&name)) {
+                return None;
+            }
             let progress = registry.master.progress(shuffle)?;
+            let expected = match registry.master.committed(shuffle) {
+                Some(tally) if progress.is_committed => tally.bytes.max(progress.tally.bytes),
+                _ => expected(progress.tally.bytes, progress.transferred, progress.maps),
+            };
             Some(dict([
                 ("name", Value::Str((*name).to_owned())),
                 ("number", int(shuffle.0)),
@@ -207,6 +228,7 @@ impl Core {
                 ("complete", Value::Bool(progress.is_committed)),
                 ("rows", int(progress.tally.rows)),
                 ("bytes", int(progress.tally.bytes)),
+                ("expected_bytes", int(expected)),
             ]))
         };
         let all = registry.master.shuffles().filter_map(of_shuffle);
@@ -365,6 +387,20 @@ impl Core {
         });
     }
 
+    /// Some tasks, and all that they are computed from.
+    pub(crate) fn upstream(&self, tasks: Vec<TaskId>) -> BTreeSet<TaskId> {
+        let mut found = BTreeSet::new();
+        let mut next = tasks;
+        while let Some(task) = next.pop() {
+            if found.insert(task)
+                && let Some(view) = self.scheduler.task(task)
+            {
+                next.extend(view.inputs());
+            }
+        }
+        found
+    }
+
     /// All tasks that were computed from the values of some, or are to be.
     pub(crate) fn downstream(&self, tasks: Vec<TaskId>) -> Vec<TaskId> {
         let mut found = BTreeSet::new();
@@ -377,4 +413,10 @@ impl Core {
         }
         found.into_iter().collect()
     }
+}
+
+/// How many bytes all maps move, if the others move as many as those that have ended.
+fn expected(bytes: u64, ended: u64, maps: u32) -> u64 {
+    let all = u128::from(bytes) * u128::from(maps) / u128::from(ended.max(1));
+    u64::try_from(all).unwrap_or(u64::MAX)
 }

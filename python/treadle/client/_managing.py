@@ -72,7 +72,9 @@ class Managing(Hosted):
         Each has the numbers of its ``inputs`` and of those ``transferred``, of its ``partitions`` and of
         its ``outputs`` (those that somebody reads), ``complete``: whether outputs can be read, and the
         ``rows`` and ``bytes`` that were moved. ``waits_for`` says what comes next: its inputs, the
-        comparison of its rows (the barrier), or readers. ``generation`` rises when a worker is lost.
+        comparison of its rows (the barrier), or readers. ``expected_bytes`` is what ``bytes`` comes to
+        if the inputs that are missing have as many as the others. ``generation`` rises when a worker is
+        lost.
         """
         running: Shuffles = self.sync(self._shuffles)
         return running

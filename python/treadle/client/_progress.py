@@ -6,11 +6,11 @@ import html
 import sys
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask.utils import format_time, key_split
+from dask.utils import format_bytes, format_time, key_split
 from distributed.utils import is_kernel
 
 from treadle._ask import ask_now
@@ -27,6 +27,10 @@ __all__ = ["progress"]
 _MOST = 1000
 _WIDTH = 40
 _DONE = ("memory", "released", "failed", "forgotten")
+# The function of the tasks that wait for the rows of a shuffle.
+_BARRIER = "p2p_barrier"
+# The first characters of a shuffle's name that are shown.
+_NAME = 8
 
 
 class Row(NamedTuple):
@@ -36,6 +40,17 @@ class Row(NamedTuple):
     done: int
     total: int
     failed: int
+
+
+class Moved(NamedTuple):
+    """How many bytes of the rows of a shuffle are where they are read."""
+
+    name: str
+    bytes: int
+    expected: int
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.bytes)} of {format_bytes(self.expected)}"
 
 
 class Counts:
@@ -52,6 +67,7 @@ class Counts:
         self._ask = len(states) <= _MOST
         self._keys: list[Hashable] = [state.key for state in states]
         self._failed: dict[str, int] = {}
+        self._shuffles: dict[str, Moved] = {}
         for state in states:
             name = key_split(state.key)
             self._totals[name] = self._totals.get(name, 0) + 1
@@ -61,6 +77,14 @@ class Counts:
     def finished(self) -> bool:
         """Whether there is nothing more to come."""
         return all(state.status not in ("pending", "lost") for state in self._pending)
+
+    @property
+    def moved(self) -> list[Moved]:
+        """The shuffles that were seen, the first one first.
+
+        The expected bytes are an estimate until all inputs have been transferred.
+        """
+        return list(self._shuffles.values())
 
     def look(self) -> list[Row]:
         """Return how far each function is, in the order in which they were first seen."""
@@ -77,20 +101,33 @@ class Counts:
         self._pending = still
         if self._ask and still:
             self._ask_scheduler(waiting)
+        elif not still:
+            self._see([])
         return [
             Row(name, max(0, total - waiting.get(name, 0)), total, self._failed.get(name, 0))
             for name, total in self._totals.items()
         ]
 
+    def _see(self, shuffles: Iterable[dict[str, Any]]) -> None:
+        """Note the shuffles that run. Those that were seen and are not among them have ended."""
+        for name, one in self._shuffles.items():
+            self._shuffles[name] = one._replace(bytes=one.expected)
+        for running in shuffles:
+            name = f"shuffle {running['name'][:_NAME]}"
+            self._shuffles[name] = Moved(name, running["bytes"], running["expected_bytes"])
+
     def _ask_scheduler(self, waiting: dict[str, int]) -> None:
         connection = self._client._connection
         if connection is None:
             return
+        keys = {"keys": self._keys}
         try:
-            found = ask_now(connection, "progress", {"keys": self._keys}, 1.0)
+            found = ask_now(connection, "progress", keys, 1.0)
+            shuffles = ask_now(connection, "shuffles", keys, 1.0) if _BARRIER in found else ()
         except Exception:
             self._ask = False
             return
+        self._see(shuffles)
         for name, states in found.items():
             total = sum(states.values())
             self._totals[name] = max(self._totals.get(name, 0), total)
@@ -102,6 +139,8 @@ def progress(
     *futures: Any, notebook: bool | None = None, interval: Any = "100ms", file: Any = None
 ) -> Any:
     """Show how far futures or collections are, function by function.
+
+    Of a P2P shuffle that runs, it shows the bytes that were moved, and how many are expected.
 
     In a terminal this returns when they are done; with Ctrl-C earlier, while they go on. In a
     notebook it returns at once, and what it returns draws itself and keeps drawing.
@@ -130,7 +169,7 @@ def progress(
     with _drawing(file or sys.stdout) as draw:
         while True:
             rows = counts.look()
-            draw(rows, time.monotonic() - counts.began)
+            draw(rows, counts.moved, time.monotonic() - counts.began)
             if counts.finished:
                 break
             with suppress(TimeoutError):
@@ -143,7 +182,7 @@ def _drawing(file: Any) -> Iterator[Any]:
     """Yield what draws rows: with rich where it is installed and the file is a terminal."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
     except ImportError:
         with _plain(file) as draw:
@@ -154,27 +193,39 @@ def _drawing(file: Any) -> Iterator[Any]:
         with _plain(file) as draw:
             yield draw
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+    count = TextColumn("{task.fields[count]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), count, Elapsed())
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
-        def draw_bars(rows: list[Row], _elapsed: float) -> None:
+        def show(name: str, done: int, total: int, count: str, text: str) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total, count=count)
+            bars.update(tasks[name], completed=done, total=total, description=text, count=count)
+
+        def draw_bars(rows: list[Row], moved: list[Moved], _elapsed: float) -> None:
             for row in rows:
-                if row.name not in tasks:
-                    tasks[row.name] = bars.add_task(row.name, total=row.total)
                 text = f"{row.name} [red]{row.failed} failed" if row.failed else row.name
-                bars.update(tasks[row.name], completed=row.done, total=row.total, description=text)
+                show(row.name, row.done, row.total, f"{row.done}/{row.total}", text)
+            for one in moved:
+                show(one.name, one.bytes, one.expected, str(one), one.name)
 
         yield draw_bars
 
 
 @contextmanager
 def _plain(file: Any) -> Iterator[Any]:
-    def draw(rows: list[Row], elapsed: float) -> None:
+    written = 0
+
+    def draw(rows: list[Row], moved: list[Moved], elapsed: float) -> None:
+        nonlocal written
         done, total = sum(row.done for row in rows), sum(row.total for row in rows)
         share = done / total if total else 1.0
         bar = "#" * int(_WIDTH * share)
-        file.write(f"\r[{bar:<{_WIDTH}}] | {int(100 * share)}% Completed | {format_time(elapsed)}")
+        line = f"[{bar:<{_WIDTH}}] | {int(100 * share)}% Completed | {format_time(elapsed)}"
+        line += "".join(f" | {one.name}: {one}" for one in moved if one.bytes < one.expected)
+        file.write(f"\r{line:<{written}}")
+        written = len(line)
         file.flush()
 
     yield draw
@@ -212,6 +263,12 @@ class NotebookProgress:
                 f"<tr><td>{html.escape(row.name)}</td>"
                 f"<td><progress max='{row.total}' value='{row.done}'></progress></td>"
                 f"<td>{row.done} / {row.total}{failed}</td></tr>"
+            )
+        for one in self._counts.moved:
+            rows.append(
+                f"<tr><td>{html.escape(one.name)}</td>"
+                f"<td><progress max='{one.expected}' value='{one.bytes}'></progress></td>"
+                f"<td>{one}</td></tr>"
             )
         elapsed = format_time(time.monotonic() - self._counts.began)
         return f"<table>{''.join(rows)}</table><small>{elapsed}</small>"

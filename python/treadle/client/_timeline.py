@@ -96,6 +96,7 @@ class _Builder:
         self.own: list[tuple[Any, ...]] = []
         self.of_workers: dict[int, list[tuple[Any, ...]]] = {}
         self.lost_at: dict[int, int] = {}
+        self.shuffles: dict[int, str] = {}
         self.notes: list[str] = []
 
     def build(self) -> Timeline:
@@ -126,6 +127,8 @@ class _Builder:
         for event in self.own:
             if event[0] == "lost":
                 self.lost_at[event[2]] = event[1]
+            elif event[0] == "shuffle":
+                self.shuffles[event[2]] = event[3]
         for parts in self.of_workers.values():
             for _, running, _, events in parts:
                 self.keys |= {event[2]: event[3] for event in events if event[0] == "task"}
@@ -276,10 +279,14 @@ class _Builder:
         )
 
     def _rows(self, row: _Row, event: tuple[Any, ...]) -> None:
-        _, what, began, ended, nbytes = event
+        _, what, began, ended, nbytes, number = event
         track = row.track(_ROWS, "rows of shuffles", began, ended)
-        rate = round(nbytes * 1e3 / max(ended - began, 1), 1)
-        self._add(row, track, what, "shuffle", began, ended, bytes=nbytes, **{"MB/s": rate})
+        args = {
+            "shuffle": self.shuffles.get(number, f"number {number}"),
+            "bytes": nbytes,
+            "MB/s": round(nbytes * 1e3 / max(ended - began, 1), 1),
+        }
+        self._add(row, track, what, "shuffle", began, ended, **args)
 
     def _key(self, object_: int) -> str:
         return str(self.keys.get(object_, f"object {object_:x}"))
@@ -358,7 +365,7 @@ class _Builder:
                     }
                     self._counter(row, "messages a second", time, rates)
                 before = (time, commands, reports)
-            else:
+            elif kind != "shuffle":
                 self._instant(row, event)
         self._describe(row, f"scheduler ({self.recording.address})", 5)
 

@@ -355,6 +355,7 @@ impl Hub {
                     self.handle(Event::FromClient(client, FromClient::Submit(batch)));
                     if let Some((began, batch)) = traced {
                         self.trace_submission(client, began, batch);
+                        self.trace_shuffles();
                     }
                 }
                 FromClient::Call(call) => self.call(Node::Client(client), call),
@@ -389,6 +390,8 @@ impl Hub {
             Node::Worker(worker) => Event::FromWorker(worker, FromWorker::Call(call)),
             Node::Client(client) => Event::FromClient(client, FromClient::Call(call)),
         });
+        // A worker that asks for a shuffle may have made it begin anew.
+        self.trace_shuffles();
     }
 
     /// The answer of a node, or an error in its place that takes less room.

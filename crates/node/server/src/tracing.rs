@@ -53,6 +53,8 @@ pub(super) struct Tracing {
     mark: i64,
     rows: BTreeMap<WorkerId, Row>,
     own: Vec<Value>,
+    /// The number of the last shuffle that was named.
+    named: u64,
 }
 
 impl Tracing {
@@ -120,6 +122,8 @@ impl Hub {
         if let Some(number) = arguments.integer("start") {
             self.tracing.readers.insert((client, number));
             self.tracing.seal();
+            self.tracing.named = 0;
+            self.trace_shuffles();
             self.tell_tracers();
         }
         if arguments.is_set("mark") {
@@ -305,6 +309,22 @@ impl Hub {
     pub(super) fn trace_clock(&self, batch: &Batch) -> Option<(u64, (usize, bool))> {
         let is_on = self.tracing.is_on();
         is_on.then(|| (trace::monotonic(), (batch.tasks.len(), batch.last)))
+    }
+
+    /// The names of shuffles that have begun: workers know their numbers.
+    pub(super) fn trace_shuffles(&mut self) {
+        if !self.tracing.is_on() || self.tracing.named == self.core.shuffle_counts().1 {
+            return;
+        }
+        for (number, name) in self.core.shuffles_since(self.tracing.named) {
+            self.tracing.note(vec![
+                Value::str("shuffle"),
+                int(trace::monotonic()),
+                int(number),
+                Value::Str(name.to_owned()),
+            ]);
+            self.tracing.named = number;
+        }
     }
 
     /// A worker has joined.

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use treadle_memory::Pool;
 use treadle_reactor::thread::{self, caught};
 use treadle_shuffle::block::{Header, Table};
-use treadle_shuffle::{AttemptId, BatchId, ReadPiece, ServerEvent};
+use treadle_shuffle::{AttemptId, BatchId, ReadPiece, ServerEvent, ShuffleId};
 use treadle_volume::{File, Options, Volume, VolumeError};
 
+use crate::held::{Filed, Held};
 use crate::machines::Step;
 use crate::{Activity, Inner, Stopwatch};
 
@@ -34,8 +35,16 @@ pub(crate) type Batch = (BatchId, Bytes, Table);
 
 /// A job of the thread that reads and writes files.
 enum Job {
-    Spill { run: u64, batches: Vec<Batch> },
-    Load { load: u64, run: u64, partition: u32 },
+    Spill {
+        run: u64,
+        shuffle: ShuffleId,
+        batches: Vec<Batch>,
+    },
+    Load {
+        load: u64,
+        run: u64,
+        partition: u32,
+    },
     Drop(u64),
 }
 
@@ -43,26 +52,35 @@ enum Job {
 #[derive(Debug)]
 pub(crate) struct Disk {
     options: Options,
+    held: Arc<Held>,
     volume: Arc<OnceLock<Volume>>,
     jobs: Option<Sender<Job>>,
 }
 
 impl Disk {
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options, held: Arc<Held>) -> Self {
         Self {
             options,
+            held,
             volume: Arc::default(),
             jobs: None,
         }
     }
 
     /// Starts to write a run. `false`: the thread could not start, or has ended.
-    pub(crate) fn spill(&mut self, inner: &Weak<Inner>, run: u64, batches: Vec<Batch>) -> bool {
+    pub(crate) fn spill(
+        &mut self,
+        inner: &Weak<Inner>,
+        run: u64,
+        shuffle: ShuffleId,
+        batches: Vec<Batch>,
+    ) -> bool {
         if self.jobs.is_none() {
             let (jobs, queue) = channel();
             let thread = DiskThread {
                 inner: Weak::clone(inner),
                 options: self.options.clone(),
+                held: Arc::clone(&self.held),
                 volume: Arc::clone(&self.volume),
                 runs: HashMap::new(),
             };
@@ -72,7 +90,11 @@ impl Disk {
             }
             self.jobs = Some(jobs);
         }
-        self.put(Job::Spill { run, batches })
+        self.put(Job::Spill {
+            run,
+            shuffle,
+            batches,
+        })
     }
 
     /// Starts to read a partition from a run. `false`: the thread has ended.
@@ -107,6 +129,7 @@ impl Disk {
 struct DiskThread {
     inner: Weak<Inner>,
     options: Options,
+    held: Arc<Held>,
     volume: Arc<OnceLock<Volume>>,
     runs: HashMap<u64, Run>,
 }
@@ -114,6 +137,8 @@ struct DiskThread {
 /// A file, and where each partition begins in it.
 struct Run {
     file: File,
+    _counted: Filed,
+    shuffle: ShuffleId,
     /// In ascending order.
     partitions: Vec<(u32, u64)>,
 }
@@ -133,10 +158,14 @@ impl DiskThread {
 
     fn job(&mut self, job: Job) {
         match job {
-            Job::Spill { run, batches } => {
+            Job::Spill {
+                run,
+                shuffle,
+                batches,
+            } => {
                 let bytes: u64 = batches.iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
-                let written = self.timed(Activity::Spill, |disk| {
-                    disk.write(&batches).map(|run| (run, bytes))
+                let written = self.timed(Activity::Spill, Some(shuffle), |disk| {
+                    disk.write(shuffle, &batches).map(|run| (run, bytes))
                 });
                 // Mapped memory: this lets its owner use it again.
                 drop(batches);
@@ -165,7 +194,8 @@ impl DiskThread {
                 run,
                 partition,
             } => {
-                let loaded = self.timed(Activity::Load, |disk| {
+                let shuffle = self.runs.get(&run).map(|run| run.shuffle);
+                let loaded = self.timed(Activity::Load, shuffle, |disk| {
                     let loaded = disk.read(run, partition)?;
                     let bytes = loaded.iter().map(|(piece, _)| piece.bytes).sum();
                     Ok::<_, String>((loaded, bytes))
@@ -184,6 +214,7 @@ impl DiskThread {
     fn timed<T, E>(
         &self,
         what: Activity,
+        shuffle: Option<ShuffleId>,
         act: impl FnOnce(&Self) -> Result<(T, u64), E>,
     ) -> Result<T, E> {
         let inner = self.inner.upgrade();
@@ -191,8 +222,8 @@ impl DiskThread {
             .as_ref()
             .map(|inner| Stopwatch::new(&*inner.callbacks));
         let (done, bytes) = act(self)?;
-        if let Some(watch) = watch {
-            watch.done(what, bytes);
+        if let (Some(watch), Some(shuffle)) = (watch, shuffle) {
+            watch.done(what, shuffle, bytes);
         }
         Ok(done)
     }
@@ -207,7 +238,7 @@ impl DiskThread {
         self.say(|inner| inner.log(line));
     }
 
-    fn write(&self, batches: &[Batch]) -> Result<Run, VolumeError> {
+    fn write(&self, shuffle: ShuffleId, batches: &[Batch]) -> Result<Run, VolumeError> {
         let volume = match self.volume.get() {
             Some(volume) => volume,
             None => {
@@ -235,7 +266,13 @@ impl DiskThread {
         if !staged.is_empty() {
             file.append(&[&staged])?;
         }
-        Ok(Run { file, partitions })
+        let counted = self.held.file(end);
+        Ok(Run {
+            file,
+            _counted: counted,
+            shuffle,
+            partitions,
+        })
     }
 
     fn read(&self, run: u64, partition: u32) -> Result<Loaded, String> {
@@ -250,7 +287,7 @@ impl DiskThread {
         let mut buffer = buffer.map_err(|error| error.to_string())?;
         let read = run.file.read_at(range.start, buffer.as_mut_slice());
         read.map_err(|error| error.to_string())?;
-        decode(buffer.into_bytes()).ok_or_else(|| "the file is damaged".into())
+        decode(self.held.charge(buffer.into_bytes())).ok_or_else(|| "the file is damaged".into())
     }
 }
 

@@ -13,6 +13,7 @@ use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
 };
 
+use crate::held::Held;
 use crate::machines::{Machines, Step};
 use crate::{Inner, Plane};
 
@@ -26,13 +27,14 @@ type Name = (ConnectionId, ShuffleId, GroupId, BatchId);
 pub(crate) type Arrived = (Bytes, Table);
 
 /// Connections from others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Incoming {
     connections: HashMap<ConnectionId, Connection>,
     /// Pushes that were announced and are not admitted yet.
     offered: HashMap<Name, Object>,
     /// The number of the last connection. 0 is this process itself.
     last: u64,
+    held: Arc<Held>,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,15 @@ fn name(from: ConnectionId, push: &Push) -> Name {
 }
 
 impl Incoming {
+    pub(crate) fn new(held: Arc<Held>) -> Self {
+        Self {
+            connections: HashMap::new(),
+            offered: HashMap::new(),
+            last: 0,
+            held,
+        }
+    }
+
     fn add(&mut self, peer: Peer) -> ConnectionId {
         self.last += 1;
         let id = ConnectionId(self.last);
@@ -81,7 +92,7 @@ impl Incoming {
             return Err(error);
         }
         if object.is_done() {
-            return Ok(Some(arrived(&push, object)));
+            return Ok(Some(arrived(&push, object, &self.held)));
         }
         connection.coming.push((push, object));
         Ok(None)
@@ -95,7 +106,7 @@ impl Incoming {
         let done = connection
             .coming
             .extract_if(.., |(_, object)| object.is_done());
-        done.map(|(push, object)| (push, arrived(&push, object)))
+        done.map(|(push, object)| (push, arrived(&push, object, &self.held)))
             .collect()
     }
 
@@ -142,9 +153,9 @@ impl Incoming {
 }
 
 /// The batch that was announced; `None` if other bytes came.
-fn arrived(push: &Push, object: Object) -> Option<Arrived> {
+fn arrived(push: &Push, object: Object, held: &Arc<Held>) -> Option<Arrived> {
     let mut frames = object.take().ok()?.frames.into_iter();
-    let batch = frames.nth(1)?.into_bytes();
+    let batch = held.charge(frames.nth(1)?.into_bytes());
     open(push, &batch).map(|table| (batch, table))
 }
 

@@ -9,6 +9,7 @@
 //! | `incoming` | connections from other workers: pushes and reads of theirs |
 //! | `outgoing` | connections to other workers |
 //! | `disk` | files with rows that do not fit into memory |
+//! | `held` | how many bytes of rows are in memory |
 //! | `memory` | the plane's part of the worker's memory |
 //!
 //! | thread | what it does |
@@ -21,6 +22,7 @@
 mod arena;
 mod disk;
 mod failure;
+mod held;
 mod incoming;
 mod machines;
 mod memory;
@@ -40,14 +42,14 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
-use treadle_shuffle::{AttemptId, ToMaster, ToNode, Transfer};
+use treadle_shuffle::{AttemptId, ShuffleId, ToMaster, ToNode, Transfer};
 use treadle_types::WorkerId;
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
 
+use held::Held;
 use machines::{After, Machines, RowsToSend};
-use outgoing::Outgoing;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
 
@@ -106,6 +108,8 @@ pub trait Callbacks: Send + Sync {
 pub struct Done {
     /// The kind of activity.
     pub what: Activity,
+    /// The shuffle.
+    pub shuffle: ShuffleId,
     /// Its beginning.
     pub began: u64,
     /// Its end.
@@ -142,10 +146,11 @@ impl<'a> Stopwatch<'a> {
         Self { callbacks, began }
     }
 
-    fn done(self, what: Activity, bytes: u64) {
+    fn done(self, what: Activity, shuffle: ShuffleId, bytes: u64) {
         if let Some(began) = self.began {
             self.callbacks.traced(Done {
                 what,
+                shuffle,
                 began,
                 ended: trace::monotonic(),
                 bytes,
@@ -173,8 +178,12 @@ pub struct Stats {
     pub gathered: u64,
     /// Bytes that are stored in memory now.
     pub resident: u64,
+    /// Bytes of all rows in memory: what is stored, gathered, loaded from files, or being read.
+    pub held: u64,
     /// Of these, the bytes in mapped memory of other processes.
     pub borrowed: u64,
+    /// Bytes in files now.
+    pub on_disk: u64,
     /// Bytes that were pushed and are not acknowledged yet.
     pub in_flight: u64,
 }
@@ -189,6 +198,7 @@ pub(crate) struct Inner {
     changes: AtomicU64,
     callbacks: Box<dyn Callbacks>,
     options: Options,
+    held: Arc<Held>,
     wires: OnceLock<Option<Signal>>,
     /// When the thread that serves connections wakes, if it waits.
     wakes: Mutex<Option<Duration>>,
@@ -210,18 +220,22 @@ impl Plane {
         files: treadle_volume::Options,
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
-        let outgoing = Outgoing::new(address);
-        Self(Arc::new_cyclic(|this| Inner {
-            machines: Mutex::new(Machines::new(worker.into(), this.clone(), outgoing, files)),
-            changes: AtomicU64::new(0),
-            callbacks,
-            options,
-            wires: OnceLock::new(),
-            wakes: Mutex::new(None),
-            stats: Mutex::default(),
-            target: Mutex::new(u64::MAX),
-            logged: Mutex::default(),
-            has_transferred: AtomicBool::new(false),
+        let held = Arc::new(Held::default());
+        Self(Arc::new_cyclic(|this| {
+            let machines = Machines::new(worker.into(), this.clone(), address, files, &held);
+            Inner {
+                machines: Mutex::new(machines),
+                changes: AtomicU64::new(0),
+                callbacks,
+                options,
+                held,
+                wires: OnceLock::new(),
+                wakes: Mutex::new(None),
+                stats: Mutex::default(),
+                target: Mutex::new(u64::MAX),
+                logged: Mutex::default(),
+                has_transferred: AtomicBool::new(false),
+            }
         }))
     }
 
@@ -262,7 +276,17 @@ impl Plane {
 
     /// The counts.
     pub fn stats(&self) -> Stats {
-        *lock(&self.0.stats)
+        Stats {
+            held: self.0.held.bytes(),
+            borrowed: self.0.held.borrowed(),
+            on_disk: self.0.held.files(),
+            ..*lock(&self.0.stats)
+        }
+    }
+
+    /// Counts memory of rows as the plane's, as long as it exists.
+    pub fn charge(&self, rows: Bytes) -> Bytes {
+        self.0.held.charge(rows)
     }
 
     /// How many things it keeps: 0 if no shuffle runs.
@@ -326,7 +350,7 @@ impl Inner {
             self.log(line);
         }
         for rows in after.rows {
-            send(rows);
+            send(rows, &self.held);
         }
         if let Some(due) = due {
             let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
@@ -445,7 +469,7 @@ impl Machines {
 }
 
 /// Sends rows in one frame.
-fn send(rows: RowsToSend) {
+fn send(rows: RowsToSend, held: &Arc<Held>) {
     let RowsToSend {
         peer,
         message,
@@ -464,7 +488,7 @@ fn send(rows: RowsToSend) {
                     place.copy_from_slice(piece);
                     rest = after;
                 }
-                frames.push(memory.into_bytes());
+                frames.push(held.charge(memory.into_bytes()));
             }
             // The reader connects again, and asks again.
             Err(_) => return peer.start_close(),

@@ -3,11 +3,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_memory::Handover;
 use treadle_net::Peer;
 use treadle_reactor::awake;
 use treadle_rows::Batch;
@@ -20,6 +19,7 @@ use treadle_shuffle::{
 use treadle_types::WorkerId;
 
 use crate::disk::{Disk, Loaded};
+use crate::held::Held;
 use crate::incoming::{Arrived, Incoming, open};
 use crate::outgoing::{Outgoing, Reply};
 use crate::tasks::Tasks;
@@ -103,8 +103,9 @@ impl Machines {
     pub(crate) fn new(
         me: ServerId,
         inner: Weak<Inner>,
-        outgoing: Outgoing,
+        address: &str,
         files: treadle_volume::Options,
+        held: &Arc<Held>,
     ) -> Self {
         let config = Config::default();
         Self {
@@ -118,9 +119,9 @@ impl Machines {
             arenas: HashMap::new(),
             batches: HashMap::new(),
             arrived: None,
-            incoming: Incoming::default(),
-            outgoing,
-            disk: Disk::new(files),
+            incoming: Incoming::new(Arc::clone(held)),
+            outgoing: Outgoing::new(address, Arc::clone(held)),
+            disk: Disk::new(files, Arc::clone(held)),
             loading: HashSet::new(),
             loaded: HashMap::new(),
             transferred: HashMap::new(),
@@ -324,7 +325,6 @@ impl Machines {
             } => {
                 if let Some(arrived) = self.arrived.take() {
                     self.stats.stored += arrived.0.len() as u64;
-                    self.stats.borrowed += borrowed(&arrived.0);
                     self.batches.insert((shuffle, group, batch), arrived);
                 }
             }
@@ -334,7 +334,6 @@ impl Machines {
                 batch,
             } => {
                 if let Some((bytes, _)) = self.batches.remove(&(shuffle, group, batch)) {
-                    self.stats.borrowed = self.stats.borrowed.saturating_sub(borrowed(&bytes));
                     self.after.garbage.push(bytes);
                 }
             }
@@ -349,7 +348,7 @@ impl Machines {
                     Some((id, bytes.clone(), table.clone()))
                 });
                 let batches: Vec<_> = batches.collect();
-                if !self.disk.spill(&self.inner, run, batches) {
+                if !self.disk.spill(&self.inner, run, shuffle, batches) {
                     let written = Err("the thread for files could not start".into());
                     let event = ServerEvent::Spilled { run, written };
                     self.steps.push_back(Step::Server(event));
@@ -580,14 +579,6 @@ impl fmt::Debug for Machines {
         f.debug_struct("Machines")
             .field("me", &self.me)
             .finish_non_exhaustive()
-    }
-}
-
-/// How many bytes of a batch are memory of another process.
-fn borrowed(batch: &Bytes) -> u64 {
-    match Handover::is_possible(batch.as_ptr(), batch.len()) {
-        true => batch.len() as u64,
-        false => 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections from the writer and the reader to the servers of other workers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,6 +11,8 @@ use treadle_net::{Frame, NetError};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{FromServer, ReadPiece, ToServer};
 use treadle_types::WorkerId;
+
+use crate::held::Held;
 
 /// A message of a server, with the bytes of its pieces.
 pub(crate) type Reply = (FromServer, Vec<Bytes>);
@@ -26,6 +29,7 @@ pub(crate) struct Outgoing {
     waiting: HashMap<WorkerId, Vec<Vec<Bytes>>>,
     /// Workers with messages that are not written yet.
     corked: Vec<WorkerId>,
+    held: Arc<Held>,
 }
 
 /// An address without its port.
@@ -34,13 +38,14 @@ fn host_of(address: &str) -> &str {
 }
 
 impl Outgoing {
-    pub(crate) fn new(own_address: &str) -> Self {
+    pub(crate) fn new(own_address: &str, held: Arc<Held>) -> Self {
         Self {
             host: host_of(own_address).into(),
             addresses: HashMap::new(),
             pool: None,
             waiting: HashMap::new(),
             corked: Vec::new(),
+            held,
         }
     }
 
@@ -165,7 +170,7 @@ impl Outgoing {
             Ok(Some(arrived)) => {
                 connection.touch();
                 let received = arrived.received;
-                reply(received.kind, received.frames)
+                reply(received.kind, received.frames, &self.held)
                     .ok_or_else(|| "its message is malformed".into())
             }
             Err(error) => Err(error.to_string()),
@@ -193,10 +198,11 @@ impl Outgoing {
 }
 
 /// The message of a server; `None` if the frames are not one.
-fn reply(kind: u32, frames: Vec<Frame>) -> Option<Reply> {
+fn reply(kind: u32, frames: Vec<Frame>, held: &Arc<Held>) -> Option<Reply> {
     let mut frames = frames.into_iter();
     let head = frames.next()?;
     let rows = frames.next().map(Frame::into_bytes).unwrap_or_default();
+    let rows = held.charge(rows);
     if kind != Data::FROM_SERVER || frames.next().is_some() {
         return None;
     }

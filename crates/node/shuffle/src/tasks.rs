@@ -144,7 +144,7 @@ impl Plane {
         let watch = Stopwatch::new(&*inner.callbacks);
         let outcome = inner.push(transfer, source, interrupted);
         if let Ok(receipt) = &outcome {
-            watch.done(Activity::Push, receipt.tally().bytes);
+            watch.done(Activity::Push, transfer.shuffle, receipt.tally().bytes);
         }
         inner.with(|machines| {
             let running = machines.tasks.transfers.remove(&transfer);
@@ -227,7 +227,7 @@ impl Plane {
         });
         outcome?;
         let bytes = reading.rows.iter().map(|(piece, _)| piece.bytes);
-        watch.done(Activity::Read, bytes.sum());
+        watch.done(Activity::Read, shuffle, bytes.sum());
         Ok(reading.rows)
     }
 }
@@ -298,7 +298,7 @@ impl Inner {
             let watch = Stopwatch::new(&*self.callbacks);
             let arenas = source.gather(transfer, &groups, &allocate)?;
             let bytes = arenas.iter().map(|arena| arena.memory.len() as u64);
-            watch.done(Activity::Gather, bytes.sum());
+            watch.done(Activity::Gather, transfer.shuffle, bytes.sum());
             if arenas.len() != wanted.len() {
                 return Err(Failure::Failed(
                     "the source did not return one arena for each group".into(),
@@ -307,7 +307,7 @@ impl Inner {
             self.with(|machines| {
                 for ((group, ..), arena) in wanted.iter().zip(arenas) {
                     let gathered = Gathered {
-                        bytes: arena.memory.into_bytes(),
+                        bytes: self.held.charge(arena.memory.into_bytes()),
                         batches: arena.batches,
                     };
                     machines.gathered(transfer, *group, gathered);

@@ -357,6 +357,13 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+fn only_stored_rows_are_held(worker: &Worker) {
+    until("memory of other rows is kept", || {
+        let stats = worker.plane.stats();
+        stats.held == stats.resident
+    });
+}
+
 fn maps(count: u32, rows: u32, partitions: u32) -> Vec<Numbers> {
     (0..count)
         .map(|map| Numbers::new(map, rows, partitions))
@@ -445,9 +452,26 @@ fn what_does_not_fit_goes_to_files_and_comes_back() {
                 worker.plane.stats().resident <= 1 << 20
             });
             assert!(worker.plane.stats().spilled > 4 << 20);
+            // All batches of an arena go together, so nothing of it stays in memory.
+            only_stored_rows_are_held(worker);
         }
         cluster.compare(&maps, 16, generation);
+        for worker in cluster.workers.values() {
+            only_stored_rows_are_held(worker);
+            let before = worker.plane.stats().held;
+            let pieces = worker.plane.read(SHUFFLE, generation, 3, 8, &mut never());
+            let pieces = pieces.unwrap();
+            let bytes: u64 = pieces.iter().map(|(piece, _)| piece.bytes).sum();
+            // Rows that were loaded count as long as somebody has them.
+            assert!(worker.plane.stats().held >= before + bytes / 2);
+            drop(pieces);
+            only_stored_rows_are_held(worker);
+        }
         cluster.end();
+        for worker in cluster.workers.values() {
+            let stats = worker.plane.stats();
+            assert_eq!((stats.held, stats.on_disk), (0, 0));
+        }
         for worker in cluster.workers.values() {
             until("files are left", || files(&worker.directory) == 0);
         }

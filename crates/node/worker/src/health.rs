@@ -42,7 +42,7 @@ pub struct Health {
     /// Of these, what it takes beside its values and payloads, without shared memory that nobody
     /// uses: that goes back soon.
     pub others: u64,
-    /// Bytes of values that are on disk only.
+    /// Bytes of values that are on disk only, and of shuffled rows in files.
     pub spilled: u64,
 }
 
@@ -61,7 +61,7 @@ impl Health {
             managed: stock.used,
             process: stock.process + idle,
             others: stock.rest,
-            spilled: inner.values.store().stats().spilled.nbytes,
+            spilled: inner.values.store().stats().spilled.nbytes + inner.shuffles.stats().on_disk,
         }
     }
 }

@@ -144,6 +144,7 @@ impl Event {
                 int(done.began),
                 int(done.ended),
                 int(done.bytes),
+                int(done.shuffle.0),
             ],
         })
     }

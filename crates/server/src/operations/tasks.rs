@@ -1,7 +1,7 @@
 //! How tasks stand.
 
 use alloc::borrow::ToOwned;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -128,16 +128,10 @@ impl Core {
                 }
             }
             Some(keys) => {
-                let mut seen: BTreeSet<TaskId> = BTreeSet::new();
-                let mut left: Vec<TaskId> =
-                    keys.iter().filter_map(|key| self.task_of(key)).collect();
-                while let Some(task) = left.pop() {
-                    if !seen.insert(task) {
-                        continue;
-                    }
+                let tasks = keys.iter().filter_map(|key| self.task_of(key)).collect();
+                for task in self.upstream(tasks) {
                     if let Some(view) = self.scheduler.task(task) {
                         count(view.function(), view.state());
-                        left.extend(view.inputs());
                     }
                 }
             }

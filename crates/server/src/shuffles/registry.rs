@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use bytes::Bytes;
 use treadle_messages::{Batch, Registration};
@@ -236,6 +237,17 @@ impl Registry {
 
     pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Known> {
         self.known.get_mut(name)
+    }
+
+    /// The shuffles that run and have begun after this one.
+    pub(super) fn begun_since(
+        &self,
+        number: ShuffleId,
+    ) -> impl Iterator<Item = (ShuffleId, &Name)> {
+        let after = (Bound::Excluded(number), Bound::Unbounded);
+        self.by_number
+            .range(after)
+            .map(|(&number, name)| (number, name))
     }
 
     pub(super) fn name(&self, number: ShuffleId) -> Option<Name> {

@@ -144,6 +144,29 @@ impl GroupState {
         self.idle_bytes += length;
     }
 
+    /// All batches in memory of the attempt that has `one` are being written from now on. Adds them to
+    /// `batches`, and returns their length.
+    pub(super) fn spill_attempt(
+        &mut self,
+        one: BatchId,
+        run: u64,
+        batches: &mut Vec<BatchId>,
+    ) -> u64 {
+        let mut bytes = 0;
+        let attempt = self.attempts.get_mut(&(one.map, one.attempt));
+        let all = attempt.into_iter().flat_map(|state| &mut state.batches);
+        for (&number, batch) in all {
+            if batch.place == Place::Memory {
+                self.idle.remove(&batch.arrival);
+                batch.place = Place::Spilling(run);
+                bytes += batch.length;
+                batches.push(BatchId { number, ..one });
+            }
+        }
+        self.idle_bytes -= bytes;
+        bytes
+    }
+
     /// Removes the batches of an attempt that are in memory and not being written. Those in files stay,
     /// and stay counted, until the group goes. Returns what was removed.
     pub(super) fn lose_attempt(&mut self, map: u32, id: AttemptId) -> Vec<(BatchId, u64)> {

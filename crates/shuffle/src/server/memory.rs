@@ -87,7 +87,8 @@ impl Memory {
 }
 
 impl Server {
-    /// Begins to write what is oldest in the largest group, if there is more than the target.
+    /// Begins to write the oldest transfers of the largest group, if there is more than the target. All
+    /// batches of a transfer go together, since they may be in one arena.
     pub(super) fn relieve(&mut self, effects: &mut Effects) {
         let memory = &self.memory;
         let waits = memory.failure.is_some() && self.now < memory.retry_at;
@@ -105,16 +106,10 @@ impl Server {
         let run = self.memory.next_run;
         let (mut batches, mut bytes) = (Vec::new(), 0);
         while bytes < self.config.run
-            && let Some((_, id)) = state.idle.pop_first()
+            && let Some((_, oldest)) = state.idle.pop_first()
         {
-            let Some(batch) = state.batch_mut(id) else {
-                continue;
-            };
-            batch.place = Place::Spilling(run);
-            bytes += batch.length;
-            batches.push(id);
+            bytes += state.spill_attempt(oldest, run, &mut batches);
         }
-        state.idle_bytes -= bytes;
         if batches.is_empty() {
             return;
         }

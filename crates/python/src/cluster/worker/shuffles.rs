@@ -87,7 +87,7 @@ impl Worker {
             let shuffle = ShuffleId(shuffle);
             let generation = Generation(generation);
             let pieces = plane.read(shuffle, generation, partition, width, interrupted)?;
-            Ok(joined(&pieces, width))
+            Ok(joined(&pieces, width, |rows| plane.charge(rows)))
         })
     }
 
@@ -102,8 +102,10 @@ impl Worker {
             ("stored", stats.stored),
             ("spilled", stats.spilled),
             ("loaded", stats.loaded),
+            ("on_disk", stats.on_disk),
             ("gathered", stats.gathered),
             ("resident", stats.resident),
+            ("held", stats.held),
             ("in_flight", stats.in_flight),
             ("leftovers", leftovers as u64),
         ]))
@@ -112,7 +114,11 @@ impl Worker {
 
 /// Pieces for Python, which takes some microseconds for each: small ones of agreed rows, which do not
 /// depend on their map, are copied together.
-fn joined(pieces: &[(ReadPiece, Bytes)], width: usize) -> Vec<Piece> {
+fn joined(
+    pieces: &[(ReadPiece, Bytes)],
+    width: usize,
+    charge: impl Fn(Bytes) -> Bytes,
+) -> Vec<Piece> {
     let is_small = |(piece, bytes): &(ReadPiece, Bytes)| {
         width > 0 && bytes.len() < SMALL && bytes.len() as u64 == piece.rows * width as u64
     };
@@ -123,13 +129,10 @@ fn joined(pieces: &[(ReadPiece, Bytes)], width: usize) -> Vec<Piece> {
             let rows = group.iter().map(|(piece, _)| piece.rows).sum();
             let bytes = match group {
                 [_] => bytes.clone(),
-                _ => Bytes::from(
-                    group
-                        .iter()
-                        .map(|(_, bytes)| &bytes[..])
-                        .collect::<Vec<_>>()
-                        .concat(),
-                ),
+                _ => {
+                    let all: Vec<&[u8]> = group.iter().map(|(_, bytes)| &bytes[..]).collect();
+                    charge(all.concat().into())
+                }
             };
             (first.batch.map, rows, RowMemory(bytes))
         })

@@ -168,9 +168,11 @@ def progress(
         raise RuntimeError("progress() waits: in a coroutine, await the futures instead")
     with _drawing(file or sys.stdout) as draw:
         while True:
+            # Asked first: what ends after that is drawn in the next turn.
+            is_over = counts.finished
             rows = counts.look()
             draw(rows, counts.moved, time.monotonic() - counts.began)
-            if counts.finished:
+            if is_over:
                 break
             with suppress(TimeoutError):
                 client._block(lambda: counts.finished, seconds)

@@ -469,8 +469,10 @@ fn what_does_not_fit_goes_to_files_and_comes_back() {
         }
         cluster.end();
         for worker in cluster.workers.values() {
-            let stats = worker.plane.stats();
-            assert_eq!((stats.held, stats.on_disk), (0, 0));
+            until("rows are left", || {
+                let stats = worker.plane.stats();
+                (stats.held, stats.on_disk) == (0, 0)
+            });
         }
         for worker in cluster.workers.values() {
             until("files are left", || files(&worker.directory) == 0);

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
         progress,
         wait,
     )
-    from treadle.hosting import adopt, attach, attach_ray, from_ray, give_back, to_ray
+    from treadle.hosting import (
+        accelerate,
+        adopt,
+        attach,
+        attach_ray,
+        decelerate,
+        from_ray,
+        give_back,
+        to_ray,
+    )
 
 __all__ = [
     "ActorLost",
@@ -45,10 +54,12 @@ __all__ = [
     "Trace",
     "WorkerLost",
     "__version__",
+    "accelerate",
     "adopt",
     "as_completed",
     "attach",
     "attach_ray",
+    "decelerate",
     "empty",
     "from_ray",
     "get",
@@ -76,7 +87,12 @@ _CLIENT = frozenset(
     ]
 )
 # Those of treadle.hosting, which does, too.
-_HOSTING = frozenset(["adopt", "attach", "attach_ray", "from_ray", "give_back", "to_ray"])
+_HOSTING = frozenset(
+    [
+        *("accelerate", "adopt", "attach", "attach_ray", "decelerate"),
+        *("from_ray", "give_back", "to_ray"),
+    ]
+)
 
 
 def __getattr__(name: str) -> Any:

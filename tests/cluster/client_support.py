@@ -16,18 +16,23 @@ import pytest
 from waiting import SOON, until
 
 AGAINST = os.environ.get("TREADLE_TESTS_AGAINST", "treadle")
+# Whether distributed's own clusters run the tasks.
+IS_DASK = AGAINST in ("distributed", "accelerated")
 
 
 def distributed_fails(why: str) -> pytest.MarkDecorator:
     """A test of what the documentation promises and distributed itself does not do."""
-    return pytest.mark.skipif(AGAINST == "distributed", reason=f"distributed fails: {why}")
+    return pytest.mark.skipif(IS_DASK, reason=f"distributed fails: {why}")
 
 
 def client_class() -> type[distributed.Client]:
-    if AGAINST == "distributed":
+    if IS_DASK:
         return distributed.Client
     if AGAINST != "treadle":
-        pytest.fail(f"TREADLE_TESTS_AGAINST is {AGAINST!r}: it must be 'distributed' or 'treadle'")
+        pytest.fail(
+            f"TREADLE_TESTS_AGAINST is {AGAINST!r}: it must be 'accelerated', 'distributed' or "
+            "'treadle'"
+        )
     import treadle
 
     found = getattr(treadle, "Client", None)
@@ -39,20 +44,25 @@ def client_class() -> type[distributed.Client]:
 
 def make_client(workers: int = 2, threads_per_worker: int = 1, **kwargs: Any) -> distributed.Client:
     """A client with a cluster of its own: `workers` processes on this machine."""
-    if AGAINST == "distributed":
-        return client_class()(
+    if IS_DASK:
+        client = client_class()(
             n_workers=workers,
             threads_per_worker=threads_per_worker,
             processes=True,
             dashboard_address=":0",
             **kwargs,
         )
+        if AGAINST == "accelerated":
+            import treadle
+
+            treadle.accelerate(client)
+        return client
     return client_class()(workers=workers, threads_per_worker=threads_per_worker, **kwargs)
 
 
 def make_in_process_client(**kwargs: Any) -> distributed.Client:
     """A client whose tasks run on two threads of this process."""
-    if AGAINST == "distributed":
+    if IS_DASK:
         return client_class()(
             n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", **kwargs
         )

@@ -18,7 +18,7 @@ from pandas.testing import assert_frame_equal, assert_index_equal, assert_series
 from client_support import AGAINST, SOON, Gate, pass_gate
 from waiting import until
 
-in_order = pytest.mark.skipif(AGAINST != "treadle", reason="distributed promises no order")
+in_order = pytest.mark.skipif(AGAINST == "distributed", reason="distributed promises no order")
 only_here = pytest.mark.skipif(AGAINST != "treadle", reason="distributed refuses it")
 
 
@@ -373,7 +373,7 @@ def held(part, gate):
     return pass_gate(gate, part)
 
 
-@in_order
+@pytest.mark.skipif(AGAINST != "treadle", reason="it asks Treadle's client")
 def test_a_cancelled_shuffle_leaves_nothing(client, gate: Gate):
     lazy = dd.from_pandas(rows(20_000), 6, sort=False)
     last = lazy.partitions[5].map_partitions(held, gate, meta=lazy._meta)

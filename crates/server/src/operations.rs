@@ -39,6 +39,9 @@ pub enum OperationError {
     /// Something is wrong with the arguments, or with who asks.
     #[error("{0}")]
     Invalid(&'static str),
+    /// It cannot be, for this reason.
+    #[error("{0}")]
+    Refused(String),
     /// There is no room for it.
     #[error("too many questions wait for something")]
     Crowded,
@@ -78,7 +81,7 @@ impl Arguments {
         }
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
             Some(Value::Str(text)) => Some(text),
             _ => None,
@@ -99,7 +102,7 @@ impl Arguments {
     }
 
     /// A sequence; one that is not is a sequence of itself.
-    fn list(&self, name: &str) -> Option<&[Value]> {
+    pub(crate) fn list(&self, name: &str) -> Option<&[Value]> {
         match self.get(name)? {
             Value::List(items) | Value::Tuple(items) => Some(items),
             other => Some(core::slice::from_ref(other)),
@@ -169,6 +172,8 @@ impl Core {
             "worker-exited" => self.told_of_exit(arguments),
             "shuffles" => Ok(Some(self.list_shuffles(arguments))),
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
+            "host_shuffle" => self.host_shuffle(arguments),
+            "end_shuffle" => self.end_hosted_shuffle(arguments),
             "invalidate" => self.invalidate(arguments),
             "terminate" | "shutdown" => {
                 self.out.push(Effect::End);
@@ -179,7 +184,7 @@ impl Core {
     }
 
     /// The workers that are meant: those that are named, all by default.
-    fn named_workers(&self, arguments: &Arguments) -> Vec<WorkerId> {
+    pub(crate) fn named_workers(&self, arguments: &Arguments) -> Vec<WorkerId> {
         let Some(names) = arguments.list("workers").or(arguments.list("names")) else {
             return self.workers.ids();
         };

@@ -5,6 +5,7 @@
 //! its transfers may run before its barrier has come. It ends when nobody needs its barrier any more. If
 //! somebody does later, it begins anew, under another number.
 
+mod hosted;
 mod registry;
 
 use alloc::borrow::ToOwned;

@@ -14,6 +14,7 @@ _COMM = "have distributed connect to its addresses"
 _SHUFFLE = "run P2P shuffles"
 _STEPS = "keep groups, spans and computations of tasks"
 _EXCHANGE = "exchange values with workers of Dask"
+_HOSTED = "move the rows of Dask's own P2P shuffles"
 
 LIBRARY = Library(
     "distributed",
@@ -74,6 +75,16 @@ LIBRARY = Library(
         "ShuffleClosedError": Contact(
             "distributed.shuffle._exceptions:ShuffleClosedError", _SHUFFLE
         ),
+        "ShuffleSchedulerPlugin": Contact(
+            "distributed.shuffle._scheduler_plugin:ShuffleSchedulerPlugin",
+            _HOSTED,
+            (
+                *("barrier", "get", "get_or_create", "restart", "restrict_task", "transition"),
+                *("_clean_on_scheduler", "_fail_on_workers", "_raise_if_barrier_unknown"),
+                *("_raise_if_task_not_processing", "_restart_shuffle", "_retrieve_spec"),
+                *("_ensure_output_tasks_are_non_rootish", "_set_restriction"),
+            ),
+        ),
         "ShuffleSpec": Contact("distributed.shuffle._core:ShuffleSpec", _SHUFFLE),
         "SpecCluster": Contact(
             "distributed.deploy.spec:SpecCluster",
@@ -104,6 +115,7 @@ LIBRARY = Library(
             "distributed.client:WorkerStartTimeoutError", "raise what `wait_for_workers` raises"
         ),
         "backends": Contact("distributed.comm.registry:backends", _COMM),
+        "barrier_key": Contact("distributed.shuffle._core:barrier_key", _HOSTED),
         "benchmark_disk": Contact("distributed.worker:benchmark_disk", "benchmark the hardware"),
         "benchmark_memory": Contact(
             "distributed.worker:benchmark_memory", "benchmark the hardware"
@@ -122,6 +134,7 @@ LIBRARY = Library(
             "distributed.client:_close_global_client", "close the last client when a script ends"
         ),
         "dumps": Contact("distributed.protocol.pickle:dumps", _MESSAGE),
+        "error_message": Contact("distributed.core:error_message", _HOSTED),
         "gather_from_workers": Contact("distributed.utils_comm:gather_from_workers", _EXCHANGE),
         "get_global_client": Contact(
             "distributed.client:_get_global_client", "find the last client"
@@ -130,6 +143,7 @@ LIBRARY = Library(
             "distributed.diagnostics.plugin:_get_plugin_name", "name plugins as it does"
         ),
         "get_versions": Contact("distributed.versions:get_versions", "compare versions"),
+        "id_from_key": Contact("distributed.shuffle._core:id_from_key", _HOSTED),
         "is_dumpable": Contact(
             "distributed.protocol.serialize:_is_dumpable", "see what can be an event"
         ),

@@ -1,12 +1,25 @@
 """Treadle inside a cluster that somebody has already.
 
 :func:`attach` starts Treadle's scheduler and workers in the processes of a Dask cluster,
-:func:`attach_ray` in those of a Ray cluster.
+:func:`attach_ray` in those of a Ray cluster. :func:`accelerate` leaves all tasks to Dask, and moves
+the rows of its shuffles.
 """
 
+from treadle.hosting._accelerate import accelerate, decelerate
 from treadle.hosting._attach import attach
 from treadle.hosting._collections import adopt, give_back
 from treadle.hosting._host import Host, Place
 from treadle.hosting._ray import attach_ray, from_ray, to_ray
 
-__all__ = ["Host", "Place", "adopt", "attach", "attach_ray", "from_ray", "give_back", "to_ray"]
+__all__ = [
+    "Host",
+    "Place",
+    "accelerate",
+    "adopt",
+    "attach",
+    "attach_ray",
+    "decelerate",
+    "from_ray",
+    "give_back",
+    "to_ray",
+]

@@ -24,7 +24,7 @@ from treadle._security import certificates_of
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
 
-__all__ = ["DaskHost"]
+__all__ = ["DaskHost", "HostedScheduler", "HostedWorker"]
 
 # The name of both plugins.
 NAME = "treadle"
@@ -53,6 +53,11 @@ class HostedScheduler(SchedulerPlugin):
         self._part = await off_loop(make)
         self.address = self._part.address
         self._scheduler = scheduler
+        self._enter()
+
+    def _enter(self) -> None:
+        """Answer what Dask's adaptive scaling asks."""
+        scheduler = self._scheduler
         self._handlers = {
             name: scheduler.handlers[name]
             for name in ("adaptive_target", "workers_to_close", "retire_workers")
@@ -64,10 +69,14 @@ class HostedScheduler(SchedulerPlugin):
         }
         scheduler.handlers |= own
 
+    def leave(self) -> None:
+        """Leave all to Dask's scheduler."""
+        self._scheduler.handlers |= self._handlers
+
     async def close(self) -> None:
         part, self._part = self._part, None
         if part is not None:
-            self._scheduler.handlers |= self._handlers
+            self.leave()
             await off_loop(part.close)
 
     # What adaptive scaling asks
@@ -122,6 +131,8 @@ class HostedWorker(WorkerPlugin):
     """
 
     name = NAME
+    #: Whether values pass between it and Dask's worker in the same process.
+    passes_values = True
 
     def __init__(
         self,
@@ -140,7 +151,7 @@ class HostedWorker(WorkerPlugin):
         self._part: Any = None
 
     def __reduce__(self) -> Any:
-        made = pickle.dumps(partial(HostedWorker, *self._arguments))
+        made = pickle.dumps(partial(type(self), *self._arguments))
         # As text: the bytes of a function are not the same in another version of Python.
         source = textwrap.dedent(inspect.getsource(made_where_it_fits))
         call = "exec(source, names) or names['made_where_it_fits'](made, version)"
@@ -176,7 +187,7 @@ class HostedWorker(WorkerPlugin):
         except Exception as error:
             text = f"Treadle's worker cannot start on worker {worker.address}: {error}"
             raise RuntimeError(text) from error
-        if not self._processes:
+        if self.passes_values and not self._processes:
             _beside.enter(worker)
 
     async def rejoin(self) -> None:
@@ -190,11 +201,20 @@ class HostedWorker(WorkerPlugin):
         part, self._part = self._part, None
         if part is not None:
             await off_loop(part.close)
-        _beside.leave(worker)
+        if self.passes_values:
+            _beside.leave(worker)
 
 
 class DaskHost(Host):
     """A Dask cluster, through a client of it. Coroutines run in any loop, and its own is used."""
+
+    #: The name of both plugins.
+    name = NAME
+    #: What is said of a cluster that has them already: with what to do.
+    taken = (
+        "Treadle is attached to {} already: detach it first (client.detach()), or connect a further "
+        "treadle.Client to the address of the attached one"
+    )
 
     def __init__(
         self,
@@ -232,7 +252,7 @@ class DaskHost(Host):
         await self._ask(self._check)
         secret = secrets.token_bytes(32)
         self._has_scheduler = True
-        address = await self._ask(_start_scheduler, secret)
+        address = await self._ask(_start_scheduler, self.scheduler_plugin(secret))
         certificates = None
         if self._address.startswith("tls://"):
             certificates = certificates_of(self._client.security, "client")
@@ -240,20 +260,25 @@ class DaskHost(Host):
 
     async def start_workers(self, place: Place) -> None:
         self._has_workers = True
-        await self._ask(_register, HostedWorker(place.address, place.secret, *self._options))
+        await self._ask(_register, self.worker_plugin(place))
+
+    def scheduler_plugin(self, secret: bytes) -> SchedulerPlugin:
+        """Return what starts Treadle's scheduler."""
+        return HostedScheduler(secret)
+
+    def worker_plugin(self, place: Place) -> WorkerPlugin:
+        """Return what starts a worker of Treadle."""
+        return HostedWorker(place.address, place.secret, *self._options)
 
     async def _check(self, client: Any) -> None:
         """Refuse a cluster that has an attachment, or processes that do not fit."""
         check_hosts(await client.get_versions(), str(self))
         (scheduler, is_attached), workers = await asyncio.gather(
-            client.run_on_scheduler(_look_at_scheduler), client.run(_installed)
+            client.run_on_scheduler(_look_at_scheduler, self.name), client.run(_installed)
         )
         check_installed({SCHEDULER: scheduler, **workers}, str(self))
         if is_attached:
-            raise RuntimeError(
-                f"Treadle is attached to {self} already: detach it first (client.detach()), or "
-                "connect a further treadle.Client to the address of the attached one"
-            )
+            raise RuntimeError(self.taken.format(self))
 
     # Ending
 
@@ -275,10 +300,10 @@ class DaskHost(Host):
             self._has_workers = False
             # A worker that is closing has removed its plugin.
             with suppress(KeyError):
-                await client.unregister_worker_plugin(NAME)
+                await client.unregister_worker_plugin(self.name)
         if self._has_scheduler:
             self._has_scheduler = False
-            await client.run_on_scheduler(_close)
+            await client.run_on_scheduler(_close, self.name)
 
     # Values
 
@@ -352,14 +377,14 @@ def _is_loopback(host: str) -> bool:
 # In the loop of Dask's client
 
 
-async def _start_scheduler(client: Any, secret: bytes) -> str:
-    await client.register_plugin(HostedScheduler(secret), name=NAME)
-    address: str = await client.run_on_scheduler(_address)
+async def _start_scheduler(client: Any, plugin: Any) -> str:
+    await client.register_plugin(plugin, name=plugin.name)
+    address: str = await client.run_on_scheduler(_address, plugin.name)
     return address
 
 
-async def _register(client: Any, plugin: WorkerPlugin) -> None:
-    await client.register_plugin(plugin, name=NAME)
+async def _register(client: Any, plugin: Any) -> None:
+    await client.register_plugin(plugin, name=plugin.name)
 
 
 # What runs in the cluster. Treadle may not be installed there, so it goes there by value.
@@ -381,18 +406,18 @@ def _installed() -> tuple[str | None, str]:
 
 
 @_by_value
-def _look_at_scheduler(dask_scheduler: Any) -> tuple[tuple[str | None, str], bool]:
-    return _installed(), "treadle" in dask_scheduler.plugins
+def _look_at_scheduler(name: str, dask_scheduler: Any) -> tuple[tuple[str | None, str], bool]:
+    return _installed(), name in dask_scheduler.plugins
 
 
 @_by_value
-def _address(dask_scheduler: Any) -> str:
-    address: str = dask_scheduler.plugins["treadle"].address
+def _address(name: str, dask_scheduler: Any) -> str:
+    address: str = dask_scheduler.plugins[name].address
     return address
 
 
 @_by_value
-async def _close(dask_scheduler: Any) -> None:
-    plugin = dask_scheduler.plugins.pop("treadle", None)
+async def _close(name: str, dask_scheduler: Any) -> None:
+    plugin = dask_scheduler.plugins.pop(name, None)
     if plugin is not None:
         await plugin.close()

@@ -65,6 +65,14 @@ class SchedulerPart:
         """
         self._run(self._python.retire_workers(names=list(names)), timeout)
 
+    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Ask the scheduler something, in any event loop."""
+        return await self._python.ask("", operation, arguments)
+
+    def tell(self, operation: str, arguments: dict[str, Any]) -> None:
+        """Tell the scheduler something, in any thread, without waiting for its answer."""
+        self._python.tell(operation, arguments)
+
     @property
     def _python(self) -> SchedulerStandIn:
         assert self._cluster._sidecar is not None

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._secret import secret_file_in
@@ -21,6 +21,9 @@ from treadle._security import Certificates, of_prefix, write_certificates
 from treadle.supervision import WorkerProcess, arguments_of
 from treadle.worker._ends import Cause
 from treadle.worker._thread import ThreadWorker
+
+if TYPE_CHECKING:
+    from treadle.worker._native import Native
 
 __all__ = ["ProcessPart", "WorkerPart"]
 
@@ -189,6 +192,12 @@ class WorkerPart(_Part):
         with self._lock:
             if not self._watching.is_alive() and not self._closing.is_set():
                 self._join()
+
+    @property
+    def native(self) -> Native | None:
+        """The native side of the worker; None while there is none: it is joining again, or closed."""
+        worker = self._worker
+        return None if worker is None or worker.native.ended is not None else worker.native
 
     def _watch(self) -> None:
         """Join again whenever the worker has ended, until it is closed."""

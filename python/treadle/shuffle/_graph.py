@@ -38,21 +38,23 @@ def _shuffle(barrier: P2PBarrierTask, readers: list[Reader]) -> Shuffle:
     reads = []
     for rank, node in readers:
         found = set()
-        for names, partition in _unpacks(node):
+        for names, partition in unpacks(node):
             if name in names:
                 found.add(partition)
                 # Both sides of a merge are read together.
                 aligned = next((other for other in names if other != name), aligned)
         if len(found) == 1:
-            (partition,) = found
-            if isinstance(partition, tuple):
-                partition = position(partition, spec.new)
-            reads.append((rank, int(partition)))
+            reads.append((rank, number_of(found.pop(), spec)))
     maps = len(barrier.dependencies)
     return name, maps, partitions, outputs, aligned, data, reads
 
 
-def _unpacks(node: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def number_of(partition: Any, spec: Any) -> int:
+    """Return the number of a partition that a graph names: a number, or the index of a chunk."""
+    return position(partition, spec.new) if isinstance(partition, tuple) else int(partition)
+
+
+def unpacks(node: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield what a task reads of shuffles: their names, and the partition."""
     from treadle._compat.distributed import merge_unpack, rechunk_unpack, shuffle_unpack
 
@@ -60,7 +62,7 @@ def _unpacks(node: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         return
     if node.func is execute_subgraph:
         for inner in node.args[0].values():
-            yield from _unpacks(inner)
+            yield from unpacks(inner)
     elif node.func in (shuffle_unpack, rechunk_unpack):
         yield (node.args[0],), node.args[1]
     elif node.func is merge_unpack:

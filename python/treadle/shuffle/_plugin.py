@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.exceptions import Reschedule
 
 from treadle._calls import error_of
 from treadle.shuffle._kinds import Kind, kind_of
+from treadle.shuffle._named import named
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._spec import read_spec
 
@@ -70,7 +70,7 @@ class Shuffles:
         from treadle._compat.distributed import ShuffleClosedError
 
         try:
-            with self._named(f"Shuffle {id}, input {partition_id}"):
+            with named(f"Shuffle {id}, input {partition_id}", self._native.address):
                 with self._lock:
                     known = self._known.get(id)
                 if known is None:
@@ -89,7 +89,7 @@ class Shuffles:
 
     def barrier(self, id: str, run_ids: Sequence[Receipt]) -> Committed:  # noqa: A002
         """Make all servers compare their rows with the receipts; return the generation."""
-        with self._named(f"Shuffle {id}, barrier"):
+        with named(f"Shuffle {id}, barrier", self._native.address):
             number = run_ids[0][0]
             known = self._of(id, number)
             receipts = [receipt for _, receipt in run_ids]
@@ -103,7 +103,7 @@ class Shuffles:
         meta: Any = None,  # noqa: ARG002
     ) -> Any:
         """Return an output: the rows of all inputs for it, in the order of the inputs."""
-        with self._named(f"Shuffle {id}, output {partition_id}"):
+        with named(f"Shuffle {id}, output {partition_id}", self._native.address):
             number, generation = barrier_run_id
             kind = self._of(id, number).kind
             partition = kind.partition_of(partition_id)
@@ -171,21 +171,3 @@ class Shuffles:
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return known
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        """Put the shuffle, the input or output, and the worker before the text of an error."""
-        # Imported late, since it imports many modules.
-        from treadle.shuffle._errors import DamagedRows, OutOfDisk
-
-        where = f"{what}, at worker {self._native.address}"
-        try:
-            yield
-        except Reschedule:
-            raise
-        except (DamagedRows, OutOfDisk) as error:
-            raise type(error)(f"{where}: {error}") from error.__cause__
-        except Exception as error:
-            # Those that say what is wrong with an input keep their type, as with distributed.
-            kind = type(error) if type(error) in (TypeError, ValueError) else RuntimeError
-            raise kind(f"{where}: {error}") from error

@@ -217,6 +217,10 @@ class SchedulerStandIn:
 
     report = client_send
 
+    def tell(self, operation: str, argument: Any) -> None:
+        """Call the native scheduler, in any thread; nobody waits for the answer."""
+        self._connection.call("", operation, argument, _ignore)
+
     async def ask(self, node: str, operation: str, argument: Any) -> Any:
         """Call a node and return its answer as it is.
 

@@ -126,6 +126,8 @@ class Native(Protocol):
     def shuffle_transfer(self, shuffle: int, map_index: int, rows: Rows) -> bytes:
         """Push the rows of a map, for the calling thread's task; return the receipt.
 
+        A thread that runs none does it for a task of another engine.
+
         This method and the next two wait, and raise ``Reschedule`` if the task is to run again,
         ``OutOfDisk``, ``DamagedRows`` or ``RuntimeError``; see :mod:`treadle.shuffle._errors`.
         """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._security import Certificates
 from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
+
+if TYPE_CHECKING:
+    from treadle.worker._native import Native
 
 __all__ = ["ThreadWorker"]
 
@@ -43,6 +46,12 @@ class ThreadWorker:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def native(self) -> Native:
+        """Its native side."""
+        native: Native = self._native
+        return native
 
     def __getattr__(self, name: str) -> Any:
         """What tasks there get of their worker: ``data``, ``address``, ``state``, …"""

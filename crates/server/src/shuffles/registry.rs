@@ -208,6 +208,24 @@ impl Registry {
         Ok(())
     }
 
+    /// A shuffle of another engine begins. It is known by its number alone.
+    pub(super) fn host(&mut self, name: &str, spec: Spec) -> Result<ShuffleId, ShuffleError> {
+        let shuffle = ShuffleId(self.last + 1);
+        let event = MasterEvent::Register { shuffle, spec };
+        self.master.handle(event, &mut self.effects)?;
+        self.last = shuffle.0;
+        self.by_number.insert(shuffle, name.into());
+        Ok(shuffle)
+    }
+
+    /// A shuffle of another engine has ended. `false`: there is none of this number.
+    pub(super) fn end_hosted(&mut self, shuffle: ShuffleId) -> bool {
+        let name = self.by_number.get(&shuffle);
+        let known = name.and_then(|name| self.known.get(name));
+        let is_own = known.is_some_and(|known| known.number == Some(shuffle));
+        !is_own && self.by_number.remove(&shuffle).is_some()
+    }
+
     /// A shuffle that has ended begins anew. `false`: there is none that has ended.
     pub(super) fn begin_anew(&mut self, name: &str) -> Result<bool, ShuffleError> {
         let known = self.known.get(name);

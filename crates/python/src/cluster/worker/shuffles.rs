@@ -5,11 +5,12 @@ use super::executor;
 use super::shared::WorkerShared;
 use crate::rows::{RowMemory, Rows};
 use bytes::Bytes;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
@@ -30,7 +31,8 @@ type Piece = (u32, u64, RowMemory);
 
 #[pymethods]
 impl Worker {
-    /// Pushes the rows of a map, and waits until servers have them; the receipt.
+    /// Pushes the rows of a map, and waits until servers have them; the receipt. A thread that runs no
+    /// task of this worker runs one of another engine.
     fn shuffle_transfer<'py>(
         &self,
         py: Python<'py>,
@@ -40,12 +42,18 @@ impl Worker {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let rows = rows.get();
         let receipt = self.shuffling(py, |plane, object, interrupted| {
+            let attempt = object.map_or_else(|| self.hosted(), |it| AttemptId(it.to_u64()));
             let transfer = Transfer {
                 shuffle: ShuffleId(shuffle),
                 map: map_index,
-                attempt: AttemptId(object.to_u64()),
+                attempt,
             };
-            plane.transfer(transfer, object.attempt > FIRST, rows, interrupted)
+            let again = object.is_some_and(|object| object.attempt > FIRST);
+            let outcome = plane.transfer(transfer, again, rows, interrupted);
+            if object.is_none() {
+                plane.finished(attempt, outcome.is_ok());
+            }
+            outcome
         })?;
         Ok(PyBytes::new(py, &encode_shuffled(&receipt)))
     }
@@ -140,17 +148,23 @@ fn joined(
 }
 
 impl Worker {
+    /// The number of a transfer of another engine. Tasks of this one have lower ones.
+    fn hosted(&self) -> AttemptId {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last = LAST.fetch_add(1, Ordering::Relaxed);
+        let worker = self.0.node.id().0 | 1 << 31;
+        AttemptId(u64::from(worker) << 32 | u64::from(last))
+    }
+
     /// Runs what the calling thread's task waits for, without the interpreter's lock.
     fn shuffling<R: Send>(
         &self,
         py: Python<'_>,
-        operation: impl FnOnce(&Plane, ObjectId, &mut dyn FnMut() -> bool) -> Result<R, Failure> + Send,
+        operation: impl FnOnce(&Plane, Option<ObjectId>, &mut dyn FnMut() -> bool) -> Result<R, Failure>
+        + Send,
     ) -> PyResult<R> {
         let shared = self.own()?;
-        let current = executor::current().ok_or_else(|| {
-            PyValueError::new_err("the calling thread runs no task, and a shuffle is made of tasks")
-        })?;
-        let object = current.object;
+        let object = executor::current().map(|current| current.object);
         let mut interrupted = || is_over(shared, object);
         let result = py.detach(|| operation(shared.node.shuffles(), object, &mut interrupted));
         result.map_err(raised)
@@ -158,8 +172,8 @@ impl Worker {
 }
 
 /// Whether nobody waits for a task any more.
-fn is_over(shared: &WorkerShared, object: ObjectId) -> bool {
-    shared.node.is_interrupted(object) || shared.node.ended().is_some()
+fn is_over(shared: &WorkerShared, object: Option<ObjectId>) -> bool {
+    object.is_some_and(|object| shared.node.is_interrupted(object)) || shared.node.ended().is_some()
 }
 
 /// What a task raises.

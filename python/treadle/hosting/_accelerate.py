@@ -1,0 +1,177 @@
+"""Dask's own scheduler and workers, whose P2P shuffles Treadle carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import distributed
+from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+
+from treadle.hosting._attach import check_options
+from treadle.hosting._dask import DaskHost, HostedScheduler, HostedWorker
+from treadle.hosting._host import Place
+
+__all__ = ["accelerate", "decelerate"]
+
+# The name of both plugins. Workers look theirs up by it.
+NAME = "treadle-accelerate"
+
+
+class ShufflingScheduler(HostedScheduler):
+    """Treadle's scheduler, which has no tasks: it knows where the rows of Dask's shuffles are."""
+
+    name = NAME
+
+    def _enter(self) -> None:
+        from treadle.hosting._p2p_scheduler import HostedShuffles
+
+        self._shuffles: HostedShuffles | None = HostedShuffles(self._scheduler, self._part)
+
+    def leave(self) -> None:
+        """Have Dask's own P2P move rows, also those of shuffles that run: these begin anew."""
+        shuffles, self._shuffles = self._shuffles, None
+        if shuffles is not None:
+            shuffles.leave()
+
+    def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
+        """Leave it to the plugin of Dask's shuffles."""
+        del scheduler
+        return workers
+
+
+class ShufflingWorker(HostedWorker):
+    """Treadle's worker, which runs no tasks: it has rows of Dask's shuffles."""
+
+    name = NAME
+    passes_values = False
+
+    @property
+    def native(self) -> Any:
+        """Its native side; None while it is not there."""
+        part = self._part
+        return None if part is None else part.native
+
+
+class ShufflingHost(DaskHost):
+    """A Dask cluster that keeps its tasks."""
+
+    name = NAME
+    taken = "{} is accelerated already: call treadle.decelerate(client) first"
+
+    def scheduler_plugin(self, secret: bytes) -> SchedulerPlugin:
+        return ShufflingScheduler(secret)
+
+    def worker_plugin(self, place: Place) -> WorkerPlugin:
+        return ShufflingWorker(place.address, place.secret, *self._options)
+
+    async def _stop(self, client: Any) -> None:
+        if self._has_scheduler:
+            # No run that needs Treadle's workers begins while they end.
+            await client.run_on_scheduler(_leave_shuffles)
+        await super()._stop(client)
+
+    async def undo(self) -> None:
+        """End what any client has started.
+
+        Raises
+        ------
+        RuntimeError
+            Nobody has.
+        """
+        if not await self._ask(_is_accelerated):
+            raise RuntimeError(f"{self} is not accelerated")
+        self._has_scheduler = self._has_workers = True
+        await self.stop()
+
+
+def accelerate(dask_client: distributed.Client, *, memory_fraction: float = 0.8) -> Any:
+    """Have Treadle move the rows of a Dask cluster's P2P shuffles, and Dask do everything else.
+
+    Dask's scheduler and workers stay, and run all tasks. Treadle's part of a shuffle runs in the
+    process of each worker, present and future. It serves ``df.shuffle``, ``merge``, ``set_index``
+    and what else Dask shuffles by ``p2p``, and ``rechunk(method="p2p")``, for all clients of the
+    cluster. Shuffles that run already end as they began. :func:`decelerate` undoes it; the end of the
+    calling process does not.
+
+    Parameters
+    ----------
+    dask_client
+        A client of the cluster. With an asynchronous one, what is returned has to be awaited, in
+        the client's event loop.
+    memory_fraction
+        The part of the memory limit of Dask's worker, from 0 to 1, that counts for shuffled rows:
+        those that would bring the process beyond 70 % of it go to files.
+
+    Raises
+    ------
+    TypeError
+        ``dask_client`` is not a client of Dask.
+    ValueError
+        ``memory_fraction`` is out of range.
+    RuntimeError
+        Treadle is not installed there or has another version, or the cluster is accelerated already.
+
+    Examples
+    --------
+    >>> client = distributed.Client("tcp://scheduler:8786")  # doctest: +SKIP
+    >>> treadle.accelerate(client)  # doctest: +SKIP
+    >>> df.merge(other, on="name", shuffle_method="p2p").compute()  # doctest: +SKIP
+    >>> treadle.decelerate(client)  # doctest: +SKIP
+    """
+    _check(dask_client, "accelerate")
+    check_options(None, memory_fraction)
+    host = ShufflingHost(dask_client, 1, memory_fraction, processes=False)
+    return _run(dask_client, lambda: _start(host))
+
+
+def decelerate(dask_client: distributed.Client) -> Any:
+    """Undo :func:`accelerate`: Dask's own P2P is back. Shuffles that run begin anew.
+
+    Parameters
+    ----------
+    dask_client
+        Any client of the cluster. With an asynchronous one, what is returned has to be awaited.
+
+    Raises
+    ------
+    TypeError
+        ``dask_client`` is not a client of Dask.
+    RuntimeError
+        The cluster is not accelerated.
+    """
+    _check(dask_client, "decelerate")
+    return _run(dask_client, ShufflingHost(dask_client, 1, 1.0, processes=False).undo)
+
+
+async def _start(host: ShufflingHost) -> None:
+    await host.start()
+
+
+def _check(client: Any, what: str) -> None:
+    from treadle.client import Client
+
+    if isinstance(client, Client) or not isinstance(client, distributed.Client):
+        raise TypeError(f"treadle.{what} takes a distributed.Client, not {type(client).__name__}")
+
+
+def _run(client: Any, function: Callable[[], Coroutine[Any, Any, None]]) -> Any:
+    return function() if client.asynchronous else client.sync(function)
+
+
+async def _is_accelerated(client: Any) -> bool:
+    found: bool = await client.run_on_scheduler(_has_plugin)
+    return found
+
+
+# What runs in Dask's scheduler.
+
+
+def _has_plugin(dask_scheduler: Any) -> bool:
+    return NAME in dask_scheduler.plugins
+
+
+def _leave_shuffles(dask_scheduler: Any) -> None:
+    with suppress(KeyError):
+        dask_scheduler.plugins[NAME].leave()

@@ -51,6 +51,7 @@ impl Core {
             partitions,
             outputs: outputs.clone(),
             aligned: aligned.and_then(|it| u64::try_from(it).ok()).map(ShuffleId),
+            copies: 1,
             preferred: servers,
             committed: None,
         };

@@ -59,12 +59,14 @@ def ipyparallel(count: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def simulated(count: int, hosts: int | None = None) -> Iterator[tuple[Any, Simulated]]:
+def simulated(
+    count: int, hosts: int | None = None, **options: Any
+) -> Iterator[tuple[Any, Simulated]]:
     """A client, and engines on so many hosts, as far as any node knows; by default on one each."""
     import treadle
 
     with (
-        treadle.Client(workers=0, processes=True, worker_timeout=PATIENCE) as client,
+        treadle.Client(workers=0, processes=True, worker_timeout=PATIENCE, **options) as client,
         Simulated(client, count, hosts or count) as crowd,
     ):
         yield client, crowd

@@ -1,7 +1,6 @@
-"""A slow link into a network namespace: ``python link.py NAMESPACE RATE LATENCY``, ports on standard input.
+"""A slow link into a network namespace: ``python link.py NAMESPACE HOST RATE LATENCY``, ports on standard input.
 
-Who connects to one of the ports on the namespace's own loopback interface gets to the same port here,
-later: each direction of the link carries ``RATE`` bytes a second in all, and takes ``LATENCY`` seconds
+Who connects to one of the ports of ``HOST`` in the namespace gets to the same port of it here, later: each direction of the link carries ``RATE`` bytes a second in all, and takes ``LATENCY`` seconds
 from one end to the other. TCP itself is at both ends of it, so its slow start is none of the link's.
 
 Says ``ready``; for each line on standard input, how many bytes went out of the namespace and into it.
@@ -17,7 +16,6 @@ import sys
 from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
-HOST = "127.0.0.1"
 BLOCK = 16 << 10
 # Bytes that wait at the entrance of the link, as in a router.
 BUFFER = 128 << 10
@@ -69,7 +67,7 @@ class Direction:
                 return
 
 
-def listeners(namespace: str, ports: list[int]) -> list[socket.socket]:
+def listeners(namespace: str, host: str, ports: list[int]) -> list[socket.socket]:
     """Sockets that listen in the namespace; this process stays where it is."""
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -84,12 +82,12 @@ def listeners(namespace: str, ports: list[int]) -> list[socket.socket]:
     here = f"/proc/{os.getpid()}/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
     enter(str(Path("/var/run/netns") / namespace))
     try:
-        return [socket.create_server((HOST, port)) for port in ports]
+        return [socket.create_server((host, port)) for port in ports]
     finally:
         enter(here)
 
 
-async def main(namespace: str, rate: float, latency: float) -> None:
+async def main(namespace: str, host: str, rate: float, latency: float) -> None:
     out, back = Direction(rate, latency), Direction(rate, latency)
 
     async def serve(listener: socket.socket) -> None:
@@ -99,7 +97,7 @@ async def main(namespace: str, rate: float, latency: float) -> None:
             # A connection is there after a round trip.
             await asyncio.sleep(2 * latency)
             try:
-                far_reader, far_writer = await asyncio.open_connection(HOST, port)
+                far_reader, far_writer = await asyncio.open_connection(host, port)
             except ConnectionError:
                 writer.close()
                 return
@@ -108,7 +106,7 @@ async def main(namespace: str, rate: float, latency: float) -> None:
         await asyncio.start_server(link, sock=listener)
 
     ports = [int(text) for text in sys.stdin.readline().split()]
-    for listener in listeners(namespace, ports):
+    for listener in listeners(namespace, host, ports):
         await serve(listener)
     print("ready", flush=True)
     loop = asyncio.get_running_loop()
@@ -117,4 +115,4 @@ async def main(namespace: str, rate: float, latency: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(*sys.argv[1:3], *map(float, sys.argv[3:])))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle import sync, threaded
 from treadle._core import CycleError, MissingDependencyError, __version__
 from treadle._install import install, installed, uninstall
+from treadle._lock_held import InterpreterLockWarning
 from treadle._order import order
 from treadle._shared import empty, shared_arrays
 from treadle._trace import Trace, trace
@@ -49,6 +50,7 @@ __all__ = [
     "DataLost",
     "Future",
     "InputUnavailable",
+    "InterpreterLockWarning",
     "LocalCluster",
     "MissingDependencyError",
     "Trace",

@@ -285,7 +285,14 @@ class Connection:
         self,
         arrived: Callable[[list[tuple[int, list[int], str, list[Any], bytes]]], None] | None,
     ) -> None: ...
-    def cast(self, engines: Sequence[int], head: Any, frames: Sequence[Any]) -> int: ...
+    def cast(
+        self,
+        engines: Sequence[int],
+        head: Any,
+        frames: Sequence[Any],
+        depth: int | None = None,
+        degree: int | None = None,
+    ) -> int: ...
     def call_all(
         self,
         workers: Sequence[int],

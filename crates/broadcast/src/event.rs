@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use treadle_types::{Cause, ClientId, WorkerId};
 
-use crate::{CastId, Member, Message, Neighbour, Outcome, Output, Runs, Settled};
+use crate::{CastId, Member, Message, Neighbour, Outcome, Output, Runs, Settled, Tree};
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,6 +24,8 @@ pub enum Event {
         size: u64,
         /// See [`Offer::unordered`](crate::Offer::unordered).
         unordered: bool,
+        /// What the user asks of the tree.
+        tree: Tree,
     },
     /// Top: an unfinished cast is for these members too. Those that it is for already, and a cast
     /// that is complete, change nothing.

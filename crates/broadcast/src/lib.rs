@@ -24,6 +24,6 @@ pub use message::{
     CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled,
     Version,
 };
-pub use plan::{Network, Shape};
+pub use plan::{Network, Shape, Tree, TreeError};
 pub use relay::{Me, Relay, Violation};
 pub use treadle_types::Runs;

@@ -19,6 +19,8 @@
 
 use core::time::Duration;
 
+use thiserror::Error;
+
 /// What the plan presumes of the way between two nodes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Network {
@@ -39,6 +41,108 @@ pub struct Shape {
     pub local: u32,
     /// Bytes in a chunk of the payload.
     pub chunk: u32,
+    /// The user has chosen the degree: [`children`] has no say.
+    pub chosen: bool,
+}
+
+/// What a user asks of the tree of a cast; by default nothing, and the model decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tree {
+    /// So many engines, at most, are between the first one and the last: with 0 the first one sends
+    /// to all others. Without a degree, the smallest one is taken that is not deeper.
+    pub depth: Option<u32>,
+    /// How many children an engine has, at most, on its own host as on others.
+    pub degree: Option<u32>,
+}
+
+/// A tree that there is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum TreeError {
+    /// Nobody would get anything.
+    #[error("degree=0: an engine of a tree has at least one child")]
+    Childless,
+    /// The tree of the degree is deeper than the depth.
+    #[error(
+        "depth={depth} with degree={degree}: the tree to engines on {hosts} host(s), of which at most \
+         {crowd} share one, is {needed} deep"
+    )]
+    TooDeep {
+        /// What was asked for.
+        depth: u32,
+        /// What was asked for, too.
+        degree: u32,
+        /// Hosts of the members.
+        hosts: u64,
+        /// The most members of a host.
+        crowd: u64,
+        /// How deep the tree is.
+        needed: u64,
+    },
+}
+
+impl Tree {
+    /// The degree that follows for members on so many `hosts`, of which at most `crowd` share one; none
+    /// if nothing was asked for.
+    ///
+    /// # Errors
+    /// There is no such tree.
+    pub fn degree(&self, hosts: u64, crowd: u64) -> Result<Option<u32>, TreeError> {
+        let deep = |degree: u32| {
+            let levels = levels(hosts, degree.into()) + levels(crowd, degree.into());
+            levels.saturating_sub(1)
+        };
+        match (self.depth, self.degree) {
+            (_, Some(0)) => Err(TreeError::Childless),
+            (Some(depth), Some(degree)) if deep(degree) > u64::from(depth) => {
+                Err(TreeError::TooDeep {
+                    depth,
+                    degree,
+                    hosts,
+                    crowd,
+                    needed: deep(degree),
+                })
+            }
+            (_, Some(degree)) => Ok(Some(degree)),
+            (Some(depth), None) => {
+                // A star to the hosts, and one within each: no degree is less deep.
+                let star = hosts.max(crowd).max(2) as u32 - 1;
+                if deep(star) > u64::from(depth) {
+                    return Err(TreeError::TooDeep {
+                        depth,
+                        degree: star,
+                        hosts,
+                        crowd,
+                        needed: deep(star),
+                    });
+                }
+                let (mut too_small, mut enough) = (0, star);
+                while enough - too_small > 1 {
+                    let middle = too_small + (enough - too_small) / 2;
+                    match deep(middle) <= u64::from(depth) {
+                        true => enough = middle,
+                        false => too_small = middle,
+                    }
+                }
+                Ok(Some(enough))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// Below the first of so many members, how many levels the others fill.
+fn levels(members: u64, degree: u64) -> u64 {
+    let below = members.saturating_sub(1);
+    if degree == 1 {
+        return below;
+    }
+    let (mut levels, mut width, mut room) = (0, 1_u64, 0_u64);
+    while room < below {
+        width = width.saturating_mul(degree);
+        room = room.saturating_add(width);
+        levels += 1;
+    }
+    levels
 }
 
 /// Chunks have from 2^14 to 2^20 bytes.
@@ -113,6 +217,20 @@ impl Shape {
             degree: degree as u32,
             local: inside as u32,
             chunk: chunk as u32,
+            chosen: false,
+        }
+    }
+
+    /// The shape of a degree that the user has chosen, with the chunk that is best for it.
+    pub fn of_degree(degree: u32, size: u64, hosts: u64, network: &Network) -> Self {
+        let time =
+            |bits: &u32| network.time(size, hosts.saturating_sub(1), degree.into(), 1 << bits);
+        let best = CHUNKS.min_by(|one, other| time(one).total_cmp(&time(other)));
+        Self {
+            degree,
+            local: degree,
+            chunk: 1 << best.expect("there are some"),
+            chosen: true,
         }
     }
 }
@@ -142,7 +260,7 @@ impl Default for Network {
 mod tests {
     use core::time::Duration;
 
-    use super::{Network, STAR, children};
+    use super::{Network, STAR, Tree, TreeError, children};
 
     const NETWORKS: [Network; 3] = [
         Network {
@@ -206,6 +324,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_depth_takes_the_smallest_degree() {
+        let degree = |depth, hosts, crowd| {
+            let tree = Tree {
+                depth: Some(depth),
+                degree: None,
+            };
+            tree.degree(hosts, crowd)
+        };
+        assert_eq!(degree(0, 100, 1), Ok(Some(99)));
+        assert_eq!(degree(1, 100, 1), Ok(Some(10)));
+        assert_eq!(degree(2, 1, 100), Ok(Some(5)));
+        assert_eq!(degree(5, 8, 1), Ok(Some(2)));
+        assert_eq!(degree(7, 8, 1), Ok(Some(1)));
+        assert_eq!(degree(0, 1, 1), Ok(Some(1)));
+        // To the hosts, and to the others of each.
+        assert!(matches!(
+            degree(0, 2, 2),
+            Err(TreeError::TooDeep { needed: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn a_degree_has_to_reach_everybody() {
+        let tree = |degree| Tree {
+            depth: Some(2),
+            degree: Some(degree),
+        };
+        assert_eq!(tree(0).degree(8, 1), Err(TreeError::Childless));
+        assert_eq!(tree(5).degree(100, 1), Ok(Some(5)));
+        let error = tree(2).degree(100, 1).unwrap_err();
+        assert!(
+            error.to_string().contains("depth=2 with degree=2"),
+            "{error}"
+        );
+        assert_eq!(Tree::default().degree(100, 1), Ok(None));
     }
 
     #[test]

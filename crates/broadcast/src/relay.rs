@@ -28,6 +28,7 @@ use crate::relay::timers::{Timer, Timers};
 use crate::relay::top::Top;
 use crate::{
     CastId, Config, Effects, Event, Member, Message, Neighbour, Outcome, Output, Runs, Settled,
+    TreeError,
 };
 
 /// Who a node is.
@@ -56,6 +57,9 @@ pub enum Violation {
         /// Why.
         reason: &'static str,
     },
+    /// A cast with a tree that there is not.
+    #[error("{0}")]
+    Tree(#[from] TreeError),
     /// A message that breaks the protocol.
     #[error("{from:?} broke the protocol: {reason}")]
     Protocol {
@@ -160,7 +164,8 @@ impl Relay {
                 members,
                 size,
                 unordered,
-            } => self.make(number, &members, (size, unordered), out)?,
+                tree,
+            } => self.make(number, &members, (size, unordered, tree), out)?,
             Event::Extend { number, members } => self.extend(number, &members, out)?,
             Event::Abort { number, interrupt } => {
                 if let Some(session) = self.top.as_ref().map(|top| top.session) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::{Engine, SESSION, TOP, config, member, offer, offers, worker};
 use treadle_broadcast::{
-    CastId, CastResult, Effect, Effects, Event, Me, Message, Outcome, Relay, Runs, Settled,
+    CastId, CastResult, Effect, Effects, Event, Me, Message, Outcome, Relay, Runs, Settled, Tree,
 };
 
 fn cast(number: u64) -> CastId {
@@ -127,6 +127,7 @@ fn top(casts: u64) -> Top {
             members,
             size,
             unordered: false,
+            tree: Tree::default(),
         });
     }
     top.handle(Event::Connected(worker(0)));

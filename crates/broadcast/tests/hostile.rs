@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use support::{Engine, SESSION, TOP, config, member, offer, offers, worker};
 use treadle_broadcast::{
     CastId, CastResult, Effect, Effects, Event, Me, Message, Neighbour, Offer, Outcome, Output,
-    Previous, Relay, Runs, Settled, Shape, Version, Violation,
+    Previous, Relay, Runs, Settled, Shape, Tree, Version, Violation,
 };
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -72,6 +72,7 @@ fn an_offer_that_breaks_a_rule_is_refused() {
             degree: 0,
             local: 1,
             chunk: 1,
+            chosen: false,
         },
         ..good.clone()
     };
@@ -171,6 +172,7 @@ fn a_client_is_told_nothing_as_if_it_were_an_engine() {
             members,
             size,
             unordered: false,
+            tree: Tree::default(),
         };
         assert!(top.handle(cast, now, &mut effects).is_err());
     }

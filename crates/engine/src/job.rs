@@ -141,6 +141,11 @@ impl Job {
         self.lock().run.unfinished()
     }
 
+    /// Threads that work on the job or were sent for.
+    pub(crate) fn working(&self) -> usize {
+        self.lock().working
+    }
+
     /// So many threads may work on the job; the first is counted as working.
     pub(crate) fn expect_threads(&self, limit: usize) {
         let mut state = self.lock();

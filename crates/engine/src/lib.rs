@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `get` | running a graph, as Python calls it |
+//! | `held` | whether tasks hold the interpreter's lock |
 //! | `job` | a loaded graph, and how far its execution has come |
 //! | `run` | running tasks one after another |
 //! | `team`, `pool` | the threads of one run; those of the process |
@@ -10,6 +11,7 @@
 //! | `trace` | recording what ran where and when |
 
 mod get;
+mod held;
 mod job;
 mod pool;
 mod run;

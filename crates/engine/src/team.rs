@@ -1,5 +1,6 @@
 //! Running a job on several threads.
 
+use crate::held::{Held, Look};
 use crate::job::{Job, Turn};
 use crate::pool::{Pool, spin_until};
 use crate::run::{InTask, run_task, take_turn};
@@ -143,15 +144,20 @@ impl Team {
     }
 
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        while !py.detach(|| {
-            spin_until(|| self.end.is_over()) || {
+        let mut held = None;
+        loop {
+            let look = py.detach(|| {
+                if spin_until(|| self.end.is_over()) {
+                    return None;
+                }
                 std::thread::park_timeout(SIGNAL_INTERVAL);
-                self.end.is_over()
-            }
-        }) {
+                (!self.end.is_over()).then(Look::begin)
+            });
+            let Some(look) = look else { return Ok(()) };
+            let held = held.get_or_insert_with(|| Held::new(&self.job));
+            held.end(py, &look, &self.job)?;
             py.check_signals()?;
         }
-        Ok(())
     }
 
     /// Sends for a new thread.

@@ -12,6 +12,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --scaling                   weak scaling to 512 workers
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
+       treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
        treadle-sim --service …                 for the stand-alone shuffle service";
 
@@ -25,6 +26,7 @@ struct Arguments {
     minutes: Option<u64>,
     start: u64,
     scaling: bool,
+    sweep: bool,
     broadcast: bool,
     shuffle: bool,
     service: bool,
@@ -110,6 +112,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--minutes" => arguments.minutes = Some(number(value()?)?),
             "--start" => arguments.start = number(value()?)?,
             "--scaling" => arguments.scaling = true,
+            "--sweep" => arguments.sweep = true,
             "--broadcast" => arguments.broadcast = true,
             "--shuffle" => arguments.shuffle = true,
             "--service" => arguments.service = true,
@@ -147,6 +150,10 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         };
+    }
+    if arguments.sweep && arguments.broadcast {
+        broadcast::figures::sweep();
+        return ExitCode::SUCCESS;
     }
     if arguments.scaling {
         let Some(report) = plane.report else {

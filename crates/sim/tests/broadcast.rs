@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_broadcast::Guard;
+use treadle_broadcast::{Guard, Tree};
 use treadle_sim::broadcast::figures::{cost_of_call, paused, push};
 use treadle_sim::broadcast::{Plan, simulate, simulate_plan};
 use treadle_sim::kernel::{Trace, assert_happened, assert_noticed, run_seeds};
@@ -98,7 +98,7 @@ fn without_a_guard_a_promise_is_broken() {
 
 #[test]
 fn a_push_takes_a_time_that_grows_with_the_logarithm_and_costs_the_client_the_same() {
-    let pushes = [8, 64, 512].map(|engines| push(engines, 1 << 20).unwrap());
+    let pushes = [8, 64, 512].map(|engines| push(engines, 1 << 20, Tree::default()).unwrap());
     println!("{pushes:#?}");
     // Each factor of 8 takes about as much more.
     let [first, second, third] = [0, 1, 2].map(|index| pushes[index].time);

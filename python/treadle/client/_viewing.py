@@ -50,6 +50,23 @@ class Viewing(Managing):
         """The numbers of the engines that there are now. An engine keeps its own."""
         return self.engines.ids
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __bool__(self) -> bool:
+        # One without engines is a client, too.
+        return True
+
+    def wait_for_engines(self, n: int | None = None, *, timeout: float = -1) -> None:
+        """Wait until there are ``n`` engines, by default one.
+
+        Raises
+        ------
+        TimeoutError
+            Not within so many seconds; a negative number is no limit.
+        """
+        self.engines.wait_for_engines(n, timeout=timeout)
+
     def direct_view(self, targets: Any = "all", **flags: Any) -> DirectView:
         """Return a view that runs everything on each of its engines."""
         return self.engines.direct_view(targets, **flags)

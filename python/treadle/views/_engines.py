@@ -181,9 +181,10 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         *,
         label: Any = None,
         request: str = "apply_request",
+        tree: tuple[int | None, int | None] = (None, None),
         **options: Any,
     ) -> Cast:
-        """Have engines do something, all with one payload."""
+        """Have engines do something, all with one payload, through a tree of this depth and degree."""
         if self._closed:
             raise RuntimeError("Client cannot be used after it was closed")
         head = pickle.dumps((operation, options, self._failed))
@@ -194,7 +195,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         early: Sequence[Any] = ()
         cast = None
         try:
-            number = self._transport.cast(engines, head, payload)
+            number = self._transport.cast(engines, head, payload, *tree)
             cast = Cast(self, number, engines, request, label, submitted)
             self.history.add(cast)
         finally:
@@ -437,23 +438,56 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
 
     # views
 
-    def direct_view(self, targets: Any = "all", **flags: Any) -> DirectView:
-        """Return a view that runs everything on each of its engines."""
+    def direct_view(
+        self,
+        targets: Any = "all",
+        *,
+        depth: int | None = None,
+        degree: int | None = None,
+        **flags: Any,
+    ) -> DirectView:
+        """Return a view that runs everything on each of its engines.
+
+        ``depth`` and ``degree`` are those of :meth:`broadcast_view`.
+        """
         single = isinstance(targets, int)
         if not isinstance(targets, str) or targets != "all":
             targets = self._build_targets(targets)[1]
-        return DirectView(client=self, targets=targets[0] if single else targets, **flags)
+        view = DirectView(client=self, targets=targets[0] if single else targets, **flags)
+        view.set_tree(depth=depth, degree=degree)
+        return view
 
     def broadcast_view(
-        self, targets: Any = "all", is_coalescing: bool = False, **flags: Any
+        self,
+        targets: Any = "all",
+        is_coalescing: bool = False,
+        *,
+        depth: int | None = None,
+        degree: int | None = None,
+        **flags: Any,
     ) -> BroadcastView:
         """Return a view that runs everything on each of its engines.
 
         Each call is one message, and so are its results, with ``is_coalescing`` and without.
+
+        Parameters
+        ----------
+        depth, degree
+            Of the tree of engines through which calls go, in place of what Treadle plans for their
+            size. ``depth`` is how many engines a call passes at most between the first one and the
+            last: with 0 the first one sends to all others. ``degree`` is to how many others an
+            engine sends, at most. Of ``depth`` alone follows the smallest degree that suffices. A
+            call raises ``ValueError`` if its engines have no such tree.
+
+        Raises
+        ------
+        ValueError
+            ``depth`` is no whole number from 0 on, or ``degree`` none from 1 on.
         """
         targets = self._build_targets(targets)[1]
         view = BroadcastView(client=self, targets=targets, **flags)
         view.is_coalescing = is_coalescing
+        view.set_tree(depth=depth, degree=degree)
         return view
 
     def load_balanced_view(self, targets: Any = None, **flags: Any) -> LoadBalancedView:

@@ -60,16 +60,25 @@ class Transport:
             self._last_at[engine.address] = engine
         return {engine.id: engine for engine in sorted(engines)}
 
-    def cast(self, engines: Sequence[int], head: bytes, frames: Sequence[Any]) -> int:
+    def cast(
+        self,
+        engines: Sequence[int],
+        head: bytes,
+        frames: Sequence[Any],
+        depth: int | None = None,
+        degree: int | None = None,
+    ) -> int:
         """Send one payload to engines; returns the cast's number.
 
         Raises
         ------
         OSError
             The client is closed.
+        ValueError
+            The engines have no tree of this depth and degree.
         """
         connection = self._client._usable("cast to engines")
-        number: int = connection.cast(engines, head, frames)
+        number: int = connection.cast(engines, head, frames, depth, degree)
         return number
 
     def _came(self, arrivals: list[tuple[int, list[int], str, list[Any], bytes]]) -> None:

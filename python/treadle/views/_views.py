@@ -12,6 +12,7 @@ from ipyparallel import AsyncMapResult, AsyncResult, Reference
 
 from treadle import _canning
 from treadle._compat.ipyparallel import ParallelFunction, PrePickled, getname, partitioning
+from treadle._numbers import whole
 from treadle.views._cast import Cast, CastResult
 from treadle.views._messages import History, Outstanding
 
@@ -29,6 +30,19 @@ class _Casting:
     block: bool
     track: bool
     label: Any
+
+    # Of the tree of engines: what the user has asked for.
+    _tree: tuple[int | None, int | None] = (None, None)
+
+    def set_tree(self, *, depth: int | None = None, degree: int | None = None) -> None:
+        """Have calls go through a tree of this depth and degree; None: as Treadle plans it.
+
+        See :meth:`Engines.broadcast_view`.
+        """
+        self._tree = (
+            None if depth is None else whole("depth", depth, 0, 2**32 - 1),
+            None if degree is None else whole("degree", degree, 1, 2**32 - 1),
+        )
 
     @cached_property
     def history(self) -> History:
@@ -73,7 +87,7 @@ class _Casting:
         targets = self.targets if targets is None else targets
         engines = client._build_targets(targets)[1]
         label = self.label if label is None else label
-        cast = client.cast(engines, operation, payload, label=label, **options)
+        cast = client.cast(engines, operation, payload, label=label, tree=self._tree, **options)
         self._remember(cast)
         result = CastResult(client, cast, name, single=isinstance(targets, int))
         try:
@@ -186,7 +200,9 @@ class _Casting:
         futures: list[Any] = []
         for some in together:
             payload = _nested(shared, {engine: parts[engine] for engine in some})
-            cast = self.client.cast(some, operation, payload, label=self.label, own=True, **options)
+            cast = self.client.cast(
+                some, operation, payload, label=self.label, own=True, tree=self._tree, **options
+            )
             self._remember(cast)
             futures += cast.messages()
         return futures

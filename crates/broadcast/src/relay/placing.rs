@@ -112,7 +112,10 @@ impl Relay {
                 let [here, elsewhere] = self.by_host(good);
                 let crowd: Vec<_> = here.iter().flatten().map(|&id| vec![id]).collect();
                 let mut groups = split(&elsewhere, (shape.degree as usize) << widen);
-                let near = children(shape.local.into(), crowd.len() as u64, processors);
+                let near = match shape.chosen {
+                    true => shape.local.into(),
+                    false => children(shape.local.into(), crowd.len() as u64, processors),
+                };
                 groups.extend(split(&crowd, (near as usize) << widen));
                 groups
             }

@@ -10,7 +10,7 @@ use crate::relay::cast::{Cast, Session, Trouble};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
 use crate::run_map::RunMap;
-use crate::{CastId, Effect, Effects, Neighbour, Outcome, Runs, Shape, Version};
+use crate::{CastId, Effect, Effects, Neighbour, Outcome, Runs, Shape, Tree, TreeError, Version};
 
 /// The wait between two tries is doubled so many times at most.
 const DOUBLINGS: u32 = 5;
@@ -28,8 +28,8 @@ pub(crate) struct Top {
     pub(crate) causes: BTreeMap<u64, Cause>,
     /// Casts that members have aborted before their turn.
     pub(crate) skipping: BTreeSet<u64>,
-    /// The last plan: for whom, for up to how many bytes.
-    plan: Option<(Runs, u64, Shape)>,
+    /// The last plan: for whom, for up to how many bytes, and what was asked of it.
+    plan: Option<(Runs, u64, Tree, Shape)>,
 }
 
 impl Top {
@@ -52,7 +52,7 @@ impl Relay {
         &mut self,
         number: u64,
         members: &Runs,
-        (size, unordered): (u64, bool),
+        (size, unordered, tree): (u64, bool, Tree),
         out: &mut Effects,
     ) -> Result<(), Violation> {
         let wrong = |reason| Err(Violation::cast(number, reason));
@@ -72,7 +72,7 @@ impl Relay {
         if !members.is_subset(&self.known.union(&self.gone)) {
             return wrong("an engine is not known");
         }
-        let shape = self.shape(members, size);
+        let shape = self.shape(members, size, tree)?;
         let now = self.now;
         let session = self.sessions.get_mut(&id.session).expect("it has one");
         let mut cast = Cast::new(size, unordered, shape, now);
@@ -136,17 +136,17 @@ impl Relay {
 
     /// The shape for a payload to some members. It is computed anew when these are others, or more
     /// than twice the bytes.
-    fn shape(&mut self, members: &Runs, size: u64) -> Shape {
+    fn shape(&mut self, members: &Runs, size: u64, tree: Tree) -> Result<Shape, TreeError> {
         let bytes = match size {
             0 => 0,
             _ => size.next_power_of_two(),
         };
         let top = self.top.as_ref().expect("only the top plans");
-        if let Some((same, most, shape)) = &top.plan
-            && *most == bytes
+        if let Some((same, most, asked, shape)) = &top.plan
+            && (*most, *asked) == (bytes, tree)
             && same == members
         {
-            return *shape;
+            return Ok(*shape);
         }
         let mut hosts: BTreeMap<u32, u64> = BTreeMap::new();
         for member in members.iter().filter_map(|id| self.directory.get(&id)) {
@@ -154,9 +154,13 @@ impl Relay {
         }
         let crowd = hosts.values().copied().max().unwrap_or(0);
         let (network, local) = (&self.config.network, &self.config.local);
-        let shape = Shape::new(bytes, hosts.len() as u64, crowd, network, local);
-        self.top.as_mut().expect("it is one").plan = Some((members.clone(), bytes, shape));
-        shape
+        let hosts = hosts.len() as u64;
+        let shape = match tree.degree(hosts, crowd)? {
+            Some(degree) => Shape::of_degree(degree, bytes, hosts, network),
+            None => Shape::new(bytes, hosts, crowd, network, local),
+        };
+        self.top.as_mut().expect("it is one").plan = Some((members.clone(), bytes, tree, shape));
+        Ok(shape)
     }
 
     /// All members have a result.

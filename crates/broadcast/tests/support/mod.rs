@@ -50,6 +50,7 @@ pub(crate) fn offer(number: u64, members: Runs, size: u64) -> Offer {
             degree: 2,
             local: 2,
             chunk: 16,
+            chosen: false,
         },
         version: Version::default(),
         fresh: true,

@@ -40,6 +40,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+pub use treadle_broadcast::Tree;
 use treadle_broadcast::{CastId, Event, Me, Member, Neighbour, Runs, Settled};
 use treadle_memory::{Consumer, Usage};
 use treadle_net::pool::Pool;
@@ -351,11 +352,11 @@ impl Plane {
     /// not settled.
     ///
     /// # Errors
-    /// When there is no memory for them, an engine is unknown, or the wait ends.
+    /// When there is no memory for them, an engine is unknown, there is no such tree, or the wait ends.
     pub fn cast(
         &self,
         members: &Runs,
-        purpose: Purpose,
+        (purpose, tree): (Purpose, Tree),
         frames: &[Bytes],
         wait: &mut Wait<'_>,
     ) -> Result<u64, CastError> {
@@ -386,7 +387,13 @@ impl Plane {
             node = lock(&inner.node);
         }
         let mut deferred = Deferred::default();
-        let outcome = node.cast(session, members.clone(), purpose, payload, &mut deferred);
+        let outcome = node.cast(
+            session,
+            members.clone(),
+            (purpose, tree),
+            payload,
+            &mut deferred,
+        );
         node.flush();
         let due = node.due();
         drop(node);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::{
-    CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Violation,
+    CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Tree,
+    Violation,
 };
 use treadle_net::pool::{Arrived, Pool};
 use treadle_net::{Frame, NetError, Peer};
@@ -335,7 +336,7 @@ impl Node {
         &mut self,
         session: ClientId,
         members: Runs,
-        purpose: Purpose,
+        (purpose, tree): (Purpose, Tree),
         payload: Bytes,
         deferred: &mut Deferred,
     ) -> Result<u64, Violation> {
@@ -349,6 +350,7 @@ impl Node {
             members,
             size,
             unordered: purpose != Purpose::Run,
+            tree,
         };
         let outcome = self.feed(event, Attached::default(), deferred);
         if outcome.is_err() {

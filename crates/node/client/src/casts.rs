@@ -11,7 +11,7 @@ use treadle_messages::{FromClient, Member};
 use treadle_net::{Options, Signal, Wait, Waker};
 use treadle_node_broadcast::values::Packed;
 use treadle_node_broadcast::{
-    Callbacks, CastError, Plane, Purpose, Traffic, host_name, host_number,
+    Callbacks, CastError, Plane, Purpose, Traffic, Tree, host_name, host_number,
 };
 use treadle_reactor::leader::Leadership;
 use treadle_reactor::thread::lock;
@@ -220,9 +220,10 @@ impl<T> Client<T> {
         &self,
         engines: &[u32],
         frames: &[Bytes],
+        tree: Tree,
         wait: &mut Wait<'_>,
     ) -> Result<u64, CastError> {
-        self.cast_for(Purpose::Run, engines, frames, wait)
+        self.cast_for((Purpose::Run, tree), engines, frames, wait)
     }
 
     /// Asks the Python sides of workers, which the client knows, at once. The answers of all arrive as
@@ -241,12 +242,17 @@ impl<T> Client<T> {
     ) -> Result<u64, CastError> {
         let operation = Bytes::copy_from_slice(operation.as_bytes());
         let frames = [operation, argument];
-        self.cast_for(Purpose::Call(number), workers, &frames, wait)
+        self.cast_for(
+            (Purpose::Call(number), Tree::default()),
+            workers,
+            &frames,
+            wait,
+        )
     }
 
     fn cast_for(
         &self,
-        purpose: Purpose,
+        how: (Purpose, Tree),
         workers: &[u32],
         frames: &[Bytes],
         wait: &mut Wait<'_>,
@@ -256,7 +262,7 @@ impl<T> Client<T> {
             CastError::Refused("the client has not asked who the workers are".to_owned())
         })?;
         let workers: Runs = workers.iter().map(|&worker| u64::from(worker)).collect();
-        plane.cast(&workers, purpose, frames, wait)
+        plane.cast(&workers, how, frames, wait)
     }
 
     /// Engines that have not begun these casts are not to; the others are interrupted, if wanted.

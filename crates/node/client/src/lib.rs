@@ -35,7 +35,7 @@ pub use lead::Lead;
 pub use treadle_client::{
     Change, Contained, Content, Destination, Input, IsIntact, NewTask, Submission,
 };
-pub use treadle_node_broadcast::{Arrival, CastError, Purpose, Traffic, What};
+pub use treadle_node_broadcast::{Arrival, CastError, Purpose, Traffic, Tree, What};
 pub use treadle_scheduler::Stuck;
 
 use std::os::fd::BorrowedFd;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use treadle_broadcast::Runs;
 use treadle_net::Wait;
 use treadle_node_broadcast::values::{self, Packed};
-use treadle_node_broadcast::{Arrival, Callbacks as _, Plane, Purpose, What};
+use treadle_node_broadcast::{Arrival, Callbacks as _, Plane, Purpose, Tree, What};
 use treadle_reactor::thread::{self, caught, lock};
 
 use super::casts::CastCallbacks;
@@ -203,7 +203,12 @@ fn cast_all(plane: &Plane, queue: &Receiver<Load>, shared: &Shared, callbacks: &
             interrupted: None,
         };
         let purpose = Purpose::Keep(number);
-        let cast = plane.cast(&workers, purpose, &values::pack(&packed), &mut wait);
+        let cast = plane.cast(
+            &workers,
+            (purpose, Tree::default()),
+            &values::pack(&packed),
+            &mut wait,
+        );
         if let Err(error) = cast {
             let mut table = lock(&shared.table);
             if let Some(cast) = table.under_way.get_mut(&number) {

@@ -307,6 +307,7 @@ mod tests {
                 degree: 3,
                 local: 8,
                 chunk: 1 << 18,
+                chosen: true,
             },
             version: Version {
                 count: 2,

@@ -22,7 +22,7 @@ wire_struct! {
     Offer => broadcast::Offer {
         cast, members, previous, size, shape, version, fresh, unordered, mapped, aborted, settled,
     };
-    Shape => broadcast::Shape { degree, local, chunk };
+    Shape => broadcast::Shape { degree, local, chunk, chosen };
     Version => broadcast::Version { count, by };
     CastResult => broadcast::CastResult { number, engines, outcome };
     Output => broadcast::Output { number, engine, text };

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_broadcast::{Network, Shape};
 use treadle_messages::{Answer, Call};
-use treadle_net::Wait;
+use treadle_net::{Address, Wait};
 use treadle_node_worker::{Embedder, End, EndCause, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{Cause, ClientId, ObjectId};
@@ -114,11 +114,18 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
     let own = directory.path().join(number.to_string());
     std::fs::create_dir(&own).expect("a directory");
     let here = std::process::id();
+    let scheduler: Address = arguments.scheduler.parse().expect("an address");
+    // Where the scheduler listens, too: a client of another machine dials no loopback address.
+    let listen = Address {
+        port: 0,
+        ..scheduler.clone()
+    };
     let options = Options {
-        scheduler: arguments.scheduler.parse().expect("an address"),
-        listen: "127.0.0.1:0".parse().expect("an address"),
+        scheduler,
+        listen,
         net: treadle_net::Options {
             secret: Some(arguments.secret.clone()),
+            insecure: true,
             ..treadle_net::Options::default()
         },
         name: format!("engine-{here}-{number}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use treadle_broadcast::{
     CastResult, Config, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay,
-    Runs,
+    Runs, Tree,
 };
 use treadle_types::{ClientId, WorkerId};
 
@@ -31,13 +31,17 @@ pub struct Push {
     pub received: (u64, u64),
 }
 
-/// A push of `size` bytes to so many engines.
+/// A push of `size` bytes to so many engines, through the tree of the planner or one that was asked for.
 ///
 /// # Errors
 /// What went wrong, for people.
-pub fn push(engines: u32, size: u64) -> Result<Push, String> {
-    let before = run(Plan::push(engines, size, 1), Trace::Off)?;
-    let after = run(Plan::push(engines, size, 2), Trace::Off)?;
+pub fn push(engines: u32, size: u64, tree: Tree) -> Result<Push, String> {
+    let plan = |times| Plan {
+        tree,
+        ..Plan::push(engines, size, times)
+    };
+    let before = run(plan(1), Trace::Off)?;
+    let after = run(plan(2), Trace::Off)?;
     let cast = after.oracle.casts.last_key_value().expect("it was made").1;
     let most = cast.sent.values().copied().max().unwrap_or(0);
     let client = |world: &World| {
@@ -54,6 +58,36 @@ pub fn push(engines: u32, size: u64) -> Result<Push, String> {
         sent: less(after.0, before.0),
         received: less(after.1, before.1),
     })
+}
+
+/// Prints how long pushes take with trees of the planner and of depths 0 to 5, a line of JSON each: until
+/// the last engine had all of it. Engines have hosts of their own.
+///
+/// # Panics
+/// If a simulation fails.
+pub fn sweep() {
+    let planned = [Tree::default()];
+    let depths = (0..=5).map(|depth| Tree {
+        depth: Some(depth),
+        degree: None,
+    });
+    for engines in [8, 16, 32, 64, 128, 256, 512] {
+        for size in [8, 32 << 10, 2 << 20, 20 << 20] {
+            for tree in planned.into_iter().chain(depths.clone()) {
+                let push = push(engines, size, tree).expect("nothing goes wrong");
+                let depth = tree
+                    .depth
+                    .map_or("null".to_owned(), |depth| depth.to_string());
+                println!(
+                    "{{\"engines\": {engines}, \"size\": {size}, \"depth\": {depth}, \"degree\": {}, \
+                     \"seconds\": {:.9}, \"round\": {:.9}}}",
+                    push.degree,
+                    push.time.as_secs_f64(),
+                    push.round.as_secs_f64(),
+                );
+            }
+        }
+    }
 }
 
 /// How long the results of others take the client while one engine is paused, and that engine's own
@@ -119,6 +153,7 @@ pub fn cost_of_call(engines: u32, calls: u64) -> Duration {
             members: members.clone(),
             size: 100,
             unordered: false,
+            tree: Tree::default(),
         };
         handle(cast);
         if number == 1 {
@@ -160,7 +195,7 @@ pub fn report() {
         "client gets"
     );
     for engines in [8, 16, 32, 64, 128, 256, 512, 10_000] {
-        let push = push(engines, 2 << 20).expect("nothing goes wrong");
+        let push = push(engines, 2 << 20, Tree::default()).expect("nothing goes wrong");
         let time = push.time.as_secs_f64() * 1e3;
         println!(
             "{engines:>7} {:>6} {time:>6.2} ms {:>14.2} {:>6.2} ms {:>14.2} {:>6} {:>9} {:>6} {:>9}",

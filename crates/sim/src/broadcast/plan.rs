@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_broadcast::{Config, Network};
+use treadle_broadcast::{Config, Network, Tree};
 
 use crate::kernel::{Random, mix};
 
@@ -58,6 +58,8 @@ pub struct Plan {
     pub(crate) late: (u64, Duration),
     /// Percentage of casts that are unordered.
     pub(crate) unordered: u64,
+    /// What casts ask of their trees.
+    pub(crate) tree: Tree,
     /// Percentage of payloads for which there is no memory.
     pub(crate) refusals: u64,
     /// Percentage of questions for memory that take time.
@@ -164,6 +166,14 @@ impl Plan {
             overhead,
             late,
             unordered: mix(seed) % 3 * 15,
+            // The engines differ in number: no seed has them refused.
+            tree: match mix(seed) % 7 {
+                0 => Tree {
+                    depth: None,
+                    degree: Some(mix(seed) as u32 % 5 + 1),
+                },
+                _ => Tree::default(),
+            },
             refusals: match faultless {
                 true => 0,
                 false => random.pick(&[0, 0, 10, 40]),
@@ -208,6 +218,7 @@ impl Plan {
             overhead: network.overhead,
             late: (0, Duration::ZERO),
             unordered: 0,
+            tree: Tree::default(),
             refusals: 0,
             slow_memory: 0,
             queued: 0,

@@ -363,6 +363,7 @@ impl World {
                     members,
                     size,
                     unordered,
+                    tree: self.plan.tree,
                 };
                 self.handle(pid, event, Body::None)
             }

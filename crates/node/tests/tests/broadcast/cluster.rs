@@ -10,7 +10,9 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_messages::{Answer, Call, Hello, Role};
 use treadle_net::{Address, Wait};
-use treadle_node_client::{Change, Client, Contained, Content, Destination, Event, Traffic, What};
+use treadle_node_client::{
+    Change, Client, Contained, Content, Destination, Event, Traffic, Tree, What,
+};
 use treadle_node_server::{self as server, Server};
 use treadle_node_worker::{Cast, Embedder, End, EndCause, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
@@ -240,7 +242,9 @@ impl Caster {
     }
 
     pub(crate) fn cast(&self, engines: &[u32], frames: &[Bytes]) -> u64 {
-        self.client.cast(engines, frames, &mut soon()).unwrap()
+        self.client
+            .cast(engines, frames, Tree::default(), &mut soon())
+            .unwrap()
     }
 
     fn process(&mut self) {

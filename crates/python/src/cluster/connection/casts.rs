@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use treadle_net::Frame;
-use treadle_node_client::{Arrival, CastError, Purpose, What};
+use treadle_node_client::{Arrival, CastError, Purpose, Tree, What};
 use treadle_recipe as recipe;
 use treadle_serialise::{ExportedBuffer, memories};
 
@@ -42,20 +42,24 @@ impl ClientConnection {
     /// MemoryError
     ///     There is no memory for them.
     /// ValueError
-    ///     An engine is not among the members, nor was.
-    #[pyo3(signature = (engines, head, frames))]
+    ///     An engine is not among the members, nor was; or the engines have no tree of this depth and
+    ///     degree.
+    #[pyo3(signature = (engines, head, frames, depth=None, degree=None))]
     fn cast(
         &self,
         py: Python<'_>,
         engines: Vec<u32>,
         head: &Bound<'_, PyAny>,
         frames: Vec<Bound<'_, PyAny>>,
+        depth: Option<u32>,
+        degree: Option<u32>,
     ) -> PyResult<u64> {
         let client = self.client()?;
+        let tree = Tree { depth, degree };
         let frames = std::iter::once(head).chain(&frames).map(buffer);
         let frames = frames.collect::<PyResult<Vec<_>>>()?;
         blocking(py, Limit::NONE, None, failed, |wait| {
-            client.cast(&engines, &frames, wait)
+            client.cast(&engines, &frames, tree, wait)
         })
     }
 

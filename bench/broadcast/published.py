@@ -1,0 +1,279 @@
+"""ipyparallel's notebook at its own scale: 100 engines, its cells unchanged, its table and its plots as pictures.
+
+``python bench/broadcast/published.py --to docs/pictures/broadcast`` takes about half an hour on a quiet machine, and
+12 GB: 100 engines of each side are there at once. Treadle and ipyparallel take turns: a round has Treadle, then
+ipyparallel with the depths 0 to 3 of its broadcast scheduler, each with and without coalescing. With ``--far`` (needs
+root) the same again from a client behind 50 ms and 100 Mbit/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+import engines
+from distant import LATENCY, RATE, namespace, own_address
+from plots import unit
+from program import Program
+from report import machine
+
+HERE = Path(__file__).parent
+DEPTHS = (0, 1, 2, 3)
+# Seconds for a whole notebook: ipyparallel's direct view sends each array to each engine.
+PATIENCE = 3600
+# Of the last of a line of the table: what is compared is the better of ipyparallel's views.
+BAR = 20
+
+# What a client is asked, by the name of its line.
+Results = dict[str, list[dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def ipyparallel_cluster(count: int, depth: int) -> Iterator[str]:
+    """Start engines and return the file by which clients connect."""
+    import ipyparallel
+
+    cluster = ipyparallel.Cluster(
+        n=count,
+        controller_args=[
+            f"--Hub.registration_timeout={engines.REGISTRATION}",
+            f"--IPController.broadcast_scheduler_depth={depth}",
+        ],
+        log_level=logging.ERROR,
+    )
+    cluster.start_cluster_sync()
+    try:
+        with cluster.connect_client_sync() as client:
+            client.wait_for_engines(count, timeout=engines.REGISTRATION, interactive=False)
+        directory = Path(cluster.profile_dir) / "security"
+        yield str(directory / f"ipcontroller-{cluster.cluster_id}-client.json")
+    finally:
+        cluster.stop_cluster_sync()
+
+
+def ports_of(value: Any) -> Iterator[int]:
+    """The ports in a connection file: all whole numbers of it."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from ports_of(item)
+    elif isinstance(value, int) and value > 1:
+        yield value
+
+
+@contextlib.contextmanager
+def client(
+    kind: str, where: str, count: int, secret: Mapping[str, str], ports: list[int] | None
+) -> Iterator[Program | None]:
+    """A client in a process of its own; behind the link if ports are given. None: it gets no answers."""
+    command = [sys.executable, str(HERE / "cells.py"), kind, where, str(count)]
+    with contextlib.ExitStack() as stack:
+        environment = dict(secret)
+        if ports is not None:
+            # The ports of ipyparallel's controller are on the loopback interface.
+            host = own_address() if kind == "treadle" else "127.0.0.1"
+            name = stack.enter_context(namespace(host))
+            link = [sys.executable, str(HERE / "link.py"), name, host, str(RATE), str(LATENCY)]
+            program = stack.enter_context(Program(link))
+            program.tell(" ".join(map(str, ports)))
+            program.line()
+            command = ["ip", "netns", "exec", name, "unshare", "--uts", *command]
+            environment["TREADLE_BENCH_FAR"] = "1"
+        found = stack.enter_context(Program(command, environment))
+        is_there = found.line(timeout=engines.REGISTRATION).strip() == "ready"
+        yield found if is_there else None
+
+
+def ask(program: Program, what: str) -> dict[str, Any]:
+    program.tell(what)
+    answer: dict[str, Any] = json.loads(program.line(timeout=PATIENCE))
+    return answer
+
+
+def measure(count: int, rounds: int, depths: tuple[int, ...], far: bool) -> dict[str, Any]:
+    found: Results = {}
+    curves: dict[str, Any] = {}
+    where = {"host": own_address(), "insecure": True} if far else {}
+    with engines.treadle(count, **where) as ours:
+        address = ours.cluster.scheduler_address
+        secret = {"TREADLE_SECRET_FILE": str(ours.cluster.secret_file)}
+        workers = ours.scheduler_info(n_workers=-1)["workers"]
+        ports = [int(one.rpartition(":")[2]) for one in (address, *workers)] if far else None
+        for turn in range(rounds):
+            with client("treadle", address, count, secret, ports) as program:
+                assert program is not None
+                found.setdefault("treadle", []).append(ask(program, "notebook"))
+                if turn == 0:
+                    curves["treadle"] = ask(program, "curve")
+            for depth in depths:
+                with ipyparallel_cluster(count, depth) as file:
+                    if far:
+                        config = json.loads(Path(file).read_text())
+                        theirs: list[int] | None = sorted(set(ports_of(config)))
+                    else:
+                        theirs = None
+                    for kind in ("ipyparallel", "coalescing"):
+                        name = f"{kind}, depth {depth}"
+                        with client(kind, file, count, {}, theirs) as program:
+                            if program is None:
+                                print(f"{name}: no answers, left out", file=sys.stderr)
+                                continue
+                            found.setdefault(name, []).append(ask(program, "notebook"))
+                            if turn == 0 and depth == max(depths):
+                                curves[name] = ask(program, "curve")
+            print(f"round {turn + 1} of {rounds} is over", file=sys.stderr)
+    return {
+        "machine": machine(),
+        "engines": count,
+        "rounds": rounds,
+        "far": far,
+        "notebook": {name: merged(runs) for name, runs in found.items()},
+        "curves": curves,
+    }
+
+
+def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds of the means that `%timeit` gave: direct and broadcast."""
+
+    def median(pairs: list[Any]) -> list[float]:
+        return [statistics.median(pair[view][0] for pair in pairs) for view in (0, 1)]
+
+    sides = runs[0]["push"]
+    return {
+        "call": median([run["call"] for run in runs]),
+        "push": {side: median([run["push"][side] for run in runs]) for side in sides},
+    }
+
+
+def table(result: dict[str, Any]) -> list[str]:
+    """The notebook's table, with a row for each side and line; how many times as fast ours is beside theirs."""
+    count = result["engines"]
+    lines = [
+        "| | n | direct view | broadcast | broadcast speedup | MB | treadle's over the better of both |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    ours = result["notebook"]["treadle"]
+    for name, found in result["notebook"].items():
+        for side in ("call", *found["push"]):
+            direct, broadcast = found["call"] if side == "call" else found["push"][side]
+            best = min(ours["call"] if side == "call" else ours["push"][side])
+            size = "" if side == "call" else f"{8 * int(side) ** 2 * count / 2**20:.6f}"
+            ratio = "" if name == "treadle" else f"{min(direct, broadcast) / best:.1f} ×"
+            lines.append(
+                f"| {name} | {side} | {direct:.6f} | {broadcast:.6f} | {direct / broadcast:.6f} | {size} | {ratio} |"
+            )
+    return lines
+
+
+def draw(result: dict[str, Any], to: Path) -> None:
+    """The notebook's two plots, and the curve for few engines."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    count = result["engines"]
+    where = ", client behind 50 ms and 100 Mbit/s" if result["far"] else ""
+    suffix = "-far" if result["far"] else ""
+    colours = (
+        dict(
+            zip(
+                result["notebook"],
+                ["tab:blue", *plt.colormaps["autumn"].colors[::32]],
+                strict=False,
+            )
+        )
+        if hasattr(plt.colormaps["autumn"], "colors")
+        else {}
+    )
+
+    for name, label in (("seconds", "seconds until all have it"), ("throughput", "MB a second")):
+        figure, axes = plt.subplots(figsize=(9, 6))
+        for line, found in result["notebook"].items():
+            sizes = [8 * int(side) ** 2 for side in found["push"]]
+            for view, style in ((0, "-"), (1, "--")):
+                seconds = [pair[view] for pair in found["push"].values()]
+                values = (
+                    seconds
+                    if name == "seconds"
+                    else [
+                        count * size / 1e6 / one for size, one in zip(sizes, seconds, strict=True)
+                    ]
+                )
+                axes.plot(
+                    sizes,
+                    values,
+                    style,
+                    marker="o",
+                    color=colours.get(line),
+                    label=f"{line}: {('direct', 'broadcast')[view]}",
+                )
+        axes.set(xscale="log", yscale="log", ylabel=label, xlabel="array pushed to each engine")
+        axes.set_xticks(
+            sizes, [f"{side} × {side}\n{unit(8 * int(side) ** 2)}" for side in found["push"]]
+        )
+        axes.minorticks_off()
+        axes.set_title(f"push to {count} engines{where}")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+        figure.tight_layout()
+        figure.savefig(to / f"notebook-{name}{suffix}.png", dpi=120)
+        plt.close(figure)
+
+    figure, parts = plt.subplots(ncols=2, figsize=(11, 5))
+    for axes, what in zip(parts, ("call", "push"), strict=True):
+        for line, found in result["curves"].items():
+            for view, points in found[what].items():
+                numbers = list(map(int, points))
+                milliseconds = [one * 1e3 for one in points.values()]
+                axes.plot(numbers, milliseconds, marker="o", label=f"{line}: {view}")
+        axes.set(xscale="log", yscale="log", xlabel="engines", ylabel="ms")
+        axes.set_title("an empty call" if what == "call" else "push of 256 × 256 doubles")
+        axes.grid(alpha=0.3)
+    parts[0].legend(frameon=False, fontsize=7)
+    figure.suptitle(f"few engines{where}")
+    figure.tight_layout()
+    figure.savefig(to / f"notebook-few{suffix}.png", dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engines", type=int, default=100, metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--depths", type=int, nargs="*", default=list(DEPTHS), metavar="N")
+    parser.add_argument(
+        "--far", action="store_true", help="from behind a slow link too; needs root"
+    )
+    parser.add_argument("--to", type=Path, default=HERE / "out" / "published", metavar="DIR")
+    args = parser.parse_args()
+    args.to.mkdir(parents=True, exist_ok=True)
+    for far in (False, True) if args.far else (False,):
+        result = measure(args.engines, args.rounds, tuple(args.depths), far)
+        name = "notebook-far" if far else "notebook"
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        (args.to / f"{name}.json").write_text(text, encoding="utf-8")
+        lines = [
+            f"{args.engines} engines{', far away' if far else ''}: {machine()}",
+            "",
+            *table(result),
+        ]
+        (args.to / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print("\n".join(lines), flush=True)
+        draw(result, args.to)
+
+
+if __name__ == "__main__":
+    main()

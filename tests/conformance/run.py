@@ -96,6 +96,22 @@ FULL = (
         shuffles=4_600,
         section="p2p",
     ),
+    # On Dask's own scheduler and workers: Treadle moves the rows only.
+    Suite(
+        "accelerated",
+        (
+            "dask/array/tests/test_rechunk.py",
+            "dask/dataframe/dask_expr/tests/test_merge.py",
+            "dask/dataframe/dask_expr/tests/test_shuffle.py",
+            "dask/dataframe/tests/test_merge_column_and_index.py",
+            "dask/dataframe/tests/test_shuffle.py",
+        ),
+        0,
+        "accelerated",
+        always=FORCED_P2P,
+        shuffles=1,
+        section="p2p",
+    ),
     Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 85, "treadle_distributed"),
     Suite(
         "xarray-dask",
@@ -269,7 +285,9 @@ class Pytest:
 
     def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
         """Exit status, and outcome by test id, under Treadle."""
-        options = ("-p", suite.plugin, f"--treadle-calls={suite.calls}", *suite.options)
+        options = ("-p", suite.plugin, *suite.options)
+        if suite.calls:
+            options += (f"--treadle-calls={suite.calls}",)
         if suite.shuffles:
             options += (f"--treadle-shuffles={suite.shuffles}",)
         options = (f"--numprocesses={self.workers}", *options, *self._without(suite))

@@ -167,6 +167,25 @@ impl GroupState {
         bytes
     }
 
+    /// One batch in memory of each attempt that has others in files: those came before, and went.
+    pub(super) fn rest(&self) -> Vec<BatchId> {
+        let mut rest = Vec::new();
+        for (&(map, attempt), state) in &self.attempts {
+            let is_here = |(_, batch): &(&u32, &Batch)| batch.place == Place::Memory;
+            let mut batches = state.batches.iter();
+            if let Some((&number, _)) = batches.clone().find(is_here)
+                && !batches.all(|batch| is_here(&batch))
+            {
+                rest.push(BatchId {
+                    map,
+                    attempt,
+                    number,
+                });
+            }
+        }
+        rest
+    }
+
     /// Removes the batches of an attempt that are in memory and not being written. Those in files stay,
     /// and stay counted, until the group goes. Returns what was removed.
     pub(super) fn lose_attempt(&mut self, map: u32, id: AttemptId) -> Vec<(BatchId, u64)> {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -23,12 +24,17 @@ pub(super) struct Memory {
     /// What is being written: one run at a time, since disks are fast at large writes that follow one
     /// another.
     pub(super) spilling: Option<Spilling>,
+    /// Batches in memory of transfers that are partly in files, one of each: they keep their arena there.
+    pub(super) rests: VecDeque<Rest>,
     next_run: u64,
     /// Writes that failed in a row, why the last one did, and when the next one is due.
     failures: u32,
     failure: Option<Arc<str>>,
     retry_at: Duration,
 }
+
+/// What is left in memory of the transfers of a group.
+pub(super) type Rest = (ShuffleId, GroupId, Vec<BatchId>);
 
 /// A run that is being written.
 #[derive(Debug)]
@@ -48,6 +54,7 @@ impl Default for Memory {
             arriving: 0,
             is_wanted: false,
             spilling: None,
+            rests: VecDeque::new(),
             next_run: 0,
             failures: 0,
             failure: None,
@@ -71,7 +78,8 @@ impl Memory {
     }
 
     pub(super) fn retry_at(&self) -> Option<Duration> {
-        let is_due = self.failure.is_some() && self.spilling.is_none() && self.is_short();
+        let waits = self.is_short() || !self.rests.is_empty();
+        let is_due = self.failure.is_some() && self.spilling.is_none() && waits;
         is_due.then_some(self.retry_at)
     }
 
@@ -87,21 +95,31 @@ impl Memory {
 }
 
 impl Server {
-    /// Begins to write the oldest transfers of the largest group, if there is more than the target. All
-    /// batches of a transfer go together, since they may be in one arena.
+    /// Begins to write the oldest transfers of the largest group, if there is more than the target, or
+    /// what is left of transfers that are partly in files. All batches of a transfer go together, since
+    /// they may be in one arena.
     pub(super) fn relieve(&mut self, effects: &mut Effects) {
         let memory = &self.memory;
         let waits = memory.failure.is_some() && self.now < memory.retry_at;
-        if memory.spilling.is_some() || !memory.is_short() || waits {
+        if memory.spilling.is_some() || waits {
             return;
         }
+        let is_begun = memory.is_short() && self.spill_oldest(effects);
+        while !is_begun && let Some(rest) = self.memory.rests.pop_front() {
+            if self.spill_rest(&rest, effects) {
+                return;
+            }
+        }
+    }
+
+    fn spill_oldest(&mut self, effects: &mut Effects) -> bool {
         let groups = self.shuffles.iter_mut().flat_map(|(&shuffle, held)| {
             let groups = held.groups.iter_mut();
             groups.map(move |(&id, state)| (shuffle, id, state))
         });
         let largest = groups.max_by_key(|(.., state)| state.idle_bytes);
         let Some((shuffle, group, state)) = largest else {
-            return;
+            return false;
         };
         let run = self.memory.next_run;
         let (mut batches, mut bytes) = (Vec::new(), 0);
@@ -110,9 +128,33 @@ impl Server {
         {
             bytes += state.spill_attempt(oldest, run, &mut batches);
         }
-        if batches.is_empty() {
-            return;
+        self.spill(shuffle, group, batches, effects)
+    }
+
+    fn spill_rest(&mut self, (shuffle, group, rest): &Rest, effects: &mut Effects) -> bool {
+        let held = self.shuffles.get_mut(shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(group)) else {
+            return false;
+        };
+        let mut batches = Vec::new();
+        for &one in rest {
+            state.spill_attempt(one, self.memory.next_run, &mut batches);
         }
+        self.spill(*shuffle, *group, batches, effects)
+    }
+
+    /// Begins to write the next run. Returns whether there is something to write.
+    fn spill(
+        &mut self,
+        shuffle: ShuffleId,
+        group: GroupId,
+        batches: Vec<BatchId>,
+        effects: &mut Effects,
+    ) -> bool {
+        if batches.is_empty() {
+            return false;
+        }
+        let run = self.memory.next_run;
         self.memory.next_run += 1;
         effects.push(ServerEffect::Spill {
             run,
@@ -126,6 +168,7 @@ impl Server {
             group,
             batches,
         });
+        true
     }
 
     /// A run is written, or could not be.

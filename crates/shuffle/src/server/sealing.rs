@@ -64,7 +64,11 @@ impl Server {
                 dropped.extend(state.lose_attempt(map, attempt));
             }
         }
+        let rest = state.rest();
         self.drop_batches(shuffle, group, dropped, effects);
+        if !rest.is_empty() {
+            self.memory.rests.push_back((shuffle, group, rest));
+        }
         self.unpark(effects);
     }
 }

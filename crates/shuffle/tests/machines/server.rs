@@ -44,6 +44,10 @@ fn seal_as(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)], more: 
         expected.tally.add(&push.tally);
     }
     expected.tally.rows += more;
+    compare(holder, plan, expected)
+}
+
+fn compare(holder: &mut Holder, plan: &Plan, expected: Expected) -> Verdict {
     let seal = Seal {
         shuffle: S,
         generation: plan.generation,
@@ -402,6 +406,33 @@ fn a_full_disk_is_tried_again_and_named_after_a_while() {
     }
     assert_eq!(answers, [Refusal::NoRoom("full".into())]);
     assert_eq!(holder.store.len(), 3, "nothing was lost");
+}
+
+/// Otherwise they would keep a whole arena in memory.
+#[test]
+fn the_last_batches_of_a_transfer_follow_the_others_into_a_file() {
+    let (mut holder, plan, length) = crowded();
+    let group = plan.groups[0].id;
+    let maps = [transfer(0, 10), transfer(1, 20), transfer(2, 30)];
+    let mut expected = Expected::default();
+    let mut push = |holder: &mut Holder, map: Transfer, number| {
+        let one = batch(map, group, number, &[(1, 1)]);
+        expected.tally.add(&one.0.tally);
+        assert!(is_acked(holder.push(one)));
+    };
+    for map in maps {
+        push(&mut holder, map, 0);
+    }
+    let written = |run, written| ServerEvent::Spilled { run, written };
+    holder.event(written(0, Ok(())));
+    push(&mut holder, maps[2], 1);
+    assert_eq!(holder.server.resident(), length, "there is room for one");
+    holder.effects.clear();
+    expected.winners = maps.map(|map| (map.map, map.attempt)).to_vec();
+    assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
+    assert_eq!(spilled(&holder.effects), Some((1, 1)));
+    holder.event(written(1, Ok(())));
+    assert_eq!(holder.server.resident(), 0);
 }
 
 #[test]

@@ -25,14 +25,15 @@ def processor_time(pid: int) -> float:
 
 
 @functools.cache
-def compiled(source: Path, *flags: str) -> str:
-    """The program or library made of a file in C, compiled anew when it changed."""
+def compiled(source: Path, *flags: str, libraries: tuple[str, ...] = ()) -> str:
+    """The program or library made of a file in C or C++, compiled anew when it changed."""
     out = source.parent / "out"
     made = out / (source.stem + (".so" if "-shared" in flags else ""))
     if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         out.mkdir(exist_ok=True)
-        command = ["gcc", "-Wall", "-Wextra", *flags, str(source), "-o", str(made), "-ldl"]
-        subprocess.run(command, check=True, timeout=60)
+        compiler = "g++" if source.suffix == ".cc" else "gcc"
+        command = [compiler, "-Wall", "-Wextra", *flags, str(source), "-o", str(made)]
+        subprocess.run([*command, *libraries, "-ldl"], check=True, timeout=120)
     return str(made)
 
 

@@ -7,73 +7,24 @@ socket. Needs root, `ip` and `tc`.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from figures import Figure
-from network import CAP, Network, free_port, ip, may_have_namespaces, namespaces
+from network import CAP, Network, free_port, may_have_namespaces, namespaces, routed, shape
 
 # Bits a second: less than the processors of two cores carry.
 RATE = "2gbit"
 
 
-def shape(network: Network, *options: str) -> None:
+def limited(network: Network, *options: str) -> None:
     """Limit what leaves the near side to `RATE`."""
-    limit([*network.client_side, "tc"], *options)
-
-
-def limit(tc: list[str], *options: str) -> None:
-    command = [*tc, "qdisc", "add", "dev", "veth0", "root", "tbf", "rate", RATE, *options]
-    subprocess.run(command, check=True, timeout=30)
-
-
-@contextmanager
-def behind_a_router() -> Iterator[Network]:
-    """Two namespaces with a third between them, whose short queue to the far side drops: at a queue of its own
-    a sender would wait.
-    """
-    near, router, far = (f"treadle-{os.getpid()}-{end}" for end in ("near", "router", "far"))
-    made: list[str] = []
-    try:
-        for name in (near, router, far):
-            ip("netns", "add", name)
-            made.append(name)
-            ip("-n", name, "link", "set", "lo", "up")
-        for name, device, number in ((near, "veth1", 1), (far, "veth0", 2)):
-            ip(
-                "link",
-                "add",
-                "veth0",
-                "netns",
-                name,
-                "type",
-                "veth",
-                "peer",
-                device,
-                "netns",
-                router,
-            )
-            for there, its, end in ((name, "veth0", number), (router, device, 100)):
-                address = f"198.18.{number}.{end}/24"
-                ip("-n", there, "address", "add", address, "dev", its)
-                ip("-n", there, "link", "set", its, "up")
-            ip("-n", name, "route", "add", "default", "via", f"198.18.{number}.100")
-        inside = ["ip", "netns", "exec", router]
-        forward = [*inside, "sysctl", "-qw", "net.ipv4.ip_forward=1"]
-        subprocess.run(forward, check=True, timeout=30)
-        limit([*inside, "tc"], "burst", "64kb", "limit", "100kb")
-        enter = ("ip", "netns", "exec")
-        yield Network("198.18.2.2", (*enter, far), (*enter, near))
-    finally:
-        for name in made:
-            ip("netns", "delete", name)
+    shape([*network.client_side, "tc"], RATE, *options)
 
 
 def small_window(network: Network) -> None:
@@ -84,11 +35,15 @@ def small_window(network: Network) -> None:
 Change = Callable[[Network], object]
 # The cause, how the network is made, and what is changed of it.
 LINKS: dict[str, tuple[str, Callable[[], Any], Change]] = {
-    "a router with a queue of 100 kB before 2 Gbit/s": ("loss", behind_a_router, bool),
+    "a router with a queue of 100 kB before 2 Gbit/s": (
+        "loss",
+        lambda: routed(RATE, "burst", "64kb", "limit", "100kb"),
+        bool,
+    ),
     "a queue of 20 MB before 2 Gbit/s": (
         "pacing or policing",
         namespaces,
-        lambda network: shape(network, "burst", "256kb", "limit", "20mb"),
+        lambda network: limited(network, "burst", "256kb", "limit", "20mb"),
     ),
     f"SO_MAX_PACING_RATE of {CAP / 1e6:g} MB/s": (
         "pacing or policing",

@@ -81,3 +81,39 @@ def namespaces() -> Iterator[Network]:
     finally:
         for name in made:
             ip("netns", "delete", name)
+
+
+def shape(tc: Sequence[str], rate: str, *options: str, device: str = "veth0") -> None:
+    """Limit what leaves a device with the token bucket filter of ``tc``."""
+    command = [*tc, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *options]
+    subprocess.run(command, check=True, timeout=30)
+
+
+@contextmanager
+def routed(rate: str, *options: str) -> Iterator[Network]:
+    """Two namespaces with a router between them, which sends to the far side at ``rate`` and drops what its queue has
+    no room for: at a queue of its own a sender would wait.
+    """
+    near, router, far = (f"treadle-{os.getpid()}-{end}" for end in ("near", "router", "far"))
+    made: list[str] = []
+    try:
+        for name in (near, router, far):
+            ip("netns", "add", name)
+            made.append(name)
+            ip("-n", name, "link", "set", "lo", "up")
+        for name, device, number in ((near, "veth1", 1), (far, "veth0", 2)):
+            ends = ("netns", name, "type", "veth", "peer", device, "netns", router)
+            ip("link", "add", "veth0", *ends)
+            for there, its, end in ((name, "veth0", number), (router, device, 100)):
+                ip("-n", there, "address", "add", f"198.18.{number}.{end}/24", "dev", its)
+                ip("-n", there, "link", "set", its, "up")
+            ip("-n", name, "route", "add", "default", "via", f"198.18.{number}.100")
+        inside = ["ip", "netns", "exec", router]
+        forward = [*inside, "sysctl", "-qw", "net.ipv4.ip_forward=1"]
+        subprocess.run(forward, check=True, timeout=30)
+        shape([*inside, "tc"], rate, *options)
+        enter = ("ip", "netns", "exec")
+        yield Network("198.18.2.2", (*enter, far), (*enter, near))
+    finally:
+        for name in made:
+            ip("netns", "delete", name)

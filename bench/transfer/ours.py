@@ -8,6 +8,7 @@ all of its processes share.
 from __future__ import annotations
 
 import argparse
+import queue
 import statistics
 import threading
 import time
@@ -23,6 +24,8 @@ from treadle import transfer
 
 BATCH = 256  # messages that are handed over at once
 TIMEOUT = 120.0
+# With more bytes under way than this, each side would wait in `send_many` for the other to read.
+UNREAD = 4 << 20
 now = time.monotonic
 
 
@@ -201,12 +204,18 @@ def blocks(args: argparse.Namespace) -> None:
         answer(send)
 
 
+def hand_over(waiting: queue.SimpleQueue[list[Any]], send: Callable[[list[Any]], Any]) -> None:
+    """Send what is handed over until there is an empty list: what is read does not wait for what is sent."""
+    while messages := waiting.get():
+        send(messages)
+
+
 def latency(args: argparse.Namespace) -> None:
-    """Messages of 1 KB that come back, so many under way at a time."""
+    """Messages that come back, so many under way at a time."""
     with open_service(args, "echo") as connection:
 
-        def one_at_a_time(seconds: float) -> dict[str, Any]:
-            message = bytes(1024)
+        def one_at_a_time(seconds: float, size: int) -> dict[str, Any]:
+            message = bytes(size)
             taken = []
             start = now()
             while (began := now()) < start + seconds:
@@ -215,14 +224,19 @@ def latency(args: argparse.Namespace) -> None:
                 taken.append(now() - began)
             return summary(taken, now() - start)
 
-        def ask(concurrency: int, seconds: float) -> dict[str, Any]:
+        def ask(concurrency: int, seconds: float, size: int = 1024) -> dict[str, Any]:
             if concurrency == 1:
-                return one_at_a_time(seconds)
-            padding = bytes(1020)
+                return one_at_a_time(seconds, size)
+            padding = bytes(size - 4)
             began = [now()] * concurrency
             start = began[0]
             taken: list[float] = []
-            connection.send_many([i.to_bytes(4, "little") + padding for i in range(concurrency)])
+            send = connection.send_many
+            if concurrency * size > UNREAD:
+                waiting: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+                threading.Thread(target=hand_over, args=(waiting, send), daemon=True).start()
+                send = waiting.put
+            send([i.to_bytes(4, "little") + padding for i in range(concurrency)])
             under_way = concurrency
             while under_way:
                 answers = connection.recv_many(timeout=TIMEOUT)
@@ -232,9 +246,10 @@ def latency(args: argparse.Namespace) -> None:
                     taken.append(at - began[which])
                     began[which] = at
                 if at < start + seconds:
-                    connection.send_many(answers)
+                    send(answers)
                 else:
                     under_way -= len(answers)
+            send([])
             return summary(taken, now() - start)
 
         answer(ask)

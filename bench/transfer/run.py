@@ -22,6 +22,7 @@ MODULES = (
     "tls",
     "control",
     "causes",
+    "cpp",
 )
 
 

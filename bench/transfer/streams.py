@@ -93,6 +93,41 @@ def grpc_stream(
             yield Stream(server, client, blocks)
 
 
+class GrpcCppStream(Stream):
+    """So many messages ``under_way`` on each channel, of ``size`` bytes."""
+
+    def __init__(
+        self, server: Program, client: Program, blocks: int, under_way: int, size: int
+    ) -> None:
+        super().__init__(server, client, blocks)
+        self.under_way, self.size = under_way, size
+
+    def ask(self) -> dict[str, Any]:
+        self.client.tell(f"{self.under_way} {self.size} {self.blocks} 0")
+        return self.client.told()
+
+
+@contextmanager
+def grpc_cpp_stream(
+    network: Network,
+    program: str,
+    mb: float,
+    blocks: int,
+    *,
+    under_way: int = 1,
+    channels: int = 1,
+    large_frames: bool = False,
+) -> Iterator[Stream]:
+    """gRPC's asynchronous calls in C++ with ByteBuffers, in ``program`` (`programs.grpc_cpp`)."""
+    frames = f"--large_frames={int(large_frames)}"
+    served = [program, "--job_type=server", f"--host={network.host}", "--server_threads=2", frames]
+    with network.server(served) as server:
+        asked = [program, "--job_type=turns", f"--target={server.told()['address']}", frames]
+        with network.client([*asked, f"--channels={channels}"]) as client:
+            size = int(mb * 1e6)
+            yield GrpcCppStream(server, client, blocks, max(1, under_way // channels), size)
+
+
 @contextmanager
 def our_stream(
     network: Network,

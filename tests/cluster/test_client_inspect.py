@@ -187,6 +187,18 @@ def test_the_story_of_a_key_tells_what_became_of_it(client):
     assert "memory" in text
 
 
+def test_workers_tell_the_story_of_a_key_from_the_first_question_on(client):
+    client.story("hero")
+    first = client.submit(inc, 1, key="first")
+    second = client.submit(inc, first, key="second")
+    assert second.result(timeout=SOON) == 3
+    workers = set(client.scheduler_info()["workers"])
+    steps = [step for step in client.story("second") if step[0] in workers]
+    assert {step[1] for step in steps} == {"second"}
+    states = [step[3] for step in steps]
+    assert states.index("executing") < states.index("memory")
+
+
 def test_the_story_of_a_failure(client):
     future = client.submit(fail, key="villain")
     wait(future, timeout=SOON)

@@ -6,9 +6,12 @@ import asyncio
 import inspect
 import logging
 import pickle
-from collections.abc import Hashable
+import time
+from collections import deque
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import dask
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from treadle._compat.distributed import get_plugin_name
@@ -31,6 +34,8 @@ class Plugins:
         # The sidecar's numbers of the registrations: one may arrive twice while the worker starts.
         self._numbers: dict[str, int] = {}
         self._observers: list[WorkerPlugin] = []
+        # What became of tasks, in the form of distributed's log; none before somebody has asked.
+        self._log: deque[tuple[Any, ...]] | None = None
 
     async def add(
         self, plugin: bytes | WorkerPlugin, name: str | None = None, number: int | None = None
@@ -73,6 +78,8 @@ class Plugins:
     def transition(self, key: Hashable, start: str, finish: str) -> None:
         """Tell the plugins that want to know how a task went on."""
         state: Any = self._worker.state
+        if self._log is not None:
+            self._log.append((key, start, finish, finish, {}, f"task-{finish}", time.time()))
         if finish == "executing":
             state.annotate(key)
         for plugin in self._observers:
@@ -86,14 +93,28 @@ class Plugins:
             except Exception:
                 logger.exception("The metadata of %r cannot be told to the scheduler", key)
 
+    def record(self) -> None:
+        """Keep the transitions of tasks from now on, ``distributed.admin.low-level-log-length`` of them."""
+        if self._log is None:
+            self._log = deque(
+                maxlen=dask.config.get("distributed.admin.low-level-log-length", None)
+            )
+            self._observe()
+
+    def story(self, keys_or_stimuli: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the transitions of these keys that were recorded; the first call begins to record."""
+        self.record()
+        wanted = set(keys_or_stimuli)
+        return [step for step in tuple(self._log or ()) if step[0] in wanted]
+
     def _observe(self) -> None:
-        """Have the native side report transitions if a plugin wants them, and only then."""
+        """Have the native side report transitions if somebody wants them, and only then."""
         self._observers = [
             plugin
             for plugin in self._plugins.values()
             if type(plugin).transition is not WorkerPlugin.transition
         ]
-        self._worker._native.observe(bool(self._observers))
+        self._worker._native.observe(bool(self._observers) or self._log is not None)
 
 
 async def call_hook(

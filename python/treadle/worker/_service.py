@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import dask
 from distributed import Status
 
 from treadle._ask import ask
@@ -144,6 +145,8 @@ class Service:
         self._supervisor.attach(self._loop, self.worker.scheduler)
         self._actors = Actors(self.worker)
         self._plugins = Plugins(self.worker)
+        if dask.config.get("treadle.worker.steps", False):
+            self._plugins.record()
         self._profiler = Profiler(lambda: self.worker.active_threads)
         self.engine = self.worker.engine = Engine(
             native, self._loop, self.worker, self._main_thread
@@ -393,7 +396,7 @@ class Service:
             "identity": worker.identity,
             "keys": worker.keys,
             "ping": lambda: "pong",
-            "get_story": lambda keys_or_stimuli=(): [],  # noqa: ARG005
+            "get_story": plugins.story,
             "benchmark_disk": self._benchmark_disk,
             "benchmark_memory": self._benchmark_memory,
             "benchmark_network": self._benchmark_network,

@@ -88,6 +88,9 @@ bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw i
 bench-shuffle: $(BUILT) ## measure shuffles of Dask beside distributed's and the least that NumPy needs
 	$(VENV_PY) bench/shuffle/run.py $(ARGS)
 
+bench-service: $(BUILT) ## measure the stand-alone shuffle service beside a C program
+	$(VENV_PY) bench/service/run.py $(ARGS)
+
 bench-hosting: $(BUILT) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
 	$(VENV_PY) bench/hosting/run.py $(ARGS)
 

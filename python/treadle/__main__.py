@@ -13,6 +13,8 @@ _COMMANDS = {
     "demo": "treadle.demo.cli",
     "probe": "treadle._probe",
     "scheduler": "treadle._cli_scheduler",
+    "shuffle-master": "treadle._cli_shuffle",
+    "shuffle-server": "treadle._cli_shuffle",
     "template": "treadle._cli_template",
     "worker": "treadle._cli_worker",
 }
@@ -25,7 +27,7 @@ class _Group(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(_COMMANDS[name]), name)
+        command: click.Command = getattr(import_module(_COMMANDS[name]), name.replace("-", "_"))
         return command
 
 

@@ -17,7 +17,7 @@ import click
 
 from treadle._cli import connection_options, listening
 
-__all__ = ["Credentials", "Ending", "LogFile", "log_options", "security_options"]
+__all__ = ["Credentials", "Ending", "LogFile", "log_options", "reachable", "security_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -186,3 +186,14 @@ class Ending:
             return
         self.now = self.asked or number == signal.SIGINT
         self.asked = True
+
+
+def reachable(scheduler: str) -> str:
+    """Return an address of this host that whoever reaches the scheduler, or the master of shuffles, can reach."""
+    from distributed.utils import get_ip
+
+    host, _, port = scheduler.partition("://")[2].rpartition(":")
+    host = host.strip("[]")
+    find: Callable[..., str] = get_ip
+    own = "127.0.0.1" if host in ("127.0.0.1", "localhost") else find(host, int(port))
+    return f"[{own}]:0" if ":" in own else f"{own}:0"

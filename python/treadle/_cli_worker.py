@@ -21,7 +21,14 @@ import click
 
 from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input
-from treadle._cli_cluster import Credentials, Ending, LogFile, log_options, security_options
+from treadle._cli_cluster import (
+    Credentials,
+    Ending,
+    LogFile,
+    log_options,
+    reachable,
+    security_options,
+)
 from treadle._cli_supervisor import nworkers_of, supervise
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._numbers import amounts
@@ -316,7 +323,7 @@ def _run(
             directory=directory,
             resources=resources,
             service=service,
-            listen=credentials.address(listen or _reachable(address)),
+            listen=credentials.address(listen or reachable(address)),
             contact=None if contact is None else credentials.address(contact),
             cluster=cluster,
             info=info,
@@ -546,17 +553,6 @@ def _directory_in(parent: str | None) -> Directory:
 
         parent = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
     return _core.Directory("worker", parent)
-
-
-def _reachable(scheduler: str) -> str:
-    """Return an address of this host that whoever reaches the scheduler can reach."""
-    from distributed.utils import get_ip
-
-    host, _, port = scheduler.partition("://")[2].rpartition(":")
-    host = host.strip("[]")
-    find: Callable[..., str] = get_ip
-    own = "127.0.0.1" if host in ("127.0.0.1", "localhost") else find(host, int(port))
-    return f"[{own}]:0" if ":" in own else f"{own}:0"
 
 
 def _remember(address: str, credentials: Credentials) -> None:

@@ -24,6 +24,8 @@ pub use file::to_file;
 pub const SCHEDULER: &str = "treadle::scheduler";
 /// The target of workers' events.
 pub const WORKER: &str = "treadle::worker";
+/// The target of a process of the shuffle service.
+pub const SHUFFLE: &str = "treadle::shuffle";
 /// The target of clients' events.
 pub const CLIENT: &str = "treadle::client";
 

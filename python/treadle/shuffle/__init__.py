@@ -3,6 +3,8 @@
 ``Agreed`` is what all maps of a shuffle know beforehand. ``split`` prepares the rows of a map, from which
 batches are gathered. ``assemble`` makes a partition from the pieces of all maps.
 ``split_array`` and ``assemble_array`` do the same with the pieces of an array.
+
+``Service`` is the stand-alone shuffle service, with ``Writer`` and ``Reader`` for direct use.
 """
 
 from __future__ import annotations
@@ -16,13 +18,40 @@ if TYPE_CHECKING:
     from treadle.shuffle._agreed import Agreed
     from treadle.shuffle._arrays import assemble_array, split_array
     from treadle.shuffle._assemble import assemble
+    from treadle.shuffle._service import Reader, Receipt, Service, Shuffle, Writer
+    from treadle.shuffle._service_errors import DamagedRows, NoRoom, RowsLost, ShuffleError
     from treadle.shuffle._split import split
 
-__all__ = ["Agreed", "Piece", "assemble", "assemble_array", "split", "split_array"]
+__all__ = [
+    "Agreed",
+    "DamagedRows",
+    "NoRoom",
+    "Piece",
+    "Reader",
+    "Receipt",
+    "RowsLost",
+    "Service",
+    "Shuffle",
+    "ShuffleError",
+    "Writer",
+    "assemble",
+    "assemble_array",
+    "split",
+    "split_array",
+]
 
 # Arrays are shuffled without pandas and Arrow, which need not be installed.
 _MODULES = {
     "Agreed": "_agreed",
+    "DamagedRows": "_service_errors",
+    "NoRoom": "_service_errors",
+    "Reader": "_service",
+    "Receipt": "_service",
+    "RowsLost": "_service_errors",
+    "Service": "_service",
+    "Shuffle": "_service",
+    "ShuffleError": "_service_errors",
+    "Writer": "_service",
     "assemble": "_assemble",
     "assemble_array": "_arrays",
     "split": "_split",

@@ -6,18 +6,18 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_memory::Pool;
 use treadle_reactor::thread::{self, caught};
-use treadle_shuffle::block::{Header, Table};
-use treadle_shuffle::{AttemptId, BatchId, ReadPiece, ServerEvent, ShuffleId};
+use treadle_shuffle::block::{HEADER, Header, Table};
+use treadle_shuffle::{AttemptId, BatchId, Push, ReadPiece, ServerId, ShuffleId};
 use treadle_volume::{File, Options, Volume, VolumeError};
 
 use crate::held::{Filed, Held};
-use crate::machines::Step;
 use crate::{Activity, Inner, Stopwatch};
 
 /// The ending of the names of files.
@@ -26,6 +26,9 @@ const LABEL: &str = "shuffle";
 const ENTRY: usize = 40;
 /// Bytes that are written at once, since pieces may be small.
 const WRITE: usize = 4 << 20;
+
+/// How long the batches that were put together last are remembered.
+const REMEMBERED: Duration = Duration::from_secs(2);
 
 /// Pieces of a partition that were read from a run.
 pub(crate) type Loaded = Vec<(ReadPiece, Bytes)>;
@@ -44,6 +47,12 @@ enum Job {
         load: u64,
         run: u64,
         partition: u32,
+    },
+    /// Put a batch together again for another copy.
+    Restore {
+        run: u64,
+        to: ServerId,
+        push: Push,
     },
     Drop(u64),
 }
@@ -83,6 +92,7 @@ impl Disk {
                 held: Arc::clone(&self.held),
                 volume: Arc::clone(&self.volume),
                 runs: HashMap::new(),
+                restored: None,
             };
             let started = thread::start("treadle-shuffle-disk", move || thread.run(&queue));
             if started.is_err() {
@@ -105,6 +115,11 @@ impl Disk {
             partition,
         };
         self.put(job)
+    }
+
+    /// Starts to put a batch of a run together again. `false`: the thread has ended.
+    pub(crate) fn restore(&self, run: u64, to: ServerId, push: Push) -> bool {
+        self.put(Job::Restore { run, to, push })
     }
 
     /// Removes a run.
@@ -132,6 +147,8 @@ struct DiskThread {
     held: Arc<Held>,
     volume: Arc<OnceLock<Volume>>,
     runs: HashMap<u64, Run>,
+    /// The run whose batches were put together last, and the batches: the next ones are often of it, too.
+    restored: Option<(u64, HashMap<BatchId, Bytes>)>,
 }
 
 /// A file, and where each partition begins in it.
@@ -141,11 +158,26 @@ struct Run {
     shuffle: ShuffleId,
     /// In ascending order.
     partitions: Vec<(u32, u64)>,
+    /// The headers of its batches.
+    headers: HashMap<BatchId, Header>,
 }
 
 impl DiskThread {
     fn run(mut self, queue: &Receiver<Job>) {
-        while let Ok(job) = queue.recv() {
+        loop {
+            let job = match self.restored {
+                None => queue.recv().ok(),
+                Some(_) => match queue.recv_timeout(REMEMBERED) {
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.restored = None;
+                        continue;
+                    }
+                    job => job.ok(),
+                },
+            };
+            let Some(job) = job else {
+                return;
+            };
             let done = caught(|| self.job(job));
             let Some(inner) = self.inner.upgrade() else {
                 return;
@@ -180,13 +212,7 @@ impl DiskThread {
                     }
                 };
                 self.say(|inner| {
-                    inner.with(|machines| {
-                        if written.is_ok() {
-                            machines.stats.spilled += bytes;
-                        }
-                        let event = ServerEvent::Spilled { run, written };
-                        machines.steps.push_back(Step::Server(event));
-                    });
+                    inner.with(|machines| machines.spilled(run, bytes, written));
                 });
             }
             Job::Load {
@@ -206,7 +232,18 @@ impl DiskThread {
                 let loaded = loaded.ok();
                 self.say(|inner| inner.with(|machines| machines.loaded(load, run, loaded)));
             }
-            Job::Drop(run) => drop(self.runs.remove(&run)),
+            Job::Restore { run, to, push } => {
+                let batch = self.restore(run, push.batch);
+                if let Err(reason) = &batch {
+                    self.log(&format!("cannot read rows of a shuffle: {reason}"));
+                }
+                let batch = batch.ok();
+                self.say(|inner| inner.with(|machines| machines.restored(to, push, batch)));
+            }
+            Job::Drop(run) => {
+                self.restored.take_if(|(other, _)| *other == run);
+                drop(self.runs.remove(&run));
+            }
         }
     }
 
@@ -272,6 +309,7 @@ impl DiskThread {
             _counted: counted,
             shuffle,
             partitions,
+            headers: headers(batches),
         })
     }
 
@@ -279,6 +317,10 @@ impl DiskThread {
         let Some(run) = self.runs.get(&run) else {
             return Err("the file is gone".into());
         };
+        self.pieces(run, partition)
+    }
+
+    fn pieces(&self, run: &Run, partition: u32) -> Result<Loaded, String> {
         let Some(range) = run.range(partition) else {
             return Ok(Vec::new());
         };
@@ -288,6 +330,107 @@ impl DiskThread {
         let read = run.file.read_at(range.start, buffer.as_mut_slice());
         read.map_err(|error| error.to_string())?;
         decode(self.held.charge(buffer.into_bytes())).ok_or_else(|| "the file is damaged".into())
+    }
+}
+
+impl DiskThread {
+    /// A batch as it was before it was written. All batches of its run are put together at once, since the
+    /// pieces of each are everywhere in the file.
+    fn restore(&mut self, run: u64, batch: BatchId) -> Result<Bytes, String> {
+        if self
+            .restored
+            .as_ref()
+            .is_none_or(|(other, _)| *other != run)
+        {
+            self.restored = None;
+            let batches = self.rebuild(run)?;
+            self.restored = Some((run, batches));
+        }
+        let batches = self.restored.as_mut().map(|(_, batches)| batches);
+        // It is sent again only if its server was not reached.
+        let batch = batches.and_then(|batches| batches.get(&batch).cloned());
+        batch.ok_or_else(|| "a batch is not in its file".into())
+    }
+
+    fn rebuild(&self, run: u64) -> Result<HashMap<BatchId, Bytes>, String> {
+        let Some(run) = self.runs.get(&run) else {
+            return Err("the file is gone".into());
+        };
+        let mut building: HashMap<BatchId, Building> = HashMap::new();
+        for (id, header) in &run.headers {
+            building.insert(*id, Building::new(header)?);
+        }
+        for &(partition, _) in &run.partitions {
+            for (piece, rows) in self.pieces(run, partition)? {
+                let batch = building.get_mut(&piece.batch);
+                let batch = batch.ok_or("the file has rows of a batch that it should not have")?;
+                batch.add(partition, &piece, &rows)?;
+            }
+        }
+        let batches = building.into_iter();
+        let batches = batches.map(|(id, batch)| Ok((id, self.held.charge(batch.done()?))));
+        batches.collect()
+    }
+}
+
+/// A batch that is put together again: header, table, padding and rows.
+struct Building {
+    header: Header,
+    bytes: Vec<u8>,
+    /// Pieces, their rows and their bytes so far.
+    done: (usize, u64, usize),
+}
+
+impl Building {
+    fn new(header: &Header) -> Result<Self, String> {
+        let length = usize::try_from(header.length()).map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(length);
+        reserved.map_err(|error| error.to_string())?;
+        bytes.resize(length, 0);
+        bytes[..HEADER].copy_from_slice(&header.encode());
+        Ok(Self {
+            header: *header,
+            bytes,
+            done: (0, 0, 0),
+        })
+    }
+
+    /// Adds the next piece. They come in the order of their partitions.
+    fn add(&mut self, partition: u32, piece: &ReadPiece, rows: &[u8]) -> Result<(), String> {
+        let (count, before, offset) = self.done;
+        let all = before + piece.rows;
+        let end = offset + rows.len();
+        let start = self.header.rows_offset() as usize + offset;
+        let place = self.bytes.get_mut(start..start + rows.len());
+        if count >= self.header.pieces as usize || place.is_none() {
+            return Err("the file has more rows of a batch than it had".into());
+        }
+        if let Some(place) = place {
+            place.copy_from_slice(rows);
+        }
+        let mut entry = Vec::with_capacity(16);
+        entry.extend(partition.to_le_bytes());
+        entry.extend((all as u32).to_le_bytes());
+        entry.extend(piece.digest.to_le_bytes());
+        if self.header.width == 0 {
+            entry.extend((end as u32).to_le_bytes());
+        }
+        let at = HEADER + count * self.header.entry();
+        self.bytes[at..at + entry.len()].copy_from_slice(&entry);
+        self.done = (count + 1, all, end);
+        Ok(())
+    }
+
+    fn done(self) -> Result<Bytes, String> {
+        let (count, rows, bytes) = self.done;
+        let tally = &self.header.tally;
+        let is_whole = (count as u64, rows, bytes as u64)
+            == (u64::from(self.header.pieces), tally.rows, tally.bytes);
+        match is_whole {
+            true => Ok(self.bytes.into()),
+            false => Err("the file has fewer rows of a batch than it had".into()),
+        }
     }
 }
 
@@ -331,6 +474,13 @@ pub(crate) fn read_piece(batch: BatchId, piece: &treadle_shuffle::block::Piece) 
         bytes: piece.tally.bytes,
         digest: piece.tally.digest as u32,
     }
+}
+
+/// The headers of batches.
+fn headers(batches: &[Batch]) -> HashMap<BatchId, Header> {
+    let headers = batches.iter();
+    let headers = headers.filter_map(|(id, bytes, _)| Some((*id, Header::decode(bytes).ok()?)));
+    headers.collect()
 }
 
 fn encode(piece: &ReadPiece) -> [u8; ENTRY] {

@@ -42,7 +42,7 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
-use treadle_shuffle::{AttemptId, ShuffleId, ToMaster, ToNode, Transfer};
+use treadle_shuffle::{AttemptId, Config, ShuffleId, ToMaster, ToNode, Transfer};
 use treadle_types::WorkerId;
 
 pub use arena::{Arena, ArenaMemory};
@@ -168,6 +168,8 @@ pub struct Stats {
     pub reads: u64,
     /// Bytes that were pushed to other workers.
     pub pushed: u64,
+    /// Bytes that were sent to other servers as copies of what is stored here.
+    pub copied: u64,
     /// Bytes that were stored here, from this worker and others.
     pub stored: u64,
     /// Bytes that were written to files.
@@ -218,11 +220,13 @@ impl Plane {
         address: &str,
         options: Options,
         files: treadle_volume::Options,
+        config: Config,
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let held = Arc::new(Held::default());
         Self(Arc::new_cyclic(|this| {
-            let machines = Machines::new(worker.into(), this.clone(), address, files, &held);
+            let machines =
+                Machines::new(worker.into(), this.clone(), address, files, &held, config);
             Inner {
                 machines: Mutex::new(machines),
                 changes: AtomicU64::new(0),

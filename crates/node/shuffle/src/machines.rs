@@ -1,7 +1,7 @@
 //! The three state machines of a worker process, and the state of the host around them: maps from ids to
 //! bytes.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,6 +27,9 @@ use crate::{Callbacks, Inner, Stats};
 
 /// The number of the connection of this process to itself.
 const SELF: ConnectionId = ConnectionId(0);
+
+/// The name of a batch of the server here.
+type Stored = (ShuffleId, GroupId, BatchId);
 
 /// An event of a machine. Steps are handled in their order.
 #[derive(Debug)]
@@ -81,9 +84,12 @@ pub(crate) struct Machines {
     pub(crate) steps: VecDeque<Step>,
     pub(crate) tasks: Tasks,
     /// Batches of running transfers.
-    arenas: HashMap<(Transfer, GroupId), Gathered>,
+    arenas: BTreeMap<(Transfer, GroupId), Gathered>,
     /// Stored batches.
-    batches: HashMap<(ShuffleId, GroupId, BatchId), Arrived>,
+    batches: HashMap<Stored, Arrived>,
+    /// The runs of batches that are in files, or on their way to one.
+    in_runs: HashMap<Stored, u64>,
+    runs: HashMap<u64, Vec<Stored>>,
     /// The batch that has just arrived.
     arrived: Option<Arrived>,
     pub(crate) incoming: Incoming,
@@ -92,6 +98,8 @@ pub(crate) struct Machines {
     /// Loads that were begun and are not forgotten.
     loading: HashSet<u64>,
     loaded: HashMap<(u64, u64), Loaded>,
+    /// Messages for the master.
+    reports: Vec<ToMaster>,
     /// Messages for the master that are sent when the task of a transfer has ended.
     transferred: HashMap<AttemptId, Vec<ToMaster>>,
     pub(crate) after: After,
@@ -106,8 +114,8 @@ impl Machines {
         address: &str,
         files: treadle_volume::Options,
         held: &Arc<Held>,
+        config: Config,
     ) -> Self {
-        let config = Config::default();
         Self {
             me,
             inner,
@@ -116,14 +124,17 @@ impl Machines {
             reader: Reader::new(config),
             steps: VecDeque::new(),
             tasks: Tasks::default(),
-            arenas: HashMap::new(),
+            arenas: BTreeMap::new(),
             batches: HashMap::new(),
+            in_runs: HashMap::new(),
+            runs: HashMap::new(),
             arrived: None,
             incoming: Incoming::new(Arc::clone(held)),
             outgoing: Outgoing::new(address, Arc::clone(held)),
             disk: Disk::new(files, Arc::clone(held)),
             loading: HashSet::new(),
             loaded: HashMap::new(),
+            reports: Vec::new(),
             transferred: HashMap::new(),
             after: After::default(),
             is_over: false,
@@ -182,6 +193,9 @@ impl Machines {
                 Step::Reply(reply) => self.replied(self.me, reply),
             }
         }
+        for message in std::mem::take(&mut self.reports) {
+            self.tell_master(message, callbacks);
+        }
         self.outgoing.flush();
         self.stats.resident = self.server.resident();
         self.stats.in_flight = self.writer.in_flight();
@@ -229,6 +243,8 @@ impl Machines {
         let server = worker.into();
         let writer = WriterEvent::Disconnected(server);
         self.steps.push_back(Step::Writer(writer));
+        let filling = ServerEvent::Unreached(server);
+        self.steps.push_back(Step::Server(filling));
         let reader = ReaderEvent::Disconnected(server);
         self.steps.push_back(Step::Reader(reader));
     }
@@ -237,6 +253,7 @@ impl Machines {
     pub(crate) fn replied(&mut self, from: ServerId, (message, pieces): Reply) {
         match message {
             FromServer::Rows { read, .. } => {
+                let read = Reader::read_of(read);
                 self.tasks.came(read, from, message, pieces);
                 self.after.is_changed = true;
             }
@@ -249,6 +266,9 @@ impl Machines {
                 self.steps.push_back(Step::Reader(event));
             }
             _ => {
+                // Of the writer's pushes and of those that fill another copy: each knows its own.
+                let peer = ServerEvent::Peer(message.clone());
+                self.steps.push_back(Step::Server(peer));
                 let event = WriterEvent::Server { from, message };
                 self.steps.push_back(Step::Writer(event));
             }
@@ -278,8 +298,22 @@ impl Machines {
             map: push.batch.map,
             attempt: push.batch.attempt,
         };
-        let gathered = self.arenas.get(&(transfer, push.group))?;
+        let first = GroupId {
+            server: ServerId::default(),
+            ..push.group
+        };
+        let exact = self.arenas.get(&(transfer, push.group));
+        // All copies of a group get the same batches, under the name of the first one.
+        let mut of_copies = self.arenas.range((transfer, first)..);
+        let of_copies = of_copies
+            .next()
+            .filter(|((of, group), _)| *of == transfer && group.epoch == push.group.epoch);
+        let gathered = exact.or(of_copies.map(|(_, gathered)| gathered))?;
         let batch = gathered.batches.get(push.batch.number as usize)?;
+        let header = &batch.header;
+        if (header.tally, header.length()) != (push.tally, push.length) {
+            return None;
+        }
         let end = batch.offset + usize::try_from(push.length).ok()?;
         Some(gathered.bytes.slice(batch.offset..end))
     }
@@ -348,13 +382,19 @@ impl Machines {
                     Some((id, bytes.clone(), table.clone()))
                 });
                 let batches: Vec<_> = batches.collect();
+                let ids = batches.iter().map(|&(id, ..)| (shuffle, group, id));
+                let ids: Vec<Stored> = ids.collect();
+                self.in_runs.extend(ids.iter().map(|&stored| (stored, run)));
+                self.runs.insert(run, ids);
                 if !self.disk.spill(&self.inner, run, shuffle, batches) {
                     let written = Err("the thread for files could not start".into());
-                    let event = ServerEvent::Spilled { run, written };
-                    self.steps.push_back(Step::Server(event));
+                    self.spilled(run, 0, written);
                 }
             }
-            ServerEffect::DropRun(run) => self.disk.remove(run),
+            ServerEffect::DropRun(run) => {
+                self.forget_run(run);
+                self.disk.remove(run);
+            }
             ServerEffect::Load {
                 load,
                 run,
@@ -387,8 +427,27 @@ impl Machines {
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, read, tally.narrow(), pieces, rows);
             }
-            ServerEffect::Tell { to, message } => self.request(to, message),
+            ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Report(message) => self.tell_master(message, callbacks),
+        }
+    }
+
+    /// A run was written, or could not be.
+    pub(crate) fn spilled(&mut self, run: u64, bytes: u64, written: Result<(), Arc<str>>) {
+        match written {
+            Ok(()) => self.stats.spilled += bytes,
+            Err(_) => self.forget_run(run),
+        }
+        let event = ServerEvent::Spilled { run, written };
+        self.steps.push_back(Step::Server(event));
+    }
+
+    fn forget_run(&mut self, run: u64) {
+        for stored in self.runs.remove(&run).unwrap_or_default() {
+            // Another run may have it by now.
+            if self.in_runs.get(&stored) == Some(&run) {
+                self.in_runs.remove(&stored);
+            }
         }
     }
 
@@ -507,11 +566,7 @@ impl Machines {
         for effect in effects {
             match effect {
                 ReaderEffect::Send { to, message } => self.request(to, message),
-                // A worker's shuffles have one copy, and one group for each partition.
-                ReaderEffect::Keep { read } => {
-                    let line = format!("read {read} needs rows of several groups");
-                    self.after.log.push(line);
-                }
+                ReaderEffect::Keep { read } => self.tasks.keep(read),
                 ReaderEffect::Return { read, .. } => {
                     self.stats.reads += 1;
                     self.tasks.read_over(read, Ok(()));
@@ -549,6 +604,49 @@ impl Machines {
         }
     }
 
+    /// Sends a message of the server here to one that is to have another copy: with a batch from memory,
+    /// or from a file.
+    fn tell_copy(&mut self, to: ServerId, message: ToServer) {
+        let mut batch = None;
+        if let ToServer::Push(push) = &message {
+            let stored = (push.shuffle, push.group.at(self.me), push.batch);
+            if let Some((bytes, _)) = self.batches.get(&stored) {
+                batch = Some(bytes.clone());
+            } else if let Some(&run) = self.in_runs.get(&stored) {
+                if !self.disk.restore(run, to, *push) {
+                    self.unreached(WorkerId(to.node));
+                }
+                return;
+            } else {
+                // It was dropped meanwhile, since its attempt did not win: the machine knows.
+                return;
+            }
+        }
+        self.send_copy(to, &message, batch);
+    }
+
+    /// A batch was read from a file for another copy. `None`: it could not be.
+    pub(crate) fn restored(&mut self, to: ServerId, push: Push, batch: Option<Bytes>) {
+        match batch {
+            Some(batch) => self.send_copy(to, &ToServer::Push(push), Some(batch)),
+            None => {
+                let message = ToMaster::Damaged {
+                    shuffle: push.shuffle,
+                    group: push.group.at(self.me),
+                };
+                self.reports.push(message);
+            }
+        }
+    }
+
+    fn send_copy(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) {
+        let worker = WorkerId(to.node);
+        self.stats.copied += batch.as_ref().map_or(0, |batch| batch.len() as u64);
+        if !self.outgoing.send(worker, message, batch) {
+            self.unreached(worker);
+        }
+    }
+
     fn tell_master(&mut self, message: ToMaster, callbacks: &dyn Callbacks) {
         callbacks.tell(message);
         self.after.has_told = true;
@@ -558,6 +656,7 @@ impl Machines {
     pub(crate) fn leftovers(&self) -> usize {
         self.arenas.len()
             + self.batches.len()
+            + self.in_runs.len()
             + self.loading.len()
             + self.loaded.len()
             + self.transferred.len()

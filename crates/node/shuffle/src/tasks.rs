@@ -7,8 +7,9 @@ use bytes::Bytes;
 use treadle_reactor::thread::lock;
 use treadle_rows::{Wanted, digest};
 use treadle_shuffle::{
-    Commit, CommitError, FromServer, Generation, GroupId, ReadError, ReadPiece, ReaderEvent,
-    Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError, WriterEvent,
+    Commit, CommitError, FromServer, Generation, GroupId, MapRange, ReadError, ReadPiece,
+    ReaderEvent, Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError,
+    WriterEvent,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -42,6 +43,8 @@ struct Reading {
     came: VecDeque<Came>,
     /// The rows that came last.
     rows: Vec<(ReadPiece, Bytes)>,
+    /// Those of the groups before.
+    kept: Vec<(ReadPiece, Bytes)>,
     outcome: Option<Result<(), ReadError>>,
 }
 
@@ -90,6 +93,13 @@ impl Tasks {
                 message,
                 pieces,
             });
+        }
+    }
+
+    /// The rows that came last are right, and those of other groups follow.
+    pub(crate) fn keep(&mut self, read: u64) {
+        if let Some(reading) = self.reads.get_mut(&read) {
+            reading.kept.append(&mut reading.rows);
         }
     }
 
@@ -187,8 +197,8 @@ impl Plane {
         })
     }
 
-    /// Gets the rows of a partition: pieces in the order of their maps. `width` is that of the agreed rows in
-    /// bytes; 0: rows are variable.
+    /// Gets the rows of a partition, of all maps or of some: pieces in the order of their maps. `width` is that
+    /// of the agreed rows in bytes; 0: rows are variable.
     ///
     /// # Errors
     /// [`Failure`].
@@ -197,6 +207,7 @@ impl Plane {
         shuffle: ShuffleId,
         generation: Generation,
         partition: u32,
+        maps: Option<MapRange>,
         width: usize,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<(ReadPiece, Bytes)>, Failure> {
@@ -210,13 +221,13 @@ impl Plane {
                 shuffle,
                 generation,
                 partition,
-                maps: None,
+                maps,
             }));
             read
         });
         let watch = Stopwatch::new(&*inner.callbacks);
         let outcome = inner.fetch(read, partition, width, interrupted);
-        let reading = inner.with(|machines| {
+        let mut reading = inner.with(|machines| {
             let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
             if reading.outcome.is_none() {
                 machines
@@ -226,6 +237,11 @@ impl Plane {
             reading
         });
         outcome?;
+        if !reading.kept.is_empty() {
+            reading.rows.append(&mut reading.kept);
+            // No map has rows in two groups.
+            reading.rows.sort_unstable_by_key(|(piece, _)| piece.batch);
+        }
         let bytes = reading.rows.iter().map(|(piece, _)| piece.bytes);
         watch.done(Activity::Read, shuffle, bytes.sum());
         Ok(reading.rows)

@@ -17,8 +17,8 @@ use treadle_node_shuffle::{Allocate, Arena, Callbacks, Done, Failure, Plane, SER
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
-    AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, ReadPiece, Receipt,
-    ServerId, ShuffleId, Spec, ToMaster, Transfer,
+    AttemptId, Commit, Config, Generation, MapRange, Master, MasterEffect, MasterEvent, ReadPiece,
+    Receipt, ServerId, ShuffleId, Spec, ToMaster, Transfer,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -194,12 +194,16 @@ impl Cluster {
     }
 
     fn register(&self, maps: u32, partitions: u32) {
+        self.register_copies(maps, partitions, 1);
+    }
+
+    fn register_copies(&self, maps: u32, partitions: u32, copies: u32) {
         let spec = Spec {
             maps,
             partitions,
             outputs: Runs::range(0, u64::from(partitions)),
             aligned: None,
-            copies: 1,
+            copies,
             preferred: Vec::new(),
             committed: None,
         };
@@ -240,13 +244,19 @@ impl Cluster {
         plane.commit(commit, &mut never())
     }
 
+    /// A worker ends, and the master is told so.
+    fn lose(&mut self, worker: u32) {
+        drop(self.workers.remove(&worker));
+        self.said.send(Said::Lost(worker)).unwrap();
+    }
+
     /// Reads every partition at every worker, and compares it.
     fn compare(&self, maps: &[Numbers], partitions: u32, generation: Generation) {
         for worker in self.workers.values() {
             for partition in 0..partitions {
                 let read = worker
                     .plane
-                    .read(SHUFFLE, generation, partition, 8, &mut never());
+                    .read(SHUFFLE, generation, partition, None, 8, &mut never());
                 let expected: Vec<u64> = maps.iter().flat_map(|m| m.expected(partition)).collect();
                 assert_eq!(numbers(&read.unwrap()), expected, "partition {partition}");
             }
@@ -290,7 +300,7 @@ fn worker(id: u32, said: &Sender<Said>, shares_memory: bool) -> Worker {
     let directory = TempDir::new().unwrap();
     let files = treadle_volume::Options::new(vec![directory.path().into()], u64::MAX);
     let words = Box::new(Words(id, Mutex::new(said.clone())));
-    let plane = Plane::new(WorkerId(id), &address, net, files, words);
+    let plane = Plane::new(WorkerId(id), &address, net, files, Config::default(), words);
     let service: Box<dyn Service> = Box::new(plane.clone());
     let services = HashMap::from([(SERVICE, service)]);
     host.start(services, 2, "serve", |reason| panic!("{reason}"))
@@ -459,7 +469,9 @@ fn what_does_not_fit_goes_to_files_and_comes_back() {
         for worker in cluster.workers.values() {
             only_stored_rows_are_held(worker);
             let before = worker.plane.stats().held;
-            let pieces = worker.plane.read(SHUFFLE, generation, 3, 8, &mut never());
+            let pieces = worker
+                .plane
+                .read(SHUFFLE, generation, 3, None, 8, &mut never());
             let pieces = pieces.unwrap();
             let bytes: u64 = pieces.iter().map(|(piece, _)| piece.bytes).sum();
             // Rows that were loaded count as long as somebody has them.
@@ -560,7 +572,7 @@ fn an_interrupted_transfer_leaves_nothing() {
     let (began, asked) = (Instant::now(), OnceLock::new());
     let unknown = cluster
         .plane(1)
-        .read(SHUFFLE, Generation(1), 0, 8, &mut || {
+        .read(SHUFFLE, Generation(1), 0, None, 8, &mut || {
             asked.get_or_init(|| began.elapsed());
             true
         });
@@ -579,8 +591,70 @@ fn tasks_that_wait_are_given_back_when_the_worker_ends() {
     assert!(matches!(ended, Err(Failure::Again(_))), "{ended:?}");
     cluster.register(2, 2);
     let plane = cluster.plane(1).clone();
-    let waiting = thread::spawn(move || plane.read(SHUFFLE, Generation(1), 0, 8, &mut never()));
+    let waiting =
+        thread::spawn(move || plane.read(SHUFFLE, Generation(1), 0, None, 8, &mut never()));
     thread::sleep(Duration::from_millis(50));
     cluster.plane(1).end();
     assert!(matches!(waiting.join().unwrap(), Err(Failure::Again(_))));
+}
+
+/// Bytes of rows in memory and in files.
+fn kept(cluster: &Cluster) -> u64 {
+    let stats = cluster.workers.values().map(|worker| worker.plane.stats());
+    stats.map(|stats| stats.resident + stats.on_disk).sum()
+}
+
+/// Two copies in memory or in files: one is lost, the other one is read and copied again, batch by batch as
+/// it was, and then that one is lost as well.
+#[test]
+fn a_lost_copy_is_made_again_from_the_one_that_is_left() {
+    for target in [1 << 20, 1 << 30] {
+        let mut cluster = Cluster::new(3, true);
+        for worker in cluster.workers.values() {
+            worker.plane.set_target(target);
+        }
+        let maps = maps(6, 200_000, 16);
+        let rows: u64 = 6 * 200_000 * 8;
+        cluster.register_copies(6, 16, 2);
+        let receipts = cluster.transfer(&maps, 1);
+        assert!(kept(&cluster) >= 2 * rows);
+        let generation = cluster.commit(6, &receipts).unwrap();
+        let spilled = |cluster: &Cluster| {
+            let mut workers = cluster.workers.values();
+            workers.all(|worker| worker.plane.stats().on_disk > 0)
+        };
+        if target < 1 << 30 {
+            until("rows are not in files", || spilled(&cluster));
+        }
+        cluster.lose(3);
+        until("the lost copies are not made again", || {
+            kept(&cluster) >= 2 * rows
+        });
+        cluster.compare(&maps, 16, generation);
+        // The copy is adopted when it is compared, a moment after its last batch came.
+        thread::sleep(Duration::from_millis(300));
+        cluster.lose(2);
+        cluster.compare(&maps, 16, generation);
+        assert!(cluster.invalidated.try_recv().is_err(), "no map runs again");
+        cluster.end();
+    }
+}
+
+#[test]
+fn readers_share_a_partition_by_maps() {
+    let cluster = Cluster::new(2, true);
+    let maps = maps(7, 1000, 3);
+    cluster.register_copies(7, 3, 2);
+    let receipts = cluster.transfer(&maps, 1);
+    let generation = cluster.commit(7, &receipts).unwrap();
+    let mut found = Vec::new();
+    for part in 0..3 {
+        let range = MapRange::part(7, part, 3);
+        let plane = cluster.plane(1);
+        let pieces = plane.read(SHUFFLE, generation, 1, Some(range), 8, &mut never());
+        found.extend(numbers(&pieces.unwrap()));
+    }
+    let expected: Vec<u64> = maps.iter().flat_map(|map| map.expected(1)).collect();
+    assert_eq!(found, expected);
+    cluster.end();
 }

@@ -91,6 +91,7 @@ impl Worker {
                 &address,
                 options.net.clone(),
                 treadle_volume::Options::new(files, options.store.quota),
+                treadle_shuffle::Config::default(),
                 Box::new(ShuffleCallbacks(this.clone())),
             );
             Inner {

@@ -6,6 +6,7 @@ mod directory;
 mod error;
 mod security;
 mod server;
+mod service;
 mod supervised;
 mod worker;
 
@@ -94,5 +95,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connection::ClientConnection>()?;
     module.add_class::<directory::Directory>()?;
     module.add_class::<server::Server>()?;
+    service::register(module)?;
     module.add_class::<worker::Worker>()
 }

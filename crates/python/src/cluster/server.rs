@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-fn pages(address: &str, token: Option<String>, names: Vec<String>) -> PyResult<Pages> {
+pub(super) fn pages(address: &str, token: Option<String>, names: Vec<String>) -> PyResult<Pages> {
     if let Some(token) = &token {
         // As hard to guess as a secret of the cluster.
         Secret::new(token).map_err(|error| PyValueError::new_err(error.to_string()))?;

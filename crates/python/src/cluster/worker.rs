@@ -7,7 +7,7 @@ mod executor;
 mod live;
 mod service;
 mod shared;
-mod shuffles;
+pub(super) mod shuffles;
 mod stages;
 mod steps;
 mod tasks;

@@ -27,7 +27,7 @@ const FIRST: Attempt = Attempt(1);
 const SMALL: usize = 16 << 10;
 
 /// Rows of one map: its position, how many rows, and their memory.
-type Piece = (u32, u64, RowMemory);
+pub(crate) type Piece = (u32, u64, RowMemory);
 
 #[pymethods]
 impl Worker {
@@ -94,7 +94,7 @@ impl Worker {
         self.shuffling(py, |plane, _, interrupted| {
             let shuffle = ShuffleId(shuffle);
             let generation = Generation(generation);
-            let pieces = plane.read(shuffle, generation, partition, width, interrupted)?;
+            let pieces = plane.read(shuffle, generation, partition, None, width, interrupted)?;
             Ok(joined(&pieces, width, |rows| plane.charge(rows)))
         })
     }
@@ -122,7 +122,7 @@ impl Worker {
 
 /// Pieces for Python, which takes some microseconds for each: small ones of agreed rows, which do not
 /// depend on their map, are copied together.
-fn joined(
+pub(crate) fn joined(
     pieces: &[(ReadPiece, Bytes)],
     width: usize,
     charge: impl Fn(Bytes) -> Bytes,

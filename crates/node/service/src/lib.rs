@@ -1,0 +1,46 @@
+//! The stand-alone shuffle service: `treadle-shuffle`, the pure core, in processes of its own. See
+//! `docs/internals/shuffle.md`.
+//!
+//! ```text
+//!            Hello, Call, ToMaster                  Hello, ToMaster
+//!   member ───────────────────────▶ ShuffleMaster ◀──────────────── ShuffleServer
+//!     │    ◀───────────────────────               ────────────────▶     ▲
+//!     │      Welcome, Answer, ToNode, Met, Lost                         │
+//!     └──────────────── Push, Ask, Fetch (treadle-node-shuffle) ────────┘
+//! ```
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `wire` | what a member and the master tell each other, beside the messages of the machines |
+//! | `master` | the process that assigns partitions; it knows all members |
+//! | `member` | the connection of a process to the master, with the shuffle plane of that process |
+//! | `server` | a member that holds partitions, and that others connect to |
+//!
+//! A member that is connected is there, one whose connection has ended is lost. A process that comes
+//! back connects anew and gets another number: to the machines it is another server.
+
+mod error;
+mod master;
+mod member;
+mod server;
+mod wire;
+
+use treadle_shuffle::Config;
+
+pub use error::ServiceError;
+pub use master::{MasterOptions, ShuffleMaster};
+pub use member::{About, Member, MemberOptions};
+pub use server::{ServerOptions, ShuffleServer};
+
+/// The service of connections to the master, in their handshake.
+pub const SERVICE: u32 = 3;
+
+/// The settings of the machines in a service: windows follow the time of answers, and a copy of a group
+/// takes no further transfers when it has a GiB.
+pub fn config() -> Config {
+    Config {
+        least_window: 1 << 20,
+        split: 1 << 30,
+        ..Config::default()
+    }
+}

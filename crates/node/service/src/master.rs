@@ -1,0 +1,633 @@
+//! The process that assigns partitions to servers: the pure master, with connections around it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use serde_json::json;
+use tracing::{error, info, warn};
+use treadle_host::{Service, ServiceHost, Services, Session};
+use treadle_net::{Address, ClusterId, Incoming, NetError, Offer, Options, Peer};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_reactor::awake;
+use treadle_reactor::thread::{self, lock};
+use treadle_shuffle::{
+    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, Plan, ShuffleId, Spec,
+    Standing, ToMaster, ToNode,
+};
+use treadle_types::{Runs, WorkerId};
+
+use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
+use crate::{SERVICE, ServiceError, config};
+
+/// How often leases are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// Threads that serve connections.
+const THREADS: usize = 2;
+
+/// Settings of a master.
+#[derive(Clone, Debug)]
+pub struct MasterOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub address: Address,
+    /// Security of the connections.
+    pub net: Options,
+    /// A member that says nothing for so long is lost.
+    pub timeout: Duration,
+    /// For how long the shuffles of an application are kept when none of its members is connected.
+    pub lease: Duration,
+}
+
+/// A master. Dropping it ends it.
+#[derive(Debug)]
+pub struct ShuffleMaster(Arc<Inner>);
+
+struct Inner {
+    host: Arc<ServiceHost>,
+    cluster: ClusterId,
+    state: Mutex<State>,
+    over: Mutex<bool>,
+    ended: Condvar,
+}
+
+struct State {
+    machine: Machine,
+    leases: Leases,
+    members: BTreeMap<u32, Member>,
+    shuffles: BTreeMap<ShuffleId, Known>,
+    domains: HashMap<String, u32>,
+    last_member: u32,
+    last_shuffle: u64,
+}
+
+/// A process that is connected.
+struct Member {
+    peer: Peer,
+    hello: Hello,
+    /// Servers whose addresses it was told.
+    met: BTreeSet<u32>,
+    is_leaving: bool,
+}
+
+/// A shuffle that has not ended.
+struct Known {
+    application: ApplicationId,
+    is: Register,
+    /// Maps whose rows are lost, and that have not run again since.
+    gone: Runs,
+    differs: bool,
+    /// Where its partitions are, as its members were told last.
+    plan: Option<Arc<Plan>>,
+}
+
+impl ShuffleMaster {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When the address or the options are at fault, or the port is taken.
+    pub fn start(options: MasterOptions) -> Result<Self, ServiceError> {
+        let cluster = ClusterId::random();
+        let mut net = Options {
+            cluster: Some(cluster),
+            shared_memory: false,
+            services: vec![Offer {
+                service: SERVICE,
+                name: "shuffle master",
+                lane: None,
+            }],
+            ..options.net.clone()
+        };
+        net.pair.timeout = options.timeout;
+        let host = ServiceHost::bind(&options.address, &net)?;
+        let state = State {
+            machine: Machine::new(config()),
+            leases: Leases::new(options.lease),
+            members: BTreeMap::new(),
+            shuffles: BTreeMap::new(),
+            domains: HashMap::new(),
+            last_member: 0,
+            last_shuffle: 0,
+        };
+        let inner = Arc::new(Inner {
+            host,
+            cluster,
+            state: Mutex::new(state),
+            over: Mutex::new(false),
+            ended: Condvar::new(),
+        });
+        let service: Box<dyn Service> = Box::new(Members(Arc::downgrade(&inner)));
+        let weak = Arc::downgrade(&inner);
+        let failed = move |reason: String| {
+            if let Some(inner) = weak.upgrade() {
+                error!(target: treadle_log::SHUFFLE, "{reason}: the shuffle master ends");
+                inner.end();
+            }
+        };
+        let no_thread = |source| ServiceError::System {
+            what: "starting a thread",
+            source,
+        };
+        let services = Services::from([(SERVICE, service)]);
+        let started = inner
+            .host
+            .start(services, THREADS, "treadle-master", failed);
+        started.map_err(no_thread)?;
+        let weak = Arc::downgrade(&inner);
+        thread::start("treadle-leases", move || {
+            while weak.upgrade().is_some_and(|inner| inner.tick()) {}
+        })
+        .map_err(no_thread)?;
+        Ok(Self(inner))
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        self.0.host.address()
+    }
+
+    /// The id of the service, which begins with it.
+    pub fn cluster(&self) -> ClusterId {
+        self.0.cluster
+    }
+
+    /// What is there, as JSON.
+    pub fn state(&self) -> String {
+        lock(&self.0.state).json()
+    }
+
+    /// Ends it, and with it all shuffles.
+    pub fn close(&self) {
+        self.0.end();
+    }
+
+    /// Waits until it has ended. `false`: the time is over.
+    pub fn wait(&self, most: Duration) -> bool {
+        let over = lock(&self.0.over);
+        let waited = self.0.ended.wait_timeout_while(over, most, |over| !*over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Drop for ShuffleMaster {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ShuffleMaster({})", self.host.address())
+    }
+}
+
+impl Inner {
+    fn end(&self) {
+        *lock(&self.over) = true;
+        self.ended.notify_all();
+        self.host.end();
+        for member in lock(&self.state).members.values() {
+            member.peer.start_close();
+        }
+    }
+
+    /// Waits a moment, and ends the shuffles of applications that are gone. `false`: all is over.
+    fn tick(&self) -> bool {
+        let over = lock(&self.over);
+        let waited = self.ended.wait_timeout_while(over, TICK, |over| !*over);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            return false;
+        }
+        let now = awake::now();
+        let mut state = lock(&self.state);
+        let there: BTreeSet<u64> = state
+            .members
+            .values()
+            .map(|m| m.hello.application)
+            .collect();
+        for application in there {
+            state.leases.renew(ApplicationId(application), now);
+        }
+        for shuffle in state.leases.expire(now) {
+            let known = state.shuffles.get(&shuffle);
+            let name = known.map_or("", |known| &known.is.name);
+            info!(
+                target: treadle_log::SHUFFLE,
+                "shuffle {name} ends: no process of its application is connected"
+            );
+            state.end_shuffle(shuffle);
+        }
+        true
+    }
+}
+
+impl State {
+    /// Hands the machine an event, and does what follows.
+    fn tell(&mut self, event: MasterEvent) -> Result<(), String> {
+        let mut effects = Vec::new();
+        let handled = self.machine.handle(event, &mut effects);
+        debug_assert_eq!(self.machine.check(), Ok(()));
+        for effect in effects {
+            match effect {
+                MasterEffect::Send { to, message } => self.send(to.node, &message),
+                MasterEffect::Invalidate {
+                    shuffle,
+                    maps,
+                    outputs,
+                } => {
+                    if let Some(known) = self.shuffles.get_mut(&shuffle) {
+                        known.gone = known.gone.union(&maps);
+                        known.differs |= outputs;
+                    }
+                }
+                MasterEffect::NotDeterministic { shuffle, map } => {
+                    let name = self
+                        .shuffles
+                        .get(&shuffle)
+                        .map_or("", |known| &known.is.name);
+                    let which = map.map_or_else(String::new, |map| format!(" {map}"));
+                    warn!(target: treadle_log::SHUFFLE,
+                        "map{which} of shuffle {name} has other rows than when it ran before: all of \
+                         it runs again"
+                    );
+                }
+                MasterEffect::Drained(server) => {
+                    if let Some(member) = self.members.get(&server.node) {
+                        wire::send_bytes(&member.peer, wire::DRAINED, Vec::new());
+                    }
+                }
+            }
+        }
+        handled.map_err(|error| error.to_string())
+    }
+
+    fn send(&mut self, to: u32, message: &ToNode) {
+        if let ToNode::Plan(plan) = message {
+            if let Some(known) = self.shuffles.get_mut(&plan.shuffle) {
+                known.plan = Some(Arc::clone(plan));
+            }
+            let holders = plan.groups.iter().flat_map(|group| group.holders());
+            let servers: BTreeSet<u32> = holders.map(|server| server.node).collect();
+            for server in servers {
+                self.introduce(to, server);
+            }
+        }
+        if let Some(member) = self.members.get(&to) {
+            wire::send_bytes(&member.peer, wire::TO_NODE, encode_shuffled(message));
+        }
+    }
+
+    /// Tells a member the address of a server, once.
+    fn introduce(&mut self, to: u32, server: u32) {
+        let address = self.members.get(&server).map(|it| it.hello.address.clone());
+        if let (Some(member), Some(address)) = (self.members.get_mut(&to), address)
+            && to != server
+            && member.met.insert(server)
+        {
+            let met = Met {
+                id: server,
+                address,
+            };
+            wire::send(&member.peer, wire::MET, &met);
+        }
+    }
+
+    fn join(&mut self, peer: &Peer, hello: Hello) -> Result<u32, String> {
+        let version = env!("CARGO_PKG_VERSION");
+        if hello.version != version {
+            return Err(format!(
+                "its version is {}, and the shuffle master's is {version}: use the same",
+                hello.version
+            ));
+        }
+        let is_server = !hello.address.is_empty();
+        // Where this one listens, no other process does any more, whatever has become of its connection.
+        let mut members = self.members.iter();
+        let replaced = members.find(|(_, other)| other.hello.address == hello.address);
+        let replaced = replaced.map(|(&id, _)| id);
+        if let Some(id) = replaced.filter(|_| is_server) {
+            if let Some(member) = self.members.get(&id) {
+                member.peer.start_close();
+            }
+            self.lose(id);
+        }
+        if is_server && self.servers().any(|other| other.hello.name == hello.name) {
+            return Err(format!(
+                "another shuffle server is called {}: choose another name",
+                hello.name
+            ));
+        }
+        self.last_member += 1;
+        let id = self.last_member;
+        let count = self.domains.len() as u32;
+        let domain = *self.domains.entry(hello.domain.clone()).or_insert(count);
+        let standing = Standing {
+            domain,
+            weight: if is_server { hello.weight.max(1) } else { 0 },
+        };
+        let welcome = Welcome {
+            id,
+            refused: String::new(),
+        };
+        wire::send(peer, wire::WELCOME, &welcome);
+        if is_server {
+            let Hello {
+                name,
+                address,
+                domain,
+                ..
+            } = &hello;
+            info!(target: treadle_log::SHUFFLE, "shuffle server {name} at {address} has joined (domain {domain})");
+        }
+        let member = Member {
+            peer: peer.clone(),
+            hello,
+            met: BTreeSet::new(),
+            is_leaving: false,
+        };
+        self.members.insert(id, member);
+        let server = WorkerId(id).into();
+        self.tell(MasterEvent::Standing { server, standing })?;
+        Ok(id)
+    }
+
+    fn lose(&mut self, id: u32) {
+        let Some(gone) = self.members.remove(&id) else {
+            return;
+        };
+        if !gone.hello.address.is_empty() {
+            let how = if gone.is_leaving {
+                "has left"
+            } else {
+                "is lost"
+            };
+            info!(target: treadle_log::SHUFFLE, "shuffle server {} {how}", gone.hello.name);
+        }
+        for member in self.members.values_mut() {
+            if member.met.remove(&id) {
+                let met = Met {
+                    id,
+                    address: String::new(),
+                };
+                wire::send(&member.peer, wire::LOST, &met);
+            }
+        }
+        let lost = self.tell(MasterEvent::Lost(WorkerId(id).into()));
+        debug_assert_eq!(lost, Ok(()));
+    }
+
+    fn hear(&mut self, from: u32, message: ToMaster) {
+        let again = match &message {
+            ToMaster::Transferred { transfer, .. } => Some((transfer.shuffle, transfer.map)),
+            _ => None,
+        };
+        if let Some((shuffle, map)) = again
+            && let Some(known) = self.shuffles.get_mut(&shuffle)
+        {
+            // Unless the machine says at once that its rows are gone.
+            known.gone.remove(u64::from(map));
+        }
+        let from = WorkerId(from).into();
+        if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {
+            error!(target: treadle_log::SHUFFLE, "{reason}");
+        }
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Member> {
+        let members = self.members.values();
+        members.filter(|member| !member.hello.address.is_empty())
+    }
+
+    fn domains(&self) -> u32 {
+        let staying = self.servers().filter(|server| !server.is_leaving);
+        let domains: BTreeSet<&str> = staying.map(|server| &*server.hello.domain).collect();
+        domains.len() as u32
+    }
+
+    fn answer(&mut self, from: u32, call: Call) -> Answer {
+        let mut answer = Answer {
+            number: call.number,
+            ..Answer::default()
+        };
+        let done = match call.what {
+            Some(What::Register(register)) => self.register(from, register, &mut answer),
+            Some(What::End(shuffle)) => {
+                self.end_shuffle(ShuffleId(shuffle));
+                Ok(())
+            }
+            Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
+                None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
+                Some(known) => {
+                    answer.about = Some(known.is.clone());
+                    let ranges = known.gone.ranges().iter();
+                    answer.again = ranges.flat_map(|&(start, end)| [start, end]).collect();
+                    answer.differs = known.differs;
+                    Ok(())
+                }
+            },
+            Some(What::Drain(name)) => self.drain(from, &name),
+            Some(What::State(_)) => {
+                answer.text = self.json();
+                Ok(())
+            }
+            None => Err("the shuffle master does not know this question".into()),
+        };
+        answer.refused = done.err().unwrap_or_default();
+        answer
+    }
+
+    fn register(&mut self, from: u32, is: Register, answer: &mut Answer) -> Result<(), String> {
+        let application = self.members.get(&from).map(|it| it.hello.application);
+        let application = ApplicationId(application.unwrap_or_default());
+        if !(1..=2).contains(&is.copies) {
+            return Err(format!("copies={}: give 1 or 2", is.copies));
+        }
+        let shuffle = ShuffleId(self.last_shuffle + 1);
+        let spec = Spec {
+            maps: is.maps,
+            partitions: is.partitions,
+            outputs: Runs::range(0, u64::from(is.partitions)),
+            aligned: None,
+            copies: is.copies,
+            preferred: Vec::new(),
+            committed: None,
+        };
+        self.tell(MasterEvent::Register { shuffle, spec })?;
+        self.last_shuffle = shuffle.0;
+        self.leases.grant(application, shuffle, awake::now());
+        let known = Known {
+            application,
+            is,
+            gone: Runs::new(),
+            differs: false,
+            plan: None,
+        };
+        self.shuffles.insert(shuffle, known);
+        answer.shuffle = shuffle.0;
+        answer.domains = self.domains();
+        Ok(())
+    }
+
+    fn end_shuffle(&mut self, shuffle: ShuffleId) {
+        self.leases.end(shuffle);
+        self.shuffles.remove(&shuffle);
+        let ended = self.tell(MasterEvent::End(shuffle));
+        debug_assert_eq!(ended, Ok(()));
+    }
+
+    fn drain(&mut self, from: u32, name: &str) -> Result<(), String> {
+        let is_meant = |(id, member): &(&u32, &mut Member)| match name.is_empty() {
+            true => **id == from,
+            false => member.hello.name == name && !member.hello.address.is_empty(),
+        };
+        let Some((&id, member)) = self.members.iter_mut().find(is_meant) else {
+            return Err(format!("no shuffle server is called {name}"));
+        };
+        member.is_leaving = true;
+        self.tell(MasterEvent::Draining(WorkerId(id).into()))
+    }
+
+    fn json(&self) -> String {
+        let servers = self.members.iter();
+        let servers = servers.filter(|(_, member)| !member.hello.address.is_empty());
+        let servers = servers.map(|(id, member)| {
+            json!({
+                "id": id,
+                "name": member.hello.name,
+                "address": member.hello.address,
+                "domain": member.hello.domain,
+                "weight": member.hello.weight,
+                "leaving": member.is_leaving,
+            })
+        });
+        let shuffles = self.shuffles.iter().filter_map(|(id, known)| {
+            let progress = self.machine.progress(*id)?;
+            let groups = known.plan.iter().flat_map(|plan| &plan.groups);
+            let copies = known.is.copies as usize;
+            let fewer = groups.filter(|group| group.copies.len() < copies);
+            Some(json!({
+                "shuffle": id.0,
+                "name": known.is.name,
+                "application": format!("{:016x}", known.application.0),
+                "maps": known.is.maps,
+                "partitions": known.is.partitions,
+                "copies": known.is.copies,
+                "transferred": progress.transferred,
+                "rows": progress.tally.rows,
+                "bytes": progress.tally.bytes,
+                "generation": progress.generation.0,
+                "committed": progress.is_committed,
+                "groups_with_fewer_copies": fewer.count(),
+                "maps_to_run_again": known.gone.len(),
+            }))
+        });
+        json!({
+            "servers": servers.collect::<Vec<_>>(),
+            "shuffles": shuffles.collect::<Vec<_>>(),
+            "clients": self.members.len() - self.servers().count(),
+        })
+        .to_string()
+    }
+}
+
+/// Takes connections of members.
+struct Members(Weak<Inner>);
+
+impl Service for Members {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        Box::new(Visitor {
+            inner: self.0.clone(),
+            peer,
+            arriving: None,
+            id: None,
+        })
+    }
+}
+
+/// The session of a member.
+struct Visitor {
+    inner: Weak<Inner>,
+    peer: Peer,
+    /// A message that is on its way; what follows it waits for it.
+    arriving: Option<Incoming>,
+    /// Its number, once it has said who it is.
+    id: Option<u32>,
+}
+
+impl Session for Visitor {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        let Some(inner) = self.inner.upgrade() else {
+            return Ok(false);
+        };
+        loop {
+            if self.arriving.is_none() {
+                let Some(object) = self.peer.try_next()? else {
+                    return Ok(true);
+                };
+                self.arriving = wire::accept(&self.peer, object)?;
+            }
+            match self.arriving.take() {
+                Some(object) if object.is_done() => {
+                    let (kind, bytes) = wire::take(object)?;
+                    if let Err(reason) = self.handle(&inner, kind, &bytes) {
+                        warn!(target: treadle_log::SHUFFLE,
+                            "the connection of {} to the shuffle master ends: {reason}",
+                            self.peer.address()
+                        );
+                        self.peer.start_close();
+                        return Ok(false);
+                    }
+                }
+                arriving => {
+                    let waits = arriving.is_some();
+                    self.arriving = arriving;
+                    if waits {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Visitor {
+    fn handle(&mut self, inner: &Inner, kind: u32, bytes: &Bytes) -> Result<(), String> {
+        let malformed = |error: &dyn fmt::Display| format!("its message is malformed: {error}");
+        let mut state = lock(&inner.state);
+        match (kind, self.id) {
+            (wire::HELLO, None) => {
+                let hello = Hello::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                match state.join(&self.peer, hello) {
+                    Ok(id) => self.id = Some(id),
+                    Err(refused) => {
+                        let welcome = Welcome { id: 0, refused };
+                        wire::send(&self.peer, wire::WELCOME, &welcome);
+                    }
+                }
+                Ok(())
+            }
+            (wire::TO_MASTER, Some(id)) => {
+                let message = decode_shuffled(bytes).map_err(|error| malformed(&error))?;
+                state.hear(id, message);
+                Ok(())
+            }
+            (wire::CALL, Some(id)) => {
+                let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                let answer = state.answer(id, call);
+                wire::send(&self.peer, wire::ANSWER, &answer);
+                Ok(())
+            }
+            _ => Err(format!("an object of kind {kind} is not expected here")),
+        }
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        if let (Some(inner), Some(id)) = (self.inner.upgrade(), self.id) {
+            lock(&inner.state).lose(id);
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! The connection of a process to the master, and the shuffle plane of the process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message as _;
+use tracing::warn;
+use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
+use treadle_node_shuffle::{Callbacks, Done, Failure, Plane};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_reactor::thread::{self, caught, lock};
+use treadle_shuffle::{AttemptId, ToMaster};
+use treadle_types::{Runs, WorkerId};
+
+use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
+use crate::{SERVICE, ServiceError, config};
+
+/// How often who waits asks whether it is interrupted.
+const POLL: Duration = Duration::from_millis(25);
+/// The longest wait of the thread that hears the master.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How a process becomes a member.
+#[derive(Clone, Debug)]
+pub struct MemberOptions {
+    /// The master.
+    pub master: Address,
+    /// Security of the connections.
+    pub net: Options,
+    /// For people.
+    pub name: String,
+    /// Whose shuffles it registers: members of one application keep them together.
+    pub application: u64,
+}
+
+/// How a member holds partitions.
+#[derive(Clone, Debug)]
+pub(crate) struct Holding {
+    pub(crate) address: String,
+    pub(crate) domain: String,
+    pub(crate) weight: u32,
+}
+
+/// What the master knows of a shuffle.
+#[derive(Clone, PartialEq, Debug)]
+pub struct About {
+    /// For people.
+    pub name: String,
+    /// How many inputs it has.
+    pub maps: u32,
+    /// How many partitions it has.
+    pub partitions: u32,
+    /// At how many servers each row is.
+    pub copies: u32,
+    /// What was said of it when it was registered.
+    pub note: Bytes,
+    /// Maps whose rows are lost.
+    pub again: Runs,
+    /// A map has returned other rows than before: what was read must be read again.
+    pub differs: bool,
+}
+
+/// A process that is connected to the master. Dropping it ends it.
+#[derive(Debug)]
+pub struct Member(Arc<Shared>);
+
+pub(crate) struct Shared {
+    id: WorkerId,
+    name: String,
+    master: Address,
+    peer: Peer,
+    plane: OnceLock<Plane>,
+    /// Messages for the master that are not sent.
+    outbox: Mutex<Vec<ToMaster>>,
+    /// Held while they are sent, so that they stay in order.
+    sending: Mutex<()>,
+    calls: Mutex<HashMap<u64, Option<Answer>>>,
+    last_call: AtomicU64,
+    last_attempt: AtomicU32,
+    /// Why it is over, if it is.
+    over: Mutex<Option<String>>,
+    is_drained: Mutex<bool>,
+    /// Held by who changes something that others wait for.
+    changing: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Member {
+    /// Connects a process that writes and reads, and holds nothing.
+    ///
+    /// # Errors
+    /// When the master cannot be reached, or refuses it.
+    pub fn connect(options: MemberOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
+        // Without a descriptor for each push: what a server keeps is in memory of its own.
+        let net = Options {
+            shared_memory: false,
+            ..options.net.clone()
+        };
+        let files = treadle_volume::Options::new(vec![std::env::temp_dir()], 0);
+        Self::join(options, net, None, files, wait, |_| ())
+    }
+
+    pub(crate) fn join(
+        options: MemberOptions,
+        net: Options,
+        holding: Option<Holding>,
+        files: treadle_volume::Options,
+        wait: &mut Wait<'_>,
+        found: impl FnOnce(Option<ClusterId>),
+    ) -> Result<Self, ServiceError> {
+        let to_master = Options {
+            shared_memory: false,
+            service: SERVICE,
+            ..options.net.clone()
+        };
+        let peer = Peer::connect(&options.master, &to_master, wait)?;
+        found(peer.cluster());
+        let address = holding.as_ref().map(|held| held.address.clone());
+        let hello = Hello {
+            name: options.name.clone(),
+            address: address.clone().unwrap_or_default(),
+            domain: holding
+                .as_ref()
+                .map_or_else(String::new, |held| held.domain.clone()),
+            weight: holding.as_ref().map_or(0, |held| held.weight),
+            application: options.application,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        wire::send(&peer, wire::HELLO, &hello);
+        let object = peer.next(wait)?;
+        let object = wire::accept(&peer, object)?;
+        let object =
+            object.ok_or_else(|| ServiceError::Refused("its answer is too long".into()))?;
+        object.wait(wait)?;
+        let (kind, bytes) = wire::take(object)?;
+        let welcome = Welcome::decode(&bytes[..])
+            .ok()
+            .filter(|_| kind == wire::WELCOME);
+        let Some(welcome) = welcome else {
+            let text = format!("{} is no shuffle master", options.master);
+            return Err(ServiceError::Refused(text));
+        };
+        if !welcome.refused.is_empty() {
+            let text = format!(
+                "the shuffle master refuses this process: {}",
+                welcome.refused
+            );
+            return Err(ServiceError::Refused(text));
+        }
+        let id = WorkerId(welcome.id);
+        let shared = Arc::new(Shared {
+            id,
+            name: options.name,
+            master: options.master,
+            peer: peer.clone(),
+            plane: OnceLock::new(),
+            outbox: Mutex::default(),
+            sending: Mutex::default(),
+            calls: Mutex::default(),
+            last_call: AtomicU64::new(0),
+            last_attempt: AtomicU32::new(0),
+            over: Mutex::default(),
+            is_drained: Mutex::new(false),
+            changing: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let net = Options {
+            cluster: peer.cluster(),
+            ..net
+        };
+        let words = Box::new(Words(Arc::downgrade(&shared)));
+        let address = address.unwrap_or_default();
+        let plane = Plane::new(id, &address, net, files, config(), words);
+        let _ = shared.plane.set(plane);
+        let hearing = Arc::clone(&shared);
+        let started = thread::start("treadle-member", move || {
+            let reason = match caught(|| hearing.hear_master()) {
+                Ok(error) => format!("the shuffle master at {} is gone: {error}", hearing.master),
+                Err(panic) => panic.to_string(),
+            };
+            hearing.end(&reason);
+        });
+        let member = Self(shared);
+        started.map_err(|source| ServiceError::System {
+            what: "starting a thread",
+            source,
+        })?;
+        Ok(member)
+    }
+
+    /// Its number.
+    pub fn id(&self) -> WorkerId {
+        self.0.id
+    }
+
+    /// The shuffle plane of the process.
+    pub fn plane(&self) -> &Plane {
+        self.0.plane()
+    }
+
+    /// A number for one run of a map, unique in the service.
+    pub fn attempt(&self) -> AttemptId {
+        let last = self.0.last_attempt.fetch_add(1, Ordering::Relaxed);
+        AttemptId(u64::from(self.0.id.0) << 32 | u64::from(last))
+    }
+
+    /// Registers a shuffle. Returns its number, and in how many failure domains there are servers.
+    ///
+    /// # Errors
+    /// When the master refuses it, is gone, or does not answer before `interrupted` says so.
+    pub fn register(
+        &self,
+        about: &About,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(u64, u32), ServiceError> {
+        let register = Register {
+            name: about.name.clone(),
+            maps: about.maps,
+            partitions: about.partitions,
+            copies: about.copies,
+            note: about.note.clone(),
+        };
+        let answer = self.0.call(What::Register(register), interrupted)?;
+        Ok((answer.shuffle, answer.domains))
+    }
+
+    /// Says that nobody will read a shuffle any more.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn finish(
+        &self,
+        shuffle: u64,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), ServiceError> {
+        self.0.call(What::End(shuffle), interrupted).map(drop)
+    }
+
+    /// What the master knows of a shuffle.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn about(
+        &self,
+        shuffle: u64,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<About, ServiceError> {
+        let answer = self.0.call(What::About(shuffle), interrupted)?;
+        let about = answer.about.unwrap_or_default();
+        let ranges = answer
+            .again
+            .chunks_exact(2)
+            .map(|range| (range[0], range[1]));
+        Ok(About {
+            name: about.name,
+            maps: about.maps,
+            partitions: about.partitions,
+            copies: about.copies,
+            note: about.note,
+            again: Runs::from_ranges(ranges).unwrap_or_default(),
+            differs: answer.differs,
+        })
+    }
+
+    /// Servers and shuffles, as JSON.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn state(&self, interrupted: &mut dyn FnMut() -> bool) -> Result<String, ServiceError> {
+        Ok(self.0.call(What::State(true), interrupted)?.text)
+    }
+
+    /// Asks a server to leave: what it holds is copied elsewhere. Without a name, this process.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn drain(
+        &self,
+        name: &str,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), ServiceError> {
+        self.0.call(What::Drain(name.into()), interrupted).map(drop)
+    }
+
+    /// Whether it was asked to leave, and holds nothing any more.
+    pub fn is_drained(&self) -> bool {
+        *lock(&self.0.is_drained)
+    }
+
+    /// Why it is over, if it is.
+    pub fn over(&self) -> Option<String> {
+        lock(&self.0.over).clone()
+    }
+
+    /// Waits until it is over. `None`: the time has passed.
+    pub fn wait(&self, most: Duration) -> Option<String> {
+        let until = Instant::now() + most;
+        let mut is_over = || lock(&self.0.over).is_some();
+        while !is_over() && Instant::now() < until {
+            self.0.wait(&mut is_over, until);
+        }
+        self.over()
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        self.0.end("this process has left the shuffle service");
+        self.0.peer.close();
+    }
+
+    /// What a failure of the plane means here.
+    ///
+    /// # Errors
+    /// The member is over, and this says why.
+    pub fn explain(&self, failure: Failure) -> Result<Failure, ServiceError> {
+        match (self.over(), failure) {
+            (Some(reason), Failure::Again(_) | Failure::Interrupted) => {
+                Err(ServiceError::Over(reason))
+            }
+            (_, failure) => Ok(failure),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.end("this process has left the shuffle service");
+        self.0.peer.start_close();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Member({} of {})", self.name, self.master)
+    }
+}
+
+impl Shared {
+    fn plane(&self) -> &Plane {
+        self.plane
+            .get()
+            .expect("it is set before anybody has a member")
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.over).is_some()
+    }
+
+    /// Why it cannot go on. What was said first counts.
+    pub(crate) fn end(&self, reason: &str) {
+        {
+            let mut over = lock(&self.over);
+            if over.is_some() {
+                return;
+            }
+            *over = Some(reason.into());
+        }
+        if let Some(plane) = self.plane.get() {
+            plane.end();
+        }
+        self.peer.start_close();
+        self.notify();
+    }
+
+    fn notify(&self) {
+        drop(lock(&self.changing));
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, until: Instant) {
+        let mut changing = lock(&self.changing);
+        while !is_changed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(changing, left);
+            changing = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn call(
+        &self,
+        what: What,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Answer, ServiceError> {
+        let number = self.last_call.fetch_add(1, Ordering::Relaxed);
+        lock(&self.calls).insert(number, None);
+        let what = Some(what);
+        wire::send(&self.peer, wire::CALL, &Call { number, what });
+        let answer = loop {
+            if let Some(reason) = lock(&self.over).clone() {
+                break Err(ServiceError::Over(reason));
+            }
+            if let Some(answer) = lock(&self.calls).get_mut(&number).and_then(Option::take) {
+                break Ok(answer);
+            }
+            if interrupted() {
+                break Err(ServiceError::Late);
+            }
+            let mut is_changed = || {
+                let is_answered = lock(&self.calls).get(&number).is_some_and(Option::is_some);
+                is_answered || lock(&self.over).is_some()
+            };
+            self.wait(&mut is_changed, Instant::now() + POLL);
+        };
+        lock(&self.calls).remove(&number);
+        let answer = answer?;
+        match answer.refused.is_empty() {
+            true => Ok(answer),
+            false => Err(ServiceError::Refused(answer.refused)),
+        }
+    }
+
+    /// Hears the master until the connection ends. Returns why.
+    fn hear_master(&self) -> NetError {
+        loop {
+            let mut is_over = || lock(&self.over).is_some();
+            let mut wait = Wait {
+                deadline: Some(Instant::now() + LOOK),
+                interrupted: Some(&mut is_over),
+            };
+            let object = match self.peer.next(&mut wait) {
+                Ok(object) => object,
+                Err(error) if self.peer.ended().is_some() || is_over() => return error,
+                // Nothing was said for a while.
+                Err(_) => continue,
+            };
+            let message = wire::accept(&self.peer, object).and_then(|object| match object {
+                Some(object) => {
+                    object.wait(&mut Wait {
+                        deadline: None,
+                        interrupted: Some(&mut is_over),
+                    })?;
+                    wire::take(object).map(Some)
+                }
+                None => Ok(None),
+            });
+            match message {
+                Ok(Some((kind, bytes))) => self.hear(kind, &bytes),
+                Ok(None) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
+    fn hear(&self, kind: u32, bytes: &Bytes) {
+        let met = || Met::decode(&bytes[..]).ok();
+        match kind {
+            wire::TO_NODE => match decode_shuffled(bytes) {
+                Ok(message) => self.plane().hear(message),
+                Err(error) => self.end(&format!("the shuffle master broke the protocol: {error}")),
+            },
+            wire::MET => {
+                if let Some(met) = met() {
+                    self.plane().met(WorkerId(met.id), met.address);
+                }
+            }
+            wire::LOST => {
+                if let Some(met) = met() {
+                    self.plane().lost(WorkerId(met.id));
+                }
+            }
+            wire::ANSWER => {
+                if let Ok(answer) = Answer::decode(&bytes[..])
+                    && let Some(place) = lock(&self.calls).get_mut(&answer.number)
+                {
+                    *place = Some(answer);
+                }
+                self.notify();
+            }
+            wire::DRAINED => {
+                *lock(&self.is_drained) = true;
+                self.notify();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the plane wants of the process.
+struct Words(Weak<Shared>);
+
+impl Callbacks for Words {
+    fn tell(&self, message: ToMaster) {
+        if let Some(shared) = self.0.upgrade() {
+            lock(&shared.outbox).push(message);
+        }
+    }
+
+    fn flush(&self) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        let _sending = lock(&shared.sending);
+        let messages = std::mem::take(&mut *lock(&shared.outbox));
+        for message in messages {
+            wire::send_bytes(&shared.peer, wire::TO_MASTER, encode_shuffled(&message));
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.notify();
+        }
+    }
+
+    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.wait(is_changed, Instant::now() + most);
+        }
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(shared) = self.0.upgrade() {
+            warn!(target: treadle_log::SHUFFLE, "{}: {line}", shared.name);
+        }
+    }
+
+    fn panicked(&self, reason: String) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.end(&reason);
+        }
+    }
+
+    fn is_traced(&self) -> bool {
+        false
+    }
+
+    fn traced(&self, _done: Done) {}
+}

@@ -1,0 +1,242 @@
+//! A process that holds partitions: a member that others connect to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
+use treadle_host::{Service, ServiceHost, Services};
+use treadle_memory::Consumer as _;
+use treadle_net::{Address, Offer, Options, Wait};
+use treadle_node_shuffle::{self as shuffle, Plane, Stats};
+use treadle_reactor::thread;
+
+use crate::member::{Holding, Member, MemberOptions};
+use crate::{ServiceError, config};
+
+/// Threads that receive pushes and send rows.
+const THREADS: usize = 2;
+/// How often the memory of rows is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// What may come beyond the target while rows are written: the plane's own reserve.
+const WRITING: u64 = 64 << 20;
+
+const REFUSALS: Refusals = Refusals {
+    unauthorized: "these pages are for who has their link: treadle shuffle-server shows it on a terminal. \
+         It ends with ?token=…; programs may send the token as a header instead, \
+         Authorization: Bearer …\n",
+    foreign_host: "the Host of the request is no name of this server: use its address\n",
+    busy: "the shuffle server is busy, or gone\n",
+};
+
+/// Settings of a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// What it is as a member.
+    pub member: MemberOptions,
+    /// Where it listens; port 0 takes a free one.
+    pub listen: Address,
+    /// What fails together with it.
+    pub domain: String,
+    /// How much it is to have compared to others; at least 1.
+    pub weight: u32,
+    /// Where rows go that do not fit into memory, one on each disk.
+    pub directories: Vec<PathBuf>,
+    /// Bytes in all directories together, at most.
+    pub disk: u64,
+    /// Bytes of rows in memory, at most.
+    pub memory: u64,
+    /// Pages with its state and metrics; `None`: there are none.
+    pub http: Option<Pages>,
+}
+
+/// A server. Dropping it ends it.
+#[derive(Debug)]
+pub struct ShuffleServer {
+    member: Member,
+    host: Arc<ServiceHost>,
+    http: Option<PageServer>,
+}
+
+impl ShuffleServer {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When the master cannot be reached or refuses it, or the port is taken.
+    pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
+        let net = options.member.net.clone();
+        let listening = Options {
+            services: vec![Offer {
+                service: shuffle::SERVICE,
+                name: "shuffle",
+                lane: None,
+            }],
+            ..net.clone()
+        };
+        let host = ServiceHost::bind(&options.listen, &listening)?;
+        let contact = net.contact.first().unwrap_or(host.address());
+        let holding = Holding {
+            address: contact.to_string(),
+            domain: options.domain.clone(),
+            weight: options.weight.max(1),
+        };
+        let files = treadle_volume::Options::new(options.directories.clone(), options.disk);
+        let member = Member::join(
+            options.member.clone(),
+            net,
+            Some(holding),
+            files,
+            wait,
+            |cluster| {
+                if let Some(cluster) = cluster {
+                    host.join(cluster);
+                }
+            },
+        )?;
+        let no_thread = |source| ServiceError::System {
+            what: "starting a thread",
+            source,
+        };
+        let plane = member.plane().clone();
+        let service: Box<dyn Service> = Box::new(plane.clone());
+        let shared = member.shared();
+        let failed = move |reason: String| {
+            if let Some(shared) = shared.upgrade() {
+                shared.end(&reason);
+            }
+        };
+        let services = Services::from([(shuffle::SERVICE, service)]);
+        let served = host.start(services, THREADS, "treadle-serve", failed);
+        served.map_err(no_thread)?;
+        // The rest of the memory is for what is written, and for rows that are being read.
+        let target = options
+            .memory
+            .saturating_sub(WRITING)
+            .max(options.memory / 2);
+        plane.set_target(target);
+        let shared = member.shared();
+        thread::start("treadle-memory", move || {
+            while let Some(shared) = shared.upgrade()
+                && !shared.is_over()
+            {
+                // It changes with the rows that are being read.
+                plane.set_target(target);
+                drop(shared);
+                std::thread::sleep(LOOK);
+            }
+        })
+        .map_err(no_thread)?;
+        let http = options.http.clone();
+        let http = http.map(|http| pages(http, &options, &host, member.plane()));
+        Ok(Self {
+            http: http.transpose()?,
+            member,
+            host,
+        })
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> &Address {
+        self.host.address()
+    }
+
+    /// The link to its pages, with the token that lets in.
+    pub fn http_link(&self) -> Option<&str> {
+        self.http.as_ref().map(PageServer::link)
+    }
+
+    /// What it is as a member.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Ends it.
+    pub fn close(&self) {
+        self.member.close();
+        self.host.end();
+    }
+}
+
+impl Drop for ShuffleServer {
+    fn drop(&mut self) {
+        self.host.end();
+    }
+}
+
+/// What the counts of a plane are called.
+pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
+    [
+        ("pushed_bytes_total", "counter", stats.pushed),
+        ("copied_bytes_total", "counter", stats.copied),
+        ("stored_bytes_total", "counter", stats.stored),
+        ("spilled_bytes_total", "counter", stats.spilled),
+        ("loaded_bytes_total", "counter", stats.loaded),
+        ("transfers_total", "counter", stats.transfers),
+        ("reads_total", "counter", stats.reads),
+        ("resident_bytes", "gauge", stats.resident),
+        ("held_bytes", "gauge", stats.held),
+        ("disk_bytes", "gauge", stats.on_disk),
+        ("in_flight_bytes", "gauge", stats.in_flight),
+    ]
+}
+
+/// The pages of a server.
+fn pages(
+    http: Pages,
+    options: &ServerOptions,
+    host: &Arc<ServiceHost>,
+    plane: &Plane,
+) -> Result<PageServer, ServiceError> {
+    let metrics = plane.clone();
+    let metrics = move || -> Text {
+        let stats = metrics.stats();
+        Box::new(move || {
+            let lines = counts(&stats).map(|(name, kind, value)| {
+                let name = format!("treadle_shuffle_{name}");
+                format!("# TYPE {name} {kind}\n{name} {value}\n")
+            });
+            lines.concat()
+        })
+    };
+    let (name, domain) = (options.member.name.clone(), options.domain.clone());
+    let directories: Vec<String> = options
+        .directories
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let (memory, master) = (options.memory, options.member.master.to_string());
+    let (address, state) = (host.address().to_string(), plane.clone());
+    let state = move || -> Text {
+        let stats = state.stats();
+        let counts = counts(&stats).map(|(name, _, value)| (name.to_string(), json!(value)));
+        let text = json!({
+            "name": name,
+            "address": address,
+            "master": master,
+            "domain": domain,
+            "directories": directories,
+            "memory_limit": memory,
+            "counts": serde_json::Map::from_iter(counts),
+            "split_bytes": config().split,
+        });
+        Box::new(move || text.to_string())
+    };
+    let pages = vec![
+        Page {
+            path: "/metrics",
+            kind: "text/plain; version=0.0.4",
+            ask: Box::new(move |reply| reply(metrics())),
+        },
+        Page {
+            path: "/json/state",
+            kind: "application/json",
+            ask: Box::new(move |reply| reply(state())),
+        },
+    ];
+    let failed = |reason| tracing::error!(target: treadle_log::SHUFFLE, "{reason}: its pages end");
+    PageServer::start(http, pages, REFUSALS, failed).map_err(|source| ServiceError::System {
+        what: "serving pages",
+        source,
+    })
+}

@@ -1,0 +1,172 @@
+//! What a member and the master tell each other, beside the messages of the machines.
+//!
+//! Each is an object of one frame. They are handled in the order in which they were sent.
+
+use bytes::Bytes;
+use prost::Message;
+use treadle_net::{Incoming, NetError, Peer};
+
+/// Kinds of objects from a member.
+pub(crate) const HELLO: u32 = 32;
+pub(crate) const TO_MASTER: u32 = 33;
+pub(crate) const CALL: u32 = 34;
+/// Kinds of objects from the master.
+pub(crate) const WELCOME: u32 = 48;
+pub(crate) const TO_NODE: u32 = 49;
+pub(crate) const MET: u32 = 50;
+pub(crate) const LOST: u32 = 51;
+pub(crate) const ANSWER: u32 = 52;
+pub(crate) const DRAINED: u32 = 53;
+/// The longest of them that is taken, in bytes.
+pub(crate) const LONGEST: u64 = 256 << 20;
+
+/// Who connects.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Hello {
+    /// For people.
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    /// Where others reach it. Empty: it holds nothing, and only writes and reads.
+    #[prost(string, tag = "2")]
+    pub(crate) address: String,
+    /// What fails together.
+    #[prost(string, tag = "3")]
+    pub(crate) domain: String,
+    /// How much it is to have compared to others.
+    #[prost(uint32, tag = "4")]
+    pub(crate) weight: u32,
+    /// Whose shuffles it registers. Members of one application keep them together.
+    #[prost(uint64, tag = "5")]
+    pub(crate) application: u64,
+    /// The version of its code.
+    #[prost(string, tag = "6")]
+    pub(crate) version: String,
+}
+
+/// The master's answer.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Welcome {
+    #[prost(uint32, tag = "1")]
+    pub(crate) id: u32,
+    /// Why it is refused; empty: it is not.
+    #[prost(string, tag = "2")]
+    pub(crate) refused: String,
+}
+
+/// Another server, by its number, or one that is lost.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Met {
+    #[prost(uint32, tag = "1")]
+    pub(crate) id: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) address: String,
+}
+
+/// A question to the master.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Call {
+    /// Chosen by the member; comes back in the answer.
+    #[prost(uint64, tag = "1")]
+    pub(crate) number: u64,
+    #[prost(oneof = "What", tags = "2, 3, 4, 5, 6")]
+    pub(crate) what: Option<What>,
+}
+
+/// What is asked.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum What {
+    /// A shuffle is to be.
+    #[prost(message, tag = "2")]
+    Register(Register),
+    /// A shuffle is over.
+    #[prost(uint64, tag = "3")]
+    End(u64),
+    /// What is a shuffle, and which maps must run again?
+    #[prost(uint64, tag = "4")]
+    About(u64),
+    /// A server is to leave, by its name; empty: the one that asks.
+    #[prost(string, tag = "5")]
+    Drain(String),
+    /// What is there, as JSON?
+    #[prost(bool, tag = "6")]
+    State(bool),
+}
+
+/// A shuffle that is to be.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Register {
+    /// For people.
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(uint32, tag = "2")]
+    pub(crate) maps: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) partitions: u32,
+    #[prost(uint32, tag = "4")]
+    pub(crate) copies: u32,
+    /// What its writers and readers have to know, such as what a row is.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub(crate) note: Bytes,
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Answer {
+    #[prost(uint64, tag = "1")]
+    pub(crate) number: u64,
+    /// Why it is refused; empty: it is not.
+    #[prost(string, tag = "2")]
+    pub(crate) refused: String,
+    #[prost(uint64, tag = "3")]
+    pub(crate) shuffle: u64,
+    /// What it is.
+    #[prost(message, optional, tag = "4")]
+    pub(crate) about: Option<Register>,
+    /// Maps that must run again: beginnings and ends of ranges.
+    #[prost(uint64, repeated, tag = "5")]
+    pub(crate) again: Vec<u64>,
+    /// All that was read must be read again, since a map returned other rows.
+    #[prost(bool, tag = "6")]
+    pub(crate) differs: bool,
+    /// How many failure domains the servers are in.
+    #[prost(uint32, tag = "7")]
+    pub(crate) domains: u32,
+    #[prost(string, tag = "8")]
+    pub(crate) text: String,
+}
+
+/// Sends a message. Who cannot be reached is noticed elsewhere.
+pub(crate) fn send(peer: &Peer, kind: u32, message: &impl Message) {
+    send_bytes(peer, kind, message.encode_to_vec());
+}
+
+/// Sends the bytes of a message.
+pub(crate) fn send_bytes(peer: &Peer, kind: u32, bytes: Vec<u8>) {
+    let _ = peer.send(kind, &[bytes.into()]);
+}
+
+/// Lets an object in, unless it is too long: then the connection ends.
+///
+/// # Errors
+/// When the connection has ended.
+pub(crate) fn accept(peer: &Peer, object: Incoming) -> Result<Option<Incoming>, NetError> {
+    let (_, sizes) = object.header();
+    if sizes.len() != 1 || sizes.iter().sum::<u64>() > LONGEST {
+        object.refuse("this is not a message of the shuffle service");
+        peer.start_close();
+        return Ok(None);
+    }
+    object.accept(Vec::new())?;
+    Ok(Some(object))
+}
+
+/// The kind of an object that has arrived, and its bytes.
+///
+/// # Errors
+/// When it did not arrive.
+pub(crate) fn take(object: Incoming) -> Result<(u32, Bytes), NetError> {
+    let received = object.take()?;
+    let frame = received.frames.into_iter().next();
+    let bytes = frame.map(treadle_net::Frame::into_bytes);
+    Ok((received.kind, bytes.unwrap_or_default()))
+}

@@ -1,0 +1,525 @@
+//! The processes of the stand-alone shuffle service, as Python sees them.
+
+use super::security::Credentials;
+use super::worker::shuffles::{Piece, joined};
+use crate::rows::Rows;
+use crate::transfer::{Limit, failed, parse};
+use bytes::Bytes;
+use pyo3::exceptions::{PyConnectionError, PyOSError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use treadle_interpreter::refuse_forked;
+use treadle_net::{Address, Options, Wait};
+use treadle_node_service::{
+    About, MasterOptions, Member, MemberOptions, ServerOptions, ServiceError,
+    ShuffleMaster as Master, ShuffleServer as Server,
+};
+use treadle_node_shuffle::{Failure, Plane};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_shuffle::{Commit, Generation, MapRange, Receipt, ShuffleId, Transfer};
+
+pyo3::import_exception!(treadle.shuffle._service_errors, Again);
+pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
+pyo3::import_exception!(treadle.shuffle._service_errors, ShuffleError);
+
+/// How long a handshake may take.
+const CONNECT: Duration = Duration::from_secs(30);
+/// How often signals are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| PyValueError::new_err(format!("{name}={value}: give seconds")))
+}
+
+fn raised(error: ServiceError, doing: &str) -> PyErr {
+    match error {
+        ServiceError::Net(error) => failed(doing)(error),
+        ServiceError::Refused(reason) => ShuffleError::new_err(format!("{doing}: {reason}")),
+        ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
+        ServiceError::Late => PyTimeoutError::new_err(format!("{doing}: no answer in time")),
+        ServiceError::System { .. } => PyOSError::new_err(format!("{doing}: {error}")),
+    }
+}
+
+fn address(text: &str, options: &Options) -> PyResult<Address> {
+    match text.contains("://") {
+        true => parse(text),
+        false if options.tls.is_some() => parse(&format!("treadle+tls://{text}")),
+        false => parse(&format!("treadle://{text}")),
+    }
+}
+
+/// Calls `act` with what says whether it is to end: because of a signal, or since the time has passed.
+fn interruptible<T: Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    act: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
+) -> PyResult<T> {
+    let limit = Limit::new(timeout)?;
+    let mut signal = None;
+    let result = py.detach(|| {
+        let mut looked = Instant::now();
+        let signal = &mut signal;
+        act(&mut || {
+            let now = Instant::now();
+            if now >= looked + LOOK {
+                looked = now;
+                // `None`: the interpreter is ending.
+                match Python::try_attach(|py| py.check_signals()) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => *signal = Some(error),
+                    None => return true,
+                }
+            }
+            signal.is_some() || limit.deadline.is_some_and(|deadline| now >= deadline)
+        })
+    });
+    match signal {
+        Some(error) => Err(error),
+        None => Ok(result),
+    }
+}
+
+/// The master of a shuffle service, as native threads of this process.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct ShuffleMaster(Master);
+
+#[pymethods]
+impl ShuffleMaster {
+    /// Starts one at `address`. A process that is silent for `timeout` seconds is lost; shuffles of an
+    /// application without a process are kept for `lease` seconds.
+    #[new]
+    #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
+                        contact=Vec::new(), timeout=10.0, lease=60.0))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        contact: Vec<String>,
+        timeout: f64,
+        lease: f64,
+    ) -> PyResult<Self> {
+        refuse_forked()?;
+        treadle_log::init();
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+            contact,
+            cluster: None,
+        };
+        let net = credentials.options(CONNECT)?;
+        let options = MasterOptions {
+            address: self::address(address, &net)?,
+            net,
+            timeout: seconds("timeout", timeout)?,
+            lease: seconds("lease", lease)?,
+        };
+        let doing = format!("starting the shuffle master at {}", options.address);
+        let started = py.detach(|| Master::start(options));
+        started.map(Self).map_err(|error| raised(error, &doing))
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.0.address().to_string()
+    }
+
+    /// Servers and shuffles, as JSON.
+    fn state(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.state())
+    }
+
+    /// Waits until it has ended; `False`: it has not within `timeout` seconds.
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let most = seconds("timeout", timeout)?;
+        Ok(py.detach(|| self.0.wait(most)))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ShuffleMaster at {}>", self.0.address())
+    }
+}
+
+/// A process that holds partitions.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct ShuffleServer(Server);
+
+#[pymethods]
+impl ShuffleServer {
+    /// Starts one that belongs to the master at `master`.
+    #[new]
+    #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, weight=1,
+                        secret=None, certificates=None, insecure=false, contact=Vec::new(),
+                        http=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        master: &str,
+        name: String,
+        domain: String,
+        directories: Vec<PathBuf>,
+        memory: u64,
+        disk: u64,
+        listen: &str,
+        weight: u32,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        contact: Vec<String>,
+        http: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        refuse_forked()?;
+        treadle_log::init();
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+            contact,
+            cluster: None,
+        };
+        let net = credentials.options(CONNECT)?;
+        let doing = format!("joining the shuffle master at {master}");
+        let options = ServerOptions {
+            listen: address(listen, &net)?,
+            member: MemberOptions {
+                master: address(master, &net)?,
+                net,
+                name,
+                application: 0,
+            },
+            domain,
+            weight,
+            directories,
+            disk,
+            memory,
+            http: http
+                .map(|http| super::server::pages(http, None, Vec::new()))
+                .transpose()?,
+        };
+        let started = interruptible(py, timeout, |interrupted| {
+            let mut wait = Wait {
+                deadline: None,
+                interrupted: Some(interrupted),
+            };
+            Server::start(options, &mut wait)
+        })?;
+        started.map(Self).map_err(|error| raised(error, &doing))
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.0.address().to_string()
+    }
+
+    /// `http://…/?token=…`, where it serves its state and metrics.
+    #[getter]
+    fn http(&self) -> Option<&str> {
+        self.0.http_link()
+    }
+
+    /// Asks the master to have what is here copied elsewhere.
+    fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let member = self.0.member();
+        let asked = interruptible(py, Some(timeout), |it| member.drain("", it))?;
+        asked.map_err(|error| raised(error, "leaving the shuffle service"))
+    }
+
+    /// Whether it was asked to leave, and holds nothing any more.
+    #[getter]
+    fn drained(&self) -> bool {
+        self.0.member().is_drained()
+    }
+
+    /// Waits for its end: why it has ended, or `None` after `timeout` seconds.
+    fn ended(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<String>> {
+        let most = seconds("timeout", timeout)?;
+        Ok(py.detach(|| self.0.member().wait(most)))
+    }
+
+    /// Counts of its plane, by name.
+    fn stats(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+        stats(py, self.0.member().plane())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ShuffleServer at {}>", self.0.address())
+    }
+}
+
+fn stats(py: Python<'_>, plane: &Plane) -> HashMap<&'static str, u64> {
+    let (stats, leftovers) = py.detach(|| (plane.stats(), plane.leftovers()));
+    HashMap::from([
+        ("transfers", stats.transfers),
+        ("reads", stats.reads),
+        ("pushed", stats.pushed),
+        ("copied", stats.copied),
+        ("stored", stats.stored),
+        ("spilled", stats.spilled),
+        ("loaded", stats.loaded),
+        ("on_disk", stats.on_disk),
+        ("gathered", stats.gathered),
+        ("resident", stats.resident),
+        ("held", stats.held),
+        ("in_flight", stats.in_flight),
+        ("leftovers", leftovers as u64),
+    ])
+}
+
+/// Name, maps, partitions, copies, note, ranges of maps that must run again, and whether a map has
+/// returned other rows than before.
+type Said<'py> = (
+    String,
+    u32,
+    u32,
+    u32,
+    Bound<'py, PyBytes>,
+    Vec<(u64, u64)>,
+    bool,
+);
+
+/// A process that writes and reads.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct ShuffleMember(Member);
+
+#[pymethods]
+impl ShuffleMember {
+    #[new]
+    #[pyo3(signature = (master, *, name, application, secret=None, certificates=None,
+                        insecure=false, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        master: &str,
+        name: String,
+        application: u64,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        refuse_forked()?;
+        treadle_log::init();
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+            contact: Vec::new(),
+            cluster: None,
+        };
+        let net = credentials.options(CONNECT)?;
+        let doing = format!("connecting to the shuffle master at {master}");
+        let options = MemberOptions {
+            master: address(master, &net)?,
+            net,
+            name,
+            application,
+        };
+        let connected = interruptible(py, timeout, |interrupted| {
+            let mut wait = Wait {
+                deadline: None,
+                interrupted: Some(interrupted),
+            };
+            Member::connect(options, &mut wait)
+        })?;
+        connected.map(Self).map_err(|error| raised(error, &doing))
+    }
+
+    /// Registers a shuffle: its number, and in how many failure domains there are servers.
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn register(
+        &self,
+        py: Python<'_>,
+        name: String,
+        maps: u32,
+        partitions: u32,
+        copies: u32,
+        note: Vec<u8>,
+        timeout: Option<f64>,
+    ) -> PyResult<(u64, u32)> {
+        let doing = format!("registering the shuffle {name}");
+        let about = About {
+            name,
+            maps,
+            partitions,
+            copies,
+            note: Bytes::from(note),
+            again: Default::default(),
+            differs: false,
+        };
+        let registered = interruptible(py, timeout, |it| self.0.register(&about, it))?;
+        registered.map_err(|error| raised(error, &doing))
+    }
+
+    /// What the master knows of a shuffle.
+    fn about<'py>(
+        &self,
+        py: Python<'py>,
+        shuffle: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Said<'py>> {
+        let about = interruptible(py, timeout, |it| self.0.about(shuffle, it))?;
+        let about = about.map_err(|error| raised(error, &format!("shuffle {shuffle}")))?;
+        let note = PyBytes::new(py, &about.note);
+        let again = about.again.ranges().to_vec();
+        let About {
+            name,
+            maps,
+            partitions,
+            copies,
+            differs,
+            ..
+        } = about;
+        Ok((name, maps, partitions, copies, note, again, differs))
+    }
+
+    /// Says that nobody will read a shuffle any more.
+    fn finish(&self, py: Python<'_>, shuffle: u64, timeout: Option<f64>) -> PyResult<()> {
+        let finished = interruptible(py, timeout, |it| self.0.finish(shuffle, it))?;
+        finished.map_err(|error| raised(error, &format!("ending shuffle {shuffle}")))
+    }
+
+    /// Servers and shuffles, as JSON.
+    fn state(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
+        let state = interruptible(py, timeout, |it| self.0.state(it))?;
+        state.map_err(|error| raised(error, "asking the shuffle master"))
+    }
+
+    /// Asks the server of this name to leave.
+    fn drain(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<()> {
+        let asked = interruptible(py, timeout, |it| self.0.drain(name, it))?;
+        asked.map_err(|error| raised(error, &format!("asking {name} to leave")))
+    }
+
+    /// Pushes the rows of a map, and waits until all copies have them: the receipt, and how many rows and
+    /// bytes there are. `again`: the map may have run before.
+    fn transfer<'py>(
+        &self,
+        py: Python<'py>,
+        shuffle: u64,
+        map_index: u32,
+        rows: &Bound<'py, Rows>,
+        again: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<(Bound<'py, PyBytes>, u64, u64)> {
+        let rows = rows.get();
+        let receipt = self.planned(py, timeout, |plane, interrupted| {
+            let transfer = Transfer {
+                shuffle: ShuffleId(shuffle),
+                map: map_index,
+                attempt: self.0.attempt(),
+            };
+            let outcome = plane.transfer(transfer, again, rows, interrupted);
+            plane.finished(transfer.attempt, outcome.is_ok());
+            outcome
+        })?;
+        let tally = receipt.tally();
+        let bytes = PyBytes::new(py, &encode_shuffled(&receipt));
+        Ok((bytes, tally.rows, tally.bytes))
+    }
+
+    /// Has the servers compare what they have with the receipts of all `maps`; the generation.
+    fn commit(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        maps: u32,
+        receipts: Vec<PyBackedBytes>,
+        timeout: Option<f64>,
+    ) -> PyResult<u32> {
+        let decoded = receipts.iter().map(|bytes| decode_shuffled(bytes));
+        let decoded = decoded.collect::<Result<Vec<Receipt>, _>>();
+        let decoded = decoded.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let commit = Commit::new(ShuffleId(shuffle), maps, &decoded);
+        let commit = commit.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let committed = self.planned(py, timeout, |plane, it| plane.commit(commit, it));
+        Ok(committed?.0)
+    }
+
+    /// Gets the rows of a partition, of all maps or of those from `maps[0]` up to `maps[1]`: pieces in the
+    /// order of their maps.
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn read(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        generation: u32,
+        partition: u32,
+        width: usize,
+        maps: Option<(u32, u32)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Piece>> {
+        let maps = maps.map(|(first, end)| MapRange { first, end });
+        self.planned(py, timeout, |plane, interrupted| {
+            let (shuffle, generation) = (ShuffleId(shuffle), Generation(generation));
+            let pieces = plane.read(shuffle, generation, partition, maps, width, interrupted)?;
+            Ok(joined(&pieces, width, |rows| plane.charge(rows)))
+        })
+    }
+
+    /// Why it is over, if it is.
+    #[getter]
+    fn over(&self) -> Option<String> {
+        self.0.over()
+    }
+
+    /// Counts of its plane, by name.
+    fn stats(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+        stats(py, self.0.plane())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+}
+
+impl ShuffleMember {
+    /// Does something with the plane that may wait, without the interpreter's lock.
+    fn planned<T: Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        act: impl FnOnce(&Plane, &mut dyn FnMut() -> bool) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        let done = interruptible(py, timeout, |it| {
+            act(self.0.plane(), it).map_err(|failure| self.0.explain(failure))
+        })?;
+        done.map_err(|failure| match failure {
+            Err(error) => PyConnectionError::new_err(error.to_string()),
+            Ok(Failure::Again(text)) => Again::new_err(text),
+            Ok(Failure::NoRoom(text)) => NoRoom::new_err(text),
+            Ok(Failure::Damaged(text)) => DamagedRows::new_err(text),
+            Ok(Failure::Failed(text)) => ShuffleError::new_err(text),
+            Ok(Failure::Interrupted) => PyTimeoutError::new_err("the time has passed"),
+            Ok(Failure::Source(error)) => match error.downcast::<PyErr>() {
+                Ok(error) => *error,
+                Err(error) => ShuffleError::new_err(error.to_string()),
+            },
+        })
+    }
+}
+
+/// Adds what is here to `_core`.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ShuffleMaster>()?;
+    module.add_class::<ShuffleServer>()?;
+    module.add_class::<ShuffleMember>()
+}

@@ -1,0 +1,328 @@
+"""The commands ``treadle shuffle-master`` and ``treadle shuffle-server``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from treadle._cli import clear_errors, end_with_input
+from treadle._cli_cluster import (
+    Credentials,
+    Ending,
+    LogFile,
+    log_options,
+    reachable,
+    security_options,
+)
+
+__all__ = ["shuffle_master", "shuffle_server"]
+
+PORT = 7790
+# Seconds between two looks at what a process was asked.
+_TICK = 0.1
+# Seconds between attempts to reach a master that is not there.
+_PAUSE = 1.0
+
+
+@click.command("shuffle-master")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A server or client that says nothing for so long is lost.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For how long the shuffles of an application are kept when none of its processes is "
+    "connected.",
+)
+@click.option(
+    "--contact-address",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
+)
+@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@log_options
+@security_options
+@click.argument("address", default=f"127.0.0.1:{PORT}", metavar="[ADDRESS]")
+def shuffle_master(
+    address: str,
+    timeout: float,
+    lease: float,
+    contact_address: tuple[str, ...],
+    supervised: bool,
+    log_file: str | None,
+    log_file_size: int,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> None:
+    """Run the master of a shuffle service until SIGTERM or Ctrl-C.
+
+    ADDRESS is where to listen; by default 127.0.0.1:7790. Servers join with
+    `treadle shuffle-server ADDRESS`, programs connect with treadle.shuffle.Service(ADDRESS). When the
+    master ends, so do all shuffles.
+    """
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    with clear_errors():
+        from treadle import _core
+
+        master = _core.ShuffleMaster(
+            credentials.address(address),
+            contact=[credentials.address(contact) for contact in contact_address],
+            timeout=timeout,
+            lease=lease,
+            **credentials.of_connections(),
+        )
+        try:
+            if supervised:
+                end_with_input()
+            ending = Ending()
+            LogFile(log_file, log_file_size).listening(master.address)
+            while not ending.asked and not master.wait(_TICK):
+                pass
+        finally:
+            master.close()
+            _core.flush_log()
+
+
+@click.command("shuffle-server")
+@click.option(
+    "--local-directory",
+    "directories",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    help="Where rows go that do not fit into memory. May be repeated: one on each disk.",
+)
+@click.option(
+    "--memory-limit",
+    default="0.5",
+    show_default=True,
+    help="For rows: bytes, 2GiB, or a share of the memory.",
+)
+@click.option("--disk-limit", default="0", help="Bytes in all directories; by default no limit.")
+@click.option(
+    "--domain",
+    help="What fails together: the copies of a row are in different domains. By default the host.",
+)
+@click.option("--name", help="Unique in the service; by default the host and the process id.")
+@click.option(
+    "--weight",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many partitions it gets, compared to others.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where clients and other servers connect.")
+@click.option(
+    "--contact-address",
+    metavar="HOST:PORT",
+    help="What others connect to where that leads to --listen from elsewhere.",
+)
+@click.option(
+    "--http",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the state and the metrics are shown; none for nowhere.",
+)
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(0.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it waits, when it is to end, until its rows are copied elsewhere.",
+)
+@click.option(
+    "--death-timeout",
+    type=click.FloatRange(0.0),
+    metavar="SECONDS",
+    help="How long to wait for the master, in the beginning and when it was lost; for ever by "
+    "default.",
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Start nothing: ask the server called --name to leave, and wait until it has.",
+)
+@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@log_options
+@security_options
+@click.argument("master", metavar="MASTER_ADDRESS")
+def shuffle_server(
+    master: str,
+    directories: tuple[str, ...],
+    memory_limit: str,
+    disk_limit: str,
+    domain: str | None,
+    name: str | None,
+    weight: int,
+    listen: str | None,
+    contact_address: str | None,
+    http: str,
+    drain_timeout: float,
+    death_timeout: float | None,
+    drain: bool,
+    supervised: bool,
+    log_file: str | None,
+    log_file_size: int,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> None:
+    """Run a server of the shuffle service whose master is at MASTER_ADDRESS.
+
+    On SIGTERM it leaves in order: its rows are copied to other servers first. A second SIGTERM, or
+    Ctrl-C, ends it at once. When the master is lost, the server drops its rows and waits for a master
+    at the same address.
+    """
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    master = credentials.address(master)
+    if drain:
+        if name is None:
+            raise click.UsageError("--drain needs --name: which server is to leave")
+        with clear_errors("is the shuffle master running?"):
+            _drain(master, credentials, name, drain_timeout)
+        return
+    options = {
+        "name": name or f"{socket.gethostname()}-{os.getpid()}",
+        "domain": domain or socket.gethostname(),
+        "directories": list(directories) or [_temporary()],
+        "memory": _bytes(memory_limit, "--memory-limit"),
+        "disk": _bytes(disk_limit, "--disk-limit") or 2**63,
+        "weight": weight,
+        "listen": credentials.address(listen or reachable(master)),
+        "contact": [credentials.address(contact_address)] if contact_address else [],
+        "http": None if http == "none" else http,
+        **credentials.of_connections(),
+    }
+    with clear_errors("is the shuffle master running?"):
+        from treadle import _core
+
+        if supervised:
+            end_with_input()
+        ending = Ending()
+        log = LogFile(log_file, log_file_size)
+        try:
+            while _serve(master, options, ending, log, death_timeout, drain_timeout):
+                # Where to log to is said once.
+                log = LogFile(None, log_file_size)
+        finally:
+            _core.flush_log()
+
+
+def _serve(
+    master: str,
+    options: dict[str, Any],
+    ending: Ending,
+    log: LogFile,
+    death_timeout: float | None,
+    drain_timeout: float,
+) -> bool:
+    """Serve until this process is to end, or the master is lost; return whether it is to go on."""
+    server = _joined(master, options, ending, death_timeout)
+    if server is None:
+        return False
+    try:
+        if server.http and log.path is None:
+            link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
+            click.echo(f"state and metrics at {link}")
+        log.listening(server.address)
+        while not ending.asked:
+            reason = server.ended(_TICK)
+            if reason is not None:
+                click.echo(f"{reason}; the rows here are dropped", err=True)
+                return True
+            if server.drained:
+                return False
+        if not ending.now:
+            _leave(server, ending, drain_timeout)
+    finally:
+        server.close()
+    return False
+
+
+def _joined(
+    master: str, options: dict[str, Any], ending: Ending, death_timeout: float | None
+) -> Any:
+    """Return a server that has joined, or ``None`` if this process is to end."""
+    from treadle import _core
+
+    until = None if death_timeout is None else time.monotonic() + death_timeout
+    said = False
+    while not ending.asked:
+        try:
+            return _core.ShuffleServer(master, **options, timeout=30.0)
+        except (OSError, TimeoutError) as error:
+            if until is not None and time.monotonic() >= until:
+                raise
+            if not said:
+                click.echo(f"Waiting for the shuffle master: {error}", err=True)
+            said = True
+        left = _PAUSE
+        while left > 0 and not ending.asked:
+            time.sleep(_TICK)
+            left -= _TICK
+    return None
+
+
+def _leave(server: Any, ending: Ending, patience: float) -> None:
+    """Wait until what is here is copied elsewhere."""
+    # Without a master there is nobody to copy for.
+    with suppress(OSError, RuntimeError):
+        server.drain(10.0)
+        until = time.monotonic() + patience
+        while not ending.now and not server.drained and time.monotonic() < until:
+            if server.ended(_TICK) is not None:
+                return
+        if not server.drained:
+            click.echo("it ends before all of its rows are copied elsewhere", err=True)
+
+
+def _drain(master: str, credentials: Credentials, name: str, patience: float) -> None:
+    """Ask a server to leave, and wait until it has."""
+    from treadle.shuffle import Service
+
+    with Service(master, **credentials.of_connections()) as service:
+        service.drain(name)
+        until = time.monotonic() + patience
+        while any(server["name"] == name for server in service.state()["servers"]):
+            if time.monotonic() > until:
+                raise click.ClickException(
+                    f"{name} has not left within {patience:g} s: its rows are still being copied"
+                )
+            time.sleep(_TICK)
+
+
+def _temporary() -> str:
+    import dask
+
+    directory: str = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+    return directory
+
+
+def _bytes(text: str, option: str) -> int:
+    from treadle._compat.distributed import parse_memory_limit
+
+    try:
+        return parse_memory_limit(text, 1, 1, logger=logging.getLogger("treadle.shuffle")) or 0
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: give bytes, 2GiB, or a share such as 0.5", param_hint=option
+        ) from None

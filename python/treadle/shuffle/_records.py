@@ -1,0 +1,345 @@
+"""What the rows of a shuffle of the stand-alone service are: what is written, as rows, and back.
+
+| kind | rows |
+| --- | --- |
+| ``Fixed`` | elements of a NumPy array, all of one width |
+| ``Opaque`` | bytes of any length |
+| ``Batches`` | rows of Arrow's record batches |
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle import _core
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Batches", "Fixed", "Kind", "Opaque", "kind_of", "kind_of_note"]
+
+# Rows of a map, how many there are, and their memory.
+Pieces = Sequence[tuple[int, int, Any]]
+
+
+class Kind(ABC):
+    """What rows are. ``note`` says so to other processes."""
+
+    width: int = 0
+    """Bytes of a row; 0: they differ."""
+
+    @property
+    @abstractmethod
+    def note(self) -> bytes:
+        """What ``kind_of_note`` makes this kind of."""
+
+    @abstractmethod
+    def count(self, data: Any) -> int:
+        """How many rows there are."""
+
+    @abstractmethod
+    def joined(self, chunks: Sequence[Any]) -> Any:
+        """All chunks together."""
+
+    @abstractmethod
+    def fields(self, data: Any) -> list[Any]:
+        """The columns that ``_core.Rows`` takes."""
+
+    @abstractmethod
+    def assemble(self, pieces: Pieces) -> Any:
+        """The rows of pieces, in their order."""
+
+
+class Fixed(Kind):
+    """Elements of NumPy arrays of one dtype, which may be structured or have a shape."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        if self.dtype.hasobject or self.dtype.itemsize == 0:
+            raise TypeError(
+                f"dtype {self.dtype}: rows have no objects, and at least one byte; write pickled "
+                "objects as opaque records"
+            )
+        self.width = self.dtype.itemsize
+
+    @property
+    def note(self) -> bytes:
+        from numpy.lib.format import dtype_to_descr
+
+        if self.dtype.subdtype is not None:
+            base, shape = self.dtype.subdtype
+            descr: Any = [dtype_to_descr(base), list(shape)]
+            return json.dumps({"kind": "fixed", "sub": descr}).encode()
+        return json.dumps({"kind": "fixed", "dtype": dtype_to_descr(self.dtype)}).encode()
+
+    def count(self, data: Any) -> int:
+        return len(data)
+
+    def joined(self, chunks: Sequence[Any]) -> Any:
+        base, shape = self.dtype.subdtype or (self.dtype, ())
+        arrays = []
+        for chunk in chunks:
+            array = np.asarray(chunk)
+            if array.dtype != base or array.shape[1:] != shape or array.ndim != 1 + len(shape):
+                raise TypeError(
+                    f"rows of shape {array.shape} and dtype {array.dtype}: the shuffle's rows are "
+                    f"{self.dtype}"
+                )
+            arrays.append(np.ascontiguousarray(array))
+        if len(arrays) == 1:
+            return arrays[0]
+        return np.concatenate(arrays) if arrays else np.empty((0, *shape), base)
+
+    def fields(self, data: Any) -> list[Any]:
+        return [data.reshape(len(data), -1).view(f"V{self.width}").reshape(-1)]
+
+    def assemble(self, pieces: Pieces) -> Any:
+        base, shape = self.dtype.subdtype or (self.dtype, ())
+        all_bytes = sum(len(memory) for _, _, memory in pieces)
+        out = np.empty(all_bytes, np.uint8)
+        start = 0
+        for _, _, memory in pieces:
+            end = start + len(memory)
+            out[start:end] = np.frombuffer(memory, np.uint8)
+            start = end
+        return out.view(base).reshape(-1, *shape) if all_bytes else np.empty((0, *shape), base)
+
+
+def _bytes_fields(pieces: Pieces) -> tuple[Any, Any, Any]:
+    """Offsets, data and nulls of variable rows with one field."""
+    memories = [memory for _, rows, memory in pieces if rows]
+    rows, lengths, _ = _core.scan_rows([0], memories)
+    offsets, nulls = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
+    data = np.empty(lengths[0], np.uint8)
+    _core.join_rows([0], memories, [(offsets, data, nulls)])
+    return offsets, data, nulls
+
+
+class Opaque(Kind):
+    """Bytes of any length: a sequence of ``bytes``, or a pair of offsets and data."""
+
+    @property
+    def note(self) -> bytes:
+        return json.dumps({"kind": "opaque"}).encode()
+
+    def count(self, data: Any) -> int:
+        return len(data[0]) - 1 if isinstance(data, tuple) else len(data)
+
+    def joined(self, chunks: Sequence[Any]) -> Any:
+        pairs = [chunk if isinstance(chunk, tuple) else _offsets(chunk) for chunk in chunks]
+        if len(pairs) == 1:
+            return pairs[0]
+        lengths = [np.diff(offsets) for offsets, _ in pairs]
+        offsets = np.zeros(1 + sum(map(len, lengths)), np.int64)
+        if lengths:
+            np.cumsum(np.concatenate(lengths), out=offsets[1:])
+        datas = [memoryview(data)[offsets[0] : offsets[-1]] for offsets, data in pairs]
+        return offsets, b"".join(datas)
+
+    def fields(self, data: Any) -> list[Any]:
+        offsets, memory = data
+        return [(np.ascontiguousarray(offsets, np.int64), memory, None)]
+
+    def assemble(self, pieces: Pieces) -> list[bytes]:
+        offsets, data, _ = _bytes_fields(pieces)
+        memory, ends = data.tobytes(), offsets.tolist()
+        return [memory[ends[at] : ends[at + 1]] for at in range(len(ends) - 1)]
+
+
+def _offsets(records: Sequence[bytes]) -> tuple[Any, bytes]:
+    offsets = np.zeros(len(records) + 1, np.int64)
+    if len(records):
+        np.cumsum([len(record) for record in records], out=offsets[1:])
+    return offsets, b"".join(records)
+
+
+class Batches(Kind):
+    """Rows of Arrow's record batches: columns of a fixed width, text and binary values."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+        import pyarrow.types as types
+
+        self.schema = schema
+        for field in schema:
+            kind = field.type
+            is_bytes = any(
+                test(kind)
+                for test in (
+                    types.is_string,
+                    types.is_large_string,
+                    types.is_binary,
+                    types.is_large_binary,
+                )
+            )
+            if is_bytes or types.is_boolean(kind):
+                continue
+            if not types.is_primitive(kind) and not types.is_decimal(kind):
+                raise TypeError(
+                    f"column {field.name!r} of type {kind}: the service takes columns of a fixed "
+                    "width, text and binary values; write others as opaque records"
+                )
+        self._pa = pa
+
+    @property
+    def note(self) -> bytes:
+        head = json.dumps({"kind": "arrow"}).encode()
+        return head + b"\n" + bytes(self.schema.serialize())
+
+    def _is_bytes(self, kind: Any) -> bool:
+        types = self._pa.types
+        return bool(
+            types.is_string(kind)
+            or types.is_large_string(kind)
+            or types.is_binary(kind)
+            or types.is_large_binary(kind)
+        )
+
+    def _large(self, kind: Any) -> Any:
+        types = self._pa.types
+        is_text = types.is_string(kind) or types.is_large_string(kind)
+        return self._pa.large_string() if is_text else self._pa.large_binary()
+
+    def _bytes_of(self, kind: Any) -> int:
+        return 1 if self._pa.types.is_boolean(kind) else kind.bit_width // 8
+
+    @property
+    def _widths(self) -> list[int]:
+        widths = []
+        for field in self.schema:
+            is_bytes = self._is_bytes(field.type)
+            # A value of bytes says itself whether it is null.
+            widths += [0] if is_bytes else [self._bytes_of(field.type), 1]
+        return widths
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """Bytes of a row; 0: they differ."""
+        return 0 if 0 in self._widths else sum(self._widths)
+
+    def count(self, data: Any) -> int:
+        return int(data.num_rows)
+
+    def joined(self, chunks: Sequence[Any]) -> Any:
+        pa = self._pa
+        for chunk in chunks:
+            if chunk.schema != self.schema:
+                raise TypeError(
+                    f"a batch has the schema\n{chunk.schema}\nand the shuffle has\n{self.schema}"
+                )
+        if len(chunks) == 1:
+            return chunks[0]
+        table = pa.Table.from_batches(chunks, self.schema).combine_chunks()
+        batches = table.to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], self.schema)
+
+    def fields(self, data: Any) -> list[Any]:
+        fields: list[Any] = []
+        for column in data.columns:
+            if self._is_bytes(column.type):
+                fields.append(self._of_bytes(column.cast(self._large(column.type))))
+                continue
+            width = self._bytes_of(column.type)
+            if self._pa.types.is_boolean(column.type):
+                column = column.cast(self._pa.uint8())
+            memory = column.buffers()[1]
+            values = np.zeros(len(column) * width, np.uint8)
+            if memory is not None and len(column):
+                start = column.offset * width
+                values = np.frombuffer(memory, np.uint8)[start : start + len(column) * width]
+            nulls = self._nulls(column)
+            is_null = np.zeros(len(column), np.uint8) if nulls is None else nulls
+            fields += [values.view(f"V{width}"), is_null]
+        return fields
+
+    def _nulls(self, column: Any) -> Any:
+        if not column.null_count:
+            return None
+        return column.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
+
+    def _of_bytes(self, column: Any) -> Any:
+        _, offsets, data = column.buffers()
+        ends = np.zeros(1, np.int64)
+        if offsets is not None and offsets.size:
+            ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
+        nothing = np.empty(0, np.uint8)
+        return ends, nothing if data is None else data, self._nulls(column)
+
+    def assemble(self, pieces: Pieces) -> Any:
+        pa = self._pa
+        widths = self._widths
+        memories = [memory for _, rows, memory in pieces if rows]
+        rows, lengths, _ = _core.scan_rows(widths, memories)
+        sizes = iter(lengths)
+        targets: list[Any] = []
+        for width in widths:
+            if width:
+                targets.append(np.empty(rows, f"V{width}"))
+            else:
+                offsets, nulls = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
+                targets.append((offsets, np.empty(next(sizes), np.uint8), nulls))
+        _core.join_rows(widths, memories, targets)
+        arrays, found = [], iter(targets)
+        for field in self.schema:
+            kind = field.type
+            if self._is_bytes(kind):
+                offsets, data, nulls = next(found)
+                buffers = [self._validity(nulls), pa.py_buffer(offsets), pa.py_buffer(data)]
+                array = pa.Array.from_buffers(self._large(kind), rows, buffers)
+            else:
+                values, nulls = next(found), next(found).view(np.uint8)
+                stored = pa.uint8() if pa.types.is_boolean(kind) else kind
+                memory = pa.py_buffer(values.view(np.uint8))
+                array = pa.Array.from_buffers(stored, rows, [self._validity(nulls), memory])
+            arrays.append(array if array.type == kind else array.cast(kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _validity(self, nulls: Any) -> Any:
+        if not nulls.any():
+            return None
+        return self._pa.py_buffer(np.packbits(nulls == 0, bitorder="little"))
+
+
+def kind_of(rows: Any) -> Kind:
+    """Return what ``rows`` means: ``bytes``, an Arrow schema, or a NumPy dtype."""
+    if rows is bytes:
+        return Opaque()
+    if type(rows).__module__.partition(".")[0] == "pyarrow":
+        return Batches(rows)
+    return Fixed(rows)
+
+
+def kind_of_note(note: bytes) -> Kind:
+    """Return the kind that wrote this note."""
+    head, _, rest = note.partition(b"\n")
+    said = json.loads(head)
+    if said["kind"] == "opaque":
+        return Opaque()
+    if said["kind"] == "arrow":
+        import pyarrow as pa
+
+        return Batches(pa.ipc.read_schema(pa.py_buffer(rest)))
+    from numpy.lib.format import descr_to_dtype
+
+    if "sub" in said:
+        base, shape = said["sub"]
+        return Fixed((descr_to_dtype(_tuples(base)), tuple(shape)))
+    return Fixed(descr_to_dtype(_tuples(said["dtype"])))
+
+
+def _tuples(descr: Any) -> Any:
+    """A description of a dtype after JSON, which has no tuples."""
+    if isinstance(descr, str):
+        return descr
+    return [tuple(_field(part) for part in field) for field in descr]
+
+
+def _field(part: Any) -> Any:
+    if isinstance(part, list) and all(isinstance(one, int) for one in part):
+        return tuple(part)
+    return _tuples(part) if isinstance(part, list) else part

@@ -1,0 +1,46 @@
+"""Errors of the stand-alone shuffle service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["Again", "DamagedRows", "NoRoom", "RowsLost", "ShuffleError"]
+
+
+class ShuffleError(RuntimeError):
+    """The service cannot do what it was asked. The message names the shuffle, and what to do."""
+
+
+class DamagedRows(ShuffleError):
+    """Rows are not those that were written, at no copy of them, and making them again did not help."""
+
+
+class NoRoom(ShuffleError):
+    """A server has no room for rows, neither in memory nor on its disks."""
+
+
+class Again(ShuffleError):
+    """Rows were lost, or a server cannot be reached: the same call may succeed in a moment."""
+
+
+class RowsLost(ShuffleError):
+    """All copies of some rows are lost, so that some maps must run again.
+
+    Write these maps again, and commit with their new receipts. Only the rows that are lost are pushed.
+
+    Attributes
+    ----------
+    maps
+        The numbers of the maps, in ascending order.
+    read_again
+        Whether a map has returned other rows than before. Then everything that was read before must be
+        read again.
+    """
+
+    def __init__(self, message: str, maps: Sequence[int] = (), read_again: bool = False) -> None:
+        super().__init__(message)
+        self.maps = list(maps)
+        self.read_again = read_again
+
+    def __reduce__(self) -> tuple[type[RowsLost], tuple[str, list[int], bool]]:
+        return type(self), (str(self), self.maps, self.read_again)

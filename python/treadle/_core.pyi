@@ -411,6 +411,107 @@ class Server:
     def wait(self, timeout: float | None = None) -> bool: ...
     def close(self) -> None: ...
 
+class ShuffleMaster:
+    """The master of a shuffle service, as threads of this process."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:0",
+        *,
+        secret: bytes | str | Path | None = None,
+        certificates: Mapping[str, str] | None = None,
+        insecure: bool = False,
+        contact: Sequence[str] = (),
+        timeout: float = 10.0,
+        lease: float = 60.0,
+    ) -> None: ...
+    @property
+    def address(self) -> str: ...
+    def state(self) -> str: ...
+    def wait(self, timeout: float) -> bool: ...
+    def close(self) -> None: ...
+
+class ShuffleServer:
+    """A server of a shuffle service, as threads of this process."""
+
+    def __init__(
+        self,
+        master: str,
+        *,
+        name: str,
+        domain: str,
+        directories: Sequence[str],
+        memory: int,
+        disk: int,
+        listen: str,
+        weight: int = 1,
+        secret: bytes | str | Path | None = None,
+        certificates: Mapping[str, str] | None = None,
+        insecure: bool = False,
+        contact: Sequence[str] = (),
+        http: str | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def http(self) -> str | None: ...
+    @property
+    def drained(self) -> bool: ...
+    def drain(self, timeout: float) -> None: ...
+    def ended(self, timeout: float) -> str | None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class ShuffleMember:
+    """A process that writes to a shuffle service and reads from it."""
+
+    def __init__(
+        self,
+        master: str,
+        *,
+        name: str,
+        application: int,
+        secret: bytes | str | Path | None = None,
+        certificates: Mapping[str, str] | None = None,
+        insecure: bool = False,
+        timeout: float | None = None,
+    ) -> None: ...
+    def register(
+        self,
+        name: str,
+        maps: int,
+        partitions: int,
+        copies: int,
+        note: bytes,
+        timeout: float | None,
+    ) -> tuple[int, int]: ...
+    def about(
+        self, shuffle: int, timeout: float | None
+    ) -> tuple[str, int, int, int, bytes, list[tuple[int, int]], bool]: ...
+    def finish(self, shuffle: int, timeout: float | None) -> None: ...
+    def state(self, timeout: float | None) -> str: ...
+    def drain(self, name: str, timeout: float | None) -> None: ...
+    def transfer(
+        self, shuffle: int, map_index: int, rows: Rows, again: bool, timeout: float | None
+    ) -> tuple[bytes, int, int]: ...
+    def commit(
+        self, shuffle: int, maps: int, receipts: Sequence[bytes], timeout: float | None
+    ) -> int: ...
+    def read(
+        self,
+        shuffle: int,
+        generation: int,
+        partition: int,
+        width: int,
+        maps: tuple[int, int] | None,
+        timeout: float | None,
+    ) -> list[tuple[int, int, RowMemory]]: ...
+    @property
+    def over(self) -> str | None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
 class Worker:
     """A worker, as threads of this process."""
 

@@ -87,7 +87,7 @@ class Service:
     ) -> None:
         self.timeout = timeout
         self.application = secrets.randbits(63) if application is None else application
-        self._connection = {
+        self._connection: dict[str, Any] = {
             "secret": secret,
             "certificates": certificates,
             "insecure": insecure,

@@ -17,7 +17,15 @@ import click
 
 from treadle._cli import connection_options, listening
 
-__all__ = ["Credentials", "Ending", "LogFile", "log_options", "reachable", "security_options"]
+__all__ = [
+    "Credentials",
+    "Ending",
+    "LogFile",
+    "log_options",
+    "pages_of",
+    "reachable",
+    "security_options",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -197,3 +205,17 @@ def reachable(scheduler: str) -> str:
     find: Callable[..., str] = get_ip
     own = "127.0.0.1" if host in ("127.0.0.1", "localhost") else find(host, int(port))
     return f"[{own}]:0" if ":" in own else f"{own}:0"
+
+
+def pages_of(http: str, names: tuple[str, ...], token_file: str | None) -> dict[str, Any]:
+    """Return where the pages are, and for whom."""
+    from treadle import _core
+
+    if http == "none":
+        return {}
+    if not http.rpartition(":")[2].isdigit():
+        raise click.BadParameter(
+            f"{http!r}: give HOST:PORT, such as 127.0.0.1:7787, or none", param_hint="--http"
+        )
+    token = None if token_file is None else _core.read_secret(token_file).decode("ascii", "replace")
+    return {"http": http, "http_token": token, "http_names": list(names)}

@@ -11,7 +11,14 @@ import click
 
 from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input
-from treadle._cli_cluster import Credentials, Ending, LogFile, log_options, security_options
+from treadle._cli_cluster import (
+    Credentials,
+    Ending,
+    LogFile,
+    log_options,
+    pages_of,
+    security_options,
+)
 
 if TYPE_CHECKING:
     from treadle.sidecar import SupervisedSidecar
@@ -103,7 +110,7 @@ def scheduler(
             credentials,
             credentials.address(address),
             [credentials.address(contact) for contact in contact_address],
-            _pages(http, http_names, http_token_file),
+            pages_of(http, http_names, http_token_file),
             scheduler_file,
             supervised,
             worker_timeout,
@@ -162,20 +169,6 @@ def _serve(
         if sidecar is not None:
             sidecar.close()
         server.close()
-
-
-def _pages(http: str, names: tuple[str, ...], token_file: str | None) -> dict[str, Any]:
-    """Return where the pages are, and for whom."""
-    from treadle import _core
-
-    if http == "none":
-        return {}
-    if not http.rpartition(":")[2].isdigit():
-        raise click.BadParameter(
-            f"{http!r}: give HOST:PORT, such as 127.0.0.1:7787, or none", param_hint="--http"
-        )
-    token = None if token_file is None else _core.read_secret(token_file).decode("ascii", "replace")
-    return {"http": http, "http_token": token, "http_names": list(names)}
 
 
 def _values(server: Any, credentials: Credentials) -> dict[str, str]:

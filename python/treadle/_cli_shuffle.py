@@ -8,7 +8,8 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from treadle._cli_cluster import (
     Ending,
     LogFile,
     log_options,
+    pages_of,
     reachable,
     security_options,
 )
@@ -87,6 +89,7 @@ def shuffle_master(
             contact=[credentials.address(contact) for contact in contact_address],
             timeout=timeout,
             lease=lease,
+            told=True,
             **credentials.of_connections(),
         )
         try:
@@ -142,6 +145,12 @@ def shuffle_master(
     help="Where the state and the metrics are shown; none for nowhere.",
 )
 @click.option(
+    "--http-token-file",
+    type=click.Path(dir_okay=False, exists=True),
+    metavar="PATH",
+    help="The token that shows state and metrics, in a file of mode 0600; by default a random one.",
+)
+@click.option(
     "--drain-timeout",
     type=click.FloatRange(0.0),
     default=60.0,
@@ -176,6 +185,7 @@ def shuffle_server(
     listen: str | None,
     contact_address: str | None,
     http: str,
+    http_token_file: str | None,
     drain_timeout: float,
     death_timeout: float | None,
     drain: bool,
@@ -197,7 +207,7 @@ def shuffle_server(
     if drain:
         if name is None:
             raise click.UsageError("--drain needs --name: which server is to leave")
-        with clear_errors("is the shuffle master running?"):
+        with _clear_errors():
             _drain(master, credentials, name, drain_timeout)
         return
     options = {
@@ -209,10 +219,10 @@ def shuffle_server(
         "weight": weight,
         "listen": credentials.address(listen or reachable(master)),
         "contact": [credentials.address(contact_address)] if contact_address else [],
-        "http": None if http == "none" else http,
+        **pages_of(http, (), http_token_file),
         **credentials.of_connections(),
     }
-    with clear_errors("is the shuffle master running?"):
+    with _clear_errors():
         from treadle import _core
 
         if supervised:
@@ -225,6 +235,18 @@ def shuffle_server(
                 log = LogFile(None, log_file_size)
         finally:
             _core.flush_log()
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what can go wrong with a service into a message and exit status 1."""
+    from treadle.shuffle import ShuffleError
+
+    with clear_errors("is the shuffle master running?"):
+        try:
+            yield
+        except ShuffleError as error:
+            raise click.ClickException(str(error)) from None
 
 
 def _serve(

@@ -424,6 +424,7 @@ class ShuffleMaster:
         contact: Sequence[str] = (),
         timeout: float = 10.0,
         lease: float = 60.0,
+        told: bool = False,
     ) -> None: ...
     @property
     def address(self) -> str: ...
@@ -450,6 +451,8 @@ class ShuffleServer:
         insecure: bool = False,
         contact: Sequence[str] = (),
         http: str | None = None,
+        http_token: str | None = None,
+        http_names: Sequence[str] = (),
         timeout: float | None = None,
     ) -> None: ...
     @property

@@ -39,6 +39,8 @@ pub struct MasterOptions {
     pub timeout: Duration,
     /// For how long the shuffles of an application are kept when none of its members is connected.
     pub lease: Duration,
+    /// Whether the log says which servers come and go.
+    pub is_told: bool,
 }
 
 /// A master. Dropping it ends it.
@@ -61,6 +63,7 @@ struct State {
     domains: HashMap<String, u32>,
     last_member: u32,
     last_shuffle: u64,
+    is_told: bool,
 }
 
 /// A process that is connected.
@@ -110,6 +113,7 @@ impl ShuffleMaster {
             domains: HashMap::new(),
             last_member: 0,
             last_shuffle: 0,
+            is_told: options.is_told,
         };
         let inner = Arc::new(Inner {
             host,
@@ -332,7 +336,7 @@ impl State {
             refused: String::new(),
         };
         wire::send(peer, wire::WELCOME, &welcome);
-        if is_server {
+        if is_server && self.is_told {
             let Hello {
                 name,
                 address,
@@ -357,7 +361,7 @@ impl State {
         let Some(gone) = self.members.remove(&id) else {
             return;
         };
-        if !gone.hello.address.is_empty() {
+        if !gone.hello.address.is_empty() && self.is_told {
             let how = if gone.is_leaving {
                 "has left"
             } else {

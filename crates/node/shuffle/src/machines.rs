@@ -10,7 +10,7 @@ use bytes::Bytes;
 use treadle_net::Peer;
 use treadle_reactor::awake;
 use treadle_rows::Batch;
-use treadle_shuffle::block::Table;
+use treadle_shuffle::block::{ALIGNMENT, HEADER, Table};
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Reader,
     ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
@@ -684,7 +684,7 @@ impl fmt::Debug for Machines {
 /// The rows of a batch for a partition.
 fn piece_of(batch: &Bytes, table: &Table, partition: u32) -> Option<Bytes> {
     let piece = table.find(partition)?;
-    let header = treadle_shuffle::block::Header::decode(batch).ok()?;
-    let start = (header.rows_offset() + piece.offset) as usize;
+    let rows = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
+    let start = rows + piece.offset as usize;
     Some(batch.slice(start..start + piece.tally.bytes as usize))
 }

@@ -93,10 +93,11 @@ pub(crate) struct ShuffleMaster(Master);
 #[pymethods]
 impl ShuffleMaster {
     /// Starts one at `address`. A process that is silent for `timeout` seconds is lost; shuffles of an
-    /// application without a process are kept for `lease` seconds.
+    /// application without a process are kept for `lease` seconds. `told`: the log says which servers come
+    /// and go.
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
-                        contact=Vec::new(), timeout=10.0, lease=60.0))]
+                        contact=Vec::new(), timeout=10.0, lease=60.0, told=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -107,6 +108,7 @@ impl ShuffleMaster {
         contact: Vec<String>,
         timeout: f64,
         lease: f64,
+        told: bool,
     ) -> PyResult<Self> {
         refuse_forked()?;
         treadle_log::init();
@@ -123,6 +125,7 @@ impl ShuffleMaster {
             net,
             timeout: seconds("timeout", timeout)?,
             lease: seconds("lease", lease)?,
+            is_told: told,
         };
         let doing = format!("starting the shuffle master at {}", options.address);
         let started = py.detach(|| Master::start(options));
@@ -164,7 +167,7 @@ impl ShuffleServer {
     #[new]
     #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, weight=1,
                         secret=None, certificates=None, insecure=false, contact=Vec::new(),
-                        http=None, timeout=None))]
+                        http=None, http_token=None, http_names=Vec::new(), timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -181,6 +184,8 @@ impl ShuffleServer {
         insecure: bool,
         contact: Vec<String>,
         http: Option<&str>,
+        http_token: Option<String>,
+        http_names: Vec<String>,
         timeout: Option<f64>,
     ) -> PyResult<Self> {
         refuse_forked()?;
@@ -208,7 +213,7 @@ impl ShuffleServer {
             disk,
             memory,
             http: http
-                .map(|http| super::server::pages(http, None, Vec::new()))
+                .map(|http| super::server::pages(http, http_token, http_names))
                 .transpose()?,
         };
         let started = interruptible(py, timeout, |interrupted| {

@@ -1,0 +1,101 @@
+"""`treadle shuffle-master` and `treadle shuffle-server`: security, pages, leaving."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from process_support import Process
+from service_support import ROWS, Table
+from test_reliability_tls import certs  # noqa: F401  fixture
+from treadle.shuffle import Service
+from waiting import SOON, until
+
+
+@pytest.fixture
+def master(start: Callable[..., Process], secret: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    return start("shuffle-master", "127.0.0.1:0")
+
+
+def names(service: Service) -> list[str]:
+    return sorted(server["name"] for server in service.state()["servers"])
+
+
+def test_rows_travel_with_certificates_and_others_are_kept_out(
+    start: Callable[..., Process],
+    certs: Callable[[str], tuple[str, dict[str, str]]],  # noqa: F811
+    secret: Path,
+    tmp_path: Path,
+) -> None:
+    prefix, paths = certs("ours")
+    master = start("shuffle-master", "treadle+tls://127.0.0.1:0", "--tls", prefix)
+    for name in ("a", "b"):
+        options = ("--tls", prefix, "--name", name, "--domain", name, "--http", "none")
+        assert start("shuffle-server", master.address, *options).address.startswith("treadle+tls:")
+    table = Table(maps=3, partitions=5, rows=10_000)
+    with Service(master.address, certificates=paths, timeout=SOON) as service:
+        until(lambda: names(service) == ["a", "b"], "both join")
+        with service.shuffle(3, 5, ROWS) as shuffle:
+            shuffle.commit(table.write_all(shuffle))
+            table.compare(shuffle)
+    with pytest.raises(OSError, match="certificate"):
+        Service(master.address, certificates=certs("others")[1], timeout=5)
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text("the secret of somebody else")
+    plain = start("shuffle-master", "127.0.0.1:0")
+    with pytest.raises(OSError, match="secret"):
+        Service(plain.address, secret=other, timeout=5)
+
+
+def test_a_server_shows_its_state_and_leaves_when_it_is_asked(
+    master: Process, start: Callable[..., Process], secret: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("0123456789abcdef0123456789abcdef")
+    place = ("--local-directory", str(tmp_path / "one"), "--local-directory", str(tmp_path / "two"))
+    shown = ("--http-token-file", str(token), *place, "--memory-limit", "1GiB")
+    a = start("shuffle-server", master.address, "--name", "a", "--domain", "a", *shown)
+    b = start("shuffle-server", master.address, "--name", "b", "--domain", "b", "--http", "none")
+    with Service(master.address, timeout=SOON) as service:
+        until(lambda: names(service) == ["a", "b"], "both join")
+        with service.shuffle(1, 4, "i8", name="kept") as shuffle:
+            shuffle.commit([shuffle.write(0, np.arange(1000), np.arange(1000) % 4)])
+
+            def page(path: str) -> str:
+                link = f"{a.http}{path}?token={token.read_text()}"
+                with urllib.request.urlopen(link, timeout=SOON) as page:
+                    text: str = page.read().decode()
+                return text
+
+            state = json.loads(page("/json/state"))
+            assert (state["name"], state["domain"], state["memory_limit"]) == ("a", "a", 1 << 30)
+            assert state["directories"] == [str(tmp_path / "one"), str(tmp_path / "two")]
+            assert state["counts"]["stored_bytes_total"] > 8000
+            assert "treadle_shuffle_resident_bytes" in page("/metrics")
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"{a.http}/json/state", timeout=SOON)
+
+            same = start("shuffle-server", master.address, "--name", "a", "--http", "none")
+            assert same.wait() == 1
+            assert "another shuffle server is called a" in same.lines[-1]
+            # Its rows are copied first.
+            c = start("shuffle-server", master.address, "--name", "c", "--domain", "c")
+            assert c.address
+            asked = start("shuffle-server", master.address, "--drain", "--name", "a")
+            assert (asked.wait(), a.wait()) == (0, 0), asked.output + a.output
+            b.end()
+            until(lambda: names(service) == ["c"], "the others are gone")
+            assert np.array_equal(shuffle.reader().read(1), np.arange(1, 1000, 4))
+        unknown = start("shuffle-server", master.address, "--drain", "--name", "nobody")
+        assert unknown.wait() == 1
+        assert "no shuffle server is called nobody" in unknown.lines[-1]
+        assert "Traceback" not in unknown.output + same.output

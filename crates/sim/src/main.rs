@@ -1,15 +1,19 @@
 //! Runs simulations: one seed with its trace, a range of seeds, or as many as fit in some minutes.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use treadle_sim::kernel::Trace;
-use treadle_sim::{broadcast, shuffle};
+use treadle_sim::{broadcast, scaling, shuffle};
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]
        treadle-sim --minutes M [--start SEED]  the soak
        treadle-sim --scaling                   weak scaling to 512 workers
+       treadle-sim --scaling --parameters FILE [--workers N,N,…]
+                                               workloads of Dask's scaling report with what things cost
+                                               on a machine, as lines of JSON
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
@@ -26,6 +30,8 @@ struct Arguments {
     minutes: Option<u64>,
     start: u64,
     scaling: bool,
+    parameters: Option<PathBuf>,
+    workers: Vec<usize>,
     sweep: bool,
     broadcast: bool,
     shuffle: bool,
@@ -102,7 +108,10 @@ impl Plane {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments::default();
+    let mut arguments = Arguments {
+        workers: (0..8).map(|exponent| 1 << exponent).collect(),
+        ..Arguments::default()
+    };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         let number = |text: String| text.parse().map_err(|_| format!("{text} is no number"));
@@ -112,6 +121,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--minutes" => arguments.minutes = Some(number(value()?)?),
             "--start" => arguments.start = number(value()?)?,
             "--scaling" => arguments.scaling = true,
+            "--parameters" => arguments.parameters = Some(value()?.into()),
+            "--workers" => {
+                let listed = value()?;
+                let parsed: Result<_, _> = listed.split(',').map(str::parse).collect();
+                arguments.workers = parsed.map_err(|_| format!("{listed} lists no numbers"))?;
+            }
             "--sweep" => arguments.sweep = true,
             "--broadcast" => arguments.broadcast = true,
             "--shuffle" => arguments.shuffle = true,
@@ -154,6 +169,19 @@ fn main() -> ExitCode {
     if arguments.sweep && arguments.broadcast {
         broadcast::figures::sweep();
         return ExitCode::SUCCESS;
+    }
+    if let Some(path) = arguments.parameters {
+        let read = scaling::Parameters::read(&path);
+        return match read {
+            Ok(parameters) => {
+                scaling::points(&arguments.workers, parameters);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::from(2)
+            }
+        };
     }
     if arguments.scaling {
         let Some(report) = plane.report else {

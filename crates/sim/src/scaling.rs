@@ -1,42 +1,62 @@
-//! Weak scaling: how much of the ideal is left when workers and tasks grow together.
+//! Weak scaling: how long the report's workloads take when workers and tasks grow together.
 //!
-//! The network has a latency, and each event costs the scheduler the CPU time that its core takes on
-//! this machine: while it works on one, others wait. Workers cost nothing.
+//! The cores are the production's. An event costs the scheduler the CPU time that its core takes on this
+//! machine: while it works on one, others wait. What else things cost is said by [`Parameters`], which
+//! `bench/scaling/simulated.py` learns from real runs.
 
+mod client;
+mod parameters;
+mod workload;
+
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
-use treadle_scheduler::{Config, Effect, Effects, Event, Scheduler, Submission, WorkerProfile};
-use treadle_types::{ClientId, ObjectId, Options, Report, Returned, Symbol, TaskId, WorkerId};
+use treadle_scheduler::{Config, Effect, Effects, Event, Scheduler, WorkerProfile};
+use treadle_types::{ClientId, ObjectId, Report, Returned, Symbol, TaskId, WorkerId};
 use treadle_worker::{Outcome, Worker};
 
 use crate::kernel::{self, Kernel, Random, Trace, World as _};
 
-/// One way.
-const LATENCY: Duration = Duration::from_micros(100);
-/// Tasks that a client sends at once.
-const BATCH: u32 = 1_000;
+use client::Client;
+pub use parameters::Parameters;
+use parameters::{Cores, SMALL};
+pub use workload::Workload;
+
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const THREADS: u32 = 2;
 
-/// What an event costs the scheduler.
+/// What an event costs the scheduler's core.
 #[derive(Clone, Copy, Debug)]
 pub enum Cost {
-    /// The CPU time that its core takes here and now.
+    /// The CPU time that it takes here and now.
     Measured,
     /// The same for each: such runs repeat exactly.
     Fixed(Duration),
 }
 
+impl Cost {
+    fn of(self, measured: Duration) -> Duration {
+        match self {
+            Self::Measured => measured,
+            Self::Fixed(time) => time,
+        }
+    }
+}
+
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaling {
+    /// From the client's first call until it knows that all is done.
+    pub took: Duration,
     /// The time that the tasks would take if no slot was ever free, over the time that they took.
     pub share: f64,
     /// The scheduler's CPU time a task.
     pub cpu: Duration,
+    /// How many tasks there were.
+    pub tasks: u32,
 }
 
 /// What arrives somewhere.
@@ -45,38 +65,59 @@ enum Arrival {
     Server(Event),
     Worker(usize, treadle_types::Command),
     Done(usize, ObjectId),
+    Fetched(usize, ObjectId, WorkerId),
     Heartbeat(usize),
-    Batch(u32),
+    /// The client has made so many tasks of a call, and sends them.
+    Batch(client::Batch),
+    /// The client hears that a task has finished.
+    Notice(TaskId),
+    /// The client looks at what has come.
+    Look,
     Tick,
 }
 
 struct Cluster {
     scheduler: Scheduler,
     cost: Cost,
+    parameters: Parameters,
+    cores: Cores,
     /// When the scheduler is done with what it has heard.
     free: Duration,
     cpu: Duration,
     workers: Vec<Worker>,
+    /// When each worker has sent what it was asked for.
+    lines: Vec<kernel::Line>,
+    client: Client,
+    /// By number, as the client counts; and back.
+    tasks: Vec<TaskId>,
+    numbers: HashMap<TaskId, u32, foldhash::fast::RandomState>,
     kernel: Kernel<Arrival, ()>,
     task: Duration,
-    tasks: u32,
-    sent: u32,
-    finished: u32,
 }
 
-/// Runs `per_slot` tasks of this duration for each slot of so many workers of two threads.
-pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling {
+/// Runs a workload with tasks of this duration on so many workers of two threads.
+pub fn run(
+    workload: Workload,
+    workers: usize,
+    task: Duration,
+    parameters: Parameters,
+    cost: Cost,
+) -> Scaling {
+    let slots = workers as u32 * THREADS;
     let mut cluster = Cluster {
         scheduler: Scheduler::new(Config::default()),
         cost,
+        parameters,
+        cores: Cores::new(parameters.cores),
         free: Duration::ZERO,
         cpu: Duration::ZERO,
         workers: Vec::new(),
+        lines: vec![kernel::Line::default(); workers],
+        client: Client::new(workload, slots),
+        tasks: Vec::new(),
+        numbers: HashMap::default(),
         kernel: Kernel::new(Random::new(0), Trace::Off),
         task,
-        tasks: workers as u32 * THREADS * per_slot,
-        sent: 0,
-        finished: 0,
     };
     cluster.hear(Event::ClientJoined(ClientId(0)));
     for worker in 0..workers {
@@ -99,7 +140,8 @@ pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling
     }
     // The cluster stands before the clock starts.
     (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
-    cluster.kernel.schedule(Duration::ZERO, Arrival::Batch(0));
+    cluster.cores = Cores::new(parameters.cores);
+    cluster.make_batch();
     cluster
         .kernel
         .schedule(treadle_scheduler::TICK, Arrival::Tick);
@@ -109,21 +151,34 @@ pub fn run(workers: usize, task: Duration, per_slot: u32, cost: Cost) -> Scaling
     }
     let is_over = cluster.run().expect("it comes to its end");
     assert!(is_over, "nothing moves: {}", cluster.unresolved());
-    let took = cluster.free.max(cluster.kernel.now());
-    let ideal = task * per_slot;
+    let took = cluster.client.free.max(cluster.kernel.now());
+    let tasks = cluster.tasks.len() as u32;
+    let ideal = task.as_secs_f64() * f64::from(tasks) / f64::from(slots);
     Scaling {
-        share: ideal.as_secs_f64() / took.as_secs_f64(),
-        cpu: cluster.cpu / cluster.tasks,
+        took,
+        share: ideal / took.as_secs_f64(),
+        cpu: cluster.cpu / tasks,
+        tasks,
     }
 }
 
 /// Prints a table for 1 to 512 workers.
 pub fn report() {
+    let parameters = Parameters::default();
     println!("workers   100 ms tasks           1 s tasks");
     for exponent in 0..10 {
         let workers = 1 << exponent;
-        let short = run(workers, Duration::from_millis(100), 50, Cost::Measured);
-        let long = run(workers, Duration::from_secs(1), 20, Cost::Measured);
+        let run = |each, millis| {
+            let task = Duration::from_millis(millis);
+            run(
+                Workload::Flat(each),
+                workers,
+                task,
+                parameters,
+                Cost::Measured,
+            )
+        };
+        let (short, long) = (run(50, 100), run(20, 1000));
         println!(
             "{workers:>7}   {:>6.2} % {:>8.2?} CPU   {:>6.2} % {:>8.2?} CPU",
             100.0 * short.share,
@@ -134,27 +189,41 @@ pub fn report() {
     }
 }
 
+/// Prints the report's workloads on these numbers of workers, as lines of JSON.
+pub fn points(workers: &[usize], parameters: Parameters) {
+    for workload in Workload::ALL {
+        for &workers in workers {
+            let task = Duration::from_millis(100);
+            let point = run(workload, workers, task, parameters, Cost::Measured);
+            println!(
+                "{{\"workload\": \"{}\", \"workers\": {workers}, \"tasks\": {}, \"seconds\": {:.6}, \"cpu\": {:.9}}}",
+                workload.name(),
+                point.tasks,
+                point.took.as_secs_f64(),
+                point.cpu.as_secs_f64(),
+            );
+        }
+    }
+}
+
 impl Cluster {
     fn arrive(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Server(event) => {
-                if let Event::Report {
-                    report: Report::Finished { .. },
-                    ..
-                } = &event
-                {
-                    self.finished += 1;
-                }
+                self.charge(self.parameters.turn);
                 self.hear(event);
             }
             Arrival::Worker(worker, command) => {
                 self.work(worker, treadle_worker::Event::Command(command));
             }
             Arrival::Done(worker, object) => {
+                let nbytes = self.parameters.nbytes;
+                let is_small = nbytes <= SMALL;
+                let inline = is_small.then(|| Bytes::from(vec![0; nbytes as usize]));
                 let returned = Returned {
-                    nbytes: 8,
-                    inline: Some(Bytes::from_static(b"12345678")),
-                    kept: false,
+                    nbytes,
+                    inline,
+                    kept: !is_small,
                     class: Bytes::new(),
                 };
                 let ran = treadle_worker::Event::Ran {
@@ -163,6 +232,14 @@ impl Cluster {
                     duration: self.task,
                 };
                 self.work(worker, ran);
+            }
+            Arrival::Fetched(worker, object, from) => {
+                let fetched = treadle_worker::Event::Fetched {
+                    object,
+                    from,
+                    nbytes: Some(self.parameters.nbytes),
+                };
+                self.work(worker, fetched);
             }
             Arrival::Heartbeat(worker) => {
                 let health = Report::Health {
@@ -174,20 +251,14 @@ impl Cluster {
                 self.report(worker, health);
                 self.kernel.schedule(HEARTBEAT, Arrival::Heartbeat(worker));
             }
-            Arrival::Batch(first) => {
-                let count = BATCH.min(self.tasks - first);
-                let begun = cpu_time();
-                let tasks: Vec<_> = (0..count).map(|_| self.scheduler.allocate()).collect();
-                self.charge(cpu_time() - begun);
-                self.sent += count;
-                let last = self.sent == self.tasks;
-                self.hear(Event::Submit(submission(tasks, first, last)));
-                if !last {
-                    // The client is no faster than the scheduler takes its tasks.
-                    let pause = self.free.saturating_sub(self.kernel.now());
-                    self.kernel.schedule(pause, Arrival::Batch(first + count));
-                }
+            Arrival::Batch(batch) => self.submit(&batch),
+            Arrival::Notice(task) => {
+                let number = self.numbers[&task];
+                self.charge_client(self.parameters.notice);
+                self.client.heard(number);
+                self.look_later();
             }
+            Arrival::Look => self.look(),
             Arrival::Tick => {
                 self.hear(Event::Tick);
                 self.kernel.schedule(treadle_scheduler::TICK, Arrival::Tick);
@@ -197,12 +268,15 @@ impl Cluster {
 
     /// The scheduler was busy with one thing for so long.
     fn charge(&mut self, time: Duration) {
-        let time = match self.cost {
-            Cost::Measured => time,
-            Cost::Fixed(time) => time,
-        };
-        self.free = self.free.max(self.kernel.now()) + time;
+        let begins = self.free.max(self.kernel.now());
+        self.free = self.cores.work(begins, time);
         self.cpu += time;
+    }
+
+    /// The client was.
+    fn charge_client(&mut self, time: Duration) {
+        let begins = self.client.free.max(self.kernel.now());
+        self.client.free = self.cores.work(begins, time);
     }
 
     fn hear(&mut self, event: Event) {
@@ -210,12 +284,19 @@ impl Cluster {
         let now = self.free.max(self.kernel.now());
         let begun = cpu_time();
         let handled = self.scheduler.handle(event, now, &mut effects);
-        self.charge(cpu_time() - begun);
+        self.charge(self.cost.of(cpu_time() - begun));
         handled.expect("the events are those of a real cluster");
+        let arrives = self.free + self.parameters.latency;
         for effect in effects.0 {
-            if let Effect::Command { worker, command } = effect {
-                let arrival = Arrival::Worker(worker.0 as usize, command);
-                self.kernel.schedule_at(self.free + LATENCY, arrival);
+            match effect {
+                Effect::Command { worker, command } => {
+                    let arrival = Arrival::Worker(worker.0 as usize, command);
+                    self.kernel.schedule_at(arrives, arrival);
+                }
+                Effect::Notify { task, .. } => {
+                    self.kernel.schedule_at(arrives, Arrival::Notice(task));
+                }
+                _ => {}
             }
         }
     }
@@ -224,11 +305,26 @@ impl Cluster {
         let mut effects = treadle_worker::Effects::default();
         let handled = self.workers[worker].handle(event, &mut effects);
         handled.expect("the events are those of a real worker");
+        let now = self.kernel.now();
         for effect in effects.0 {
             match effect {
                 treadle_worker::Effect::Run(run) => {
+                    let begins = self.cores.work(now, self.parameters.worker);
+                    let ends = begins + self.task + self.parameters.over;
                     self.kernel
-                        .schedule(self.task, Arrival::Done(worker, run.object));
+                        .schedule_at(ends, Arrival::Done(worker, run.object));
+                }
+                treadle_worker::Effect::Fetch {
+                    object,
+                    from,
+                    nbytes,
+                } => {
+                    let asked = now + self.parameters.latency;
+                    let time = Duration::from_secs_f64(nbytes as f64 / self.parameters.bandwidth);
+                    let (_, sent) = self.lines[from.0 as usize].send(asked, time);
+                    let arrival = Arrival::Fetched(worker, object, from);
+                    self.kernel
+                        .schedule_at(sent + self.parameters.latency, arrival);
                 }
                 treadle_worker::Effect::Report(report) => self.report(worker, report),
                 _ => {}
@@ -239,7 +335,51 @@ impl Cluster {
     fn report(&mut self, worker: usize, report: Report) {
         let worker = WorkerId(worker as u32);
         let event = Event::Report { worker, report };
-        self.kernel.schedule(LATENCY, Arrival::Server(event));
+        self.kernel
+            .schedule(self.parameters.latency, Arrival::Server(event));
+    }
+
+    /// The client makes the next tasks of what it calls at once, if there are any left.
+    fn make_batch(&mut self) {
+        if let Some((batch, each)) = self.client.next_batch(&self.parameters) {
+            self.charge_client(each);
+            let sent = self.client.free + self.parameters.latency;
+            self.kernel.schedule_at(sent, Arrival::Batch(batch));
+            if self.client.is_making() {
+                self.make_batch();
+            }
+        }
+    }
+
+    /// Tasks have come to the scheduler.
+    fn submit(&mut self, batch: &client::Batch) {
+        let begun = cpu_time();
+        let new: Vec<_> = batch.tasks().map(|_| self.scheduler.allocate()).collect();
+        self.charge(self.cost.of(cpu_time() - begun));
+        for (number, task) in batch.tasks().zip(new) {
+            self.tasks.push(task);
+            self.numbers.insert(task, number);
+        }
+        let submission = self.client.submission(batch, &self.tasks);
+        self.charge(self.parameters.turn);
+        self.hear(Event::Submit(submission));
+    }
+
+    /// The client looks at what it has heard, as soon as it has time.
+    fn look_later(&mut self) {
+        self.kernel.schedule_at(self.client.free, Arrival::Look);
+    }
+
+    fn look(&mut self) {
+        if self.client.free > self.kernel.now() {
+            return self.look_later();
+        }
+        if let Some(batch) = self.client.sum() {
+            self.charge_client(self.parameters.submit);
+            let sent = self.client.free + self.parameters.latency;
+            self.kernel.schedule_at(sent, Arrival::Batch(batch));
+            self.look_later();
+        }
     }
 }
 
@@ -262,11 +402,11 @@ impl kernel::World for Cluster {
     }
 
     fn is_over(&mut self) -> bool {
-        self.finished == self.tasks
+        self.client.is_done()
     }
 
     fn unresolved(&self) -> String {
-        format!("{} of {} tasks ran", self.finished, self.tasks)
+        format!("{:?} of {} tasks", self.client, self.tasks.len())
     }
 }
 
@@ -276,26 +416,4 @@ impl kernel::Item for Arrival {}
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Tasks that read nothing.
-fn submission(tasks: Vec<TaskId>, first: u32, last: bool) -> Submission {
-    let count = tasks.len();
-    Submission {
-        client: ClientId(0),
-        number: 0,
-        last,
-        offsets: vec![0; count + 1],
-        inputs: Vec::new(),
-        readers: vec![0; count],
-        ranks: (first..first + count as u32).collect(),
-        functions: vec![Symbol(1); count],
-        recipes: vec![Bytes::from_static(b"recipe"); count],
-        options: vec![0; count],
-        option_sets: vec![Options::default()],
-        constraints: Vec::new(),
-        wanted: tasks.clone(),
-        located: Vec::new(),
-        tasks,
-    }
 }

@@ -1,0 +1,184 @@
+"""Simulated points beside real ones: ``python bench/scaling/simulated.py --workers 1 2 4``.
+
+It learns from short runs on a small cluster what things cost on this machine beyond the cores of the state machines
+(the wire, wake-ups, Python in the client, the workers' own work), writes that to ``out/parameters.txt``, runs four
+workloads of the report for real, and has ``treadle-sim --scaling`` run the same ones with these costs. The table has the
+error beside each simulated point; ``--simulate`` adds sizes that are simulated only.
+
+``cargo build --release -p treadle-sim`` makes the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+import sparse
+
+from clusters import treadle
+from report import machine
+from workloads import ALL, add, inc
+
+HERE = Path(__file__).parent
+THREADS = 2
+WORKLOADS = ("tasks-100ms", "tree", "neighbours", "client-in-the-loop")
+# Tasks of a sparse run, for each slot.
+PER_SLOT = 30
+
+
+def round_trip(client: Any, times: int = 300) -> float:
+    """Seconds of one call and its result, at the median."""
+    taken = []
+    for number in range(times):
+        start = time.perf_counter()
+        client.submit(inc, number, pure=False).result()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def submitting(client: Any, times: int = 300) -> float:
+    """Processor seconds of this thread for one call that reads two futures."""
+    from distributed import wait
+
+    futures = client.map(inc, range(2 * times), pure=False)
+    wait(futures)
+    start = time.thread_time()
+    sums = [
+        client.submit(add, *pair, pure=False)
+        for pair in zip(futures[::2], futures[1::2], strict=True)
+    ]
+    taken = time.thread_time() - start
+    wait(sums)
+    return taken / times
+
+
+def mapping(client: Any, count: int = 20_000) -> float:
+    """Seconds of a task of a map."""
+    from distributed import wait
+
+    start = time.perf_counter()
+    futures = client.map(inc, range(count), pure=False)
+    taken = time.perf_counter() - start
+    wait(futures)
+    return taken / count
+
+
+def building(leaves: int = 2048) -> float:
+    """Seconds of a task of a graph, all of it: the tasks themselves take nothing."""
+    from dask import delayed
+
+    def run() -> float:
+        start = time.perf_counter()
+        level: Any = range(leaves)
+        while len(level) > 1:
+            level = [delayed(add)(a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
+        level[0].compute()
+        return time.perf_counter() - start
+
+    run()
+    return run() / (leaves - 1)
+
+
+def learn(workers: int) -> dict[str, float]:
+    """Return what things cost, in microseconds, by the names that the simulation knows."""
+    point = sparse.measure(workers, PER_SLOT, 1.0)
+    us = point["us"]
+    with treadle(workers, THREADS) as client:
+        round_trip(client)
+        trip = 1e6 * round_trip(client)
+        costs = {
+            "map": 1e6 * mapping(client),
+            "delayed": 1e6 * building(),
+            "submit": 1e6 * submitting(client),
+        }
+    # The scheduler takes a message a task, and some that say how workers are; its core takes about 1 µs.
+    costs["turn"] = max(us["scheduler"] / point["messages"]["reports"] - 1, 0)
+    costs["worker"] = us["workers"]
+    costs["notice"] = max(us["client"] - costs["map"], 0)
+    work = costs["submit"] + 2 * costs["turn"] + costs["worker"] + costs["notice"]
+    costs["latency"] = max((trip - work) / 4, 20)
+    # What is left of the time of a slot: tasks sleep longer than they ask for.
+    slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse.TASK
+    costs["over"] = max(slot - 2 * costs["latency"] - costs["turn"] - costs["worker"], 0)
+    costs["cores"] = float(os.cpu_count() or 1)
+    return costs
+
+
+def write(costs: dict[str, float], path: Path) -> None:
+    lines = [f"# learnt by bench/scaling/simulated.py: {machine()}; microseconds, but for cores"]
+    lines += [f"{name} {cost:.1f}" for name, cost in sorted(costs.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def real(sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """The seconds of each workload on so many workers."""
+    for workers in sizes:
+        with treadle(workers, THREADS) as client:
+            for name in WORKLOADS:
+                start = time.perf_counter()
+                ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
+                taken = time.perf_counter() - start
+                yield {"workload": name, "workers": workers, "seconds": taken}
+
+
+def simulated(program: Path, parameters: Path, sizes: Iterable[int]) -> list[dict[str, Any]]:
+    listed = ",".join(map(str, sizes))
+    command = [str(program), "--scaling", "--parameters", str(parameters), "--workers", listed]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
+    parser.add_argument(
+        "--simulate", type=int, nargs="+", default=[256, 512], help="sizes without a real run"
+    )
+    parser.add_argument("--learn-from", type=int, default=4, help="workers of the short runs")
+    parser.add_argument("--quick", action="store_true", help="1, 2 and 8 workers")
+    parser.add_argument("--parameters", type=Path, help="a file that was written before")
+    parser.add_argument(
+        "--program", type=Path, default=HERE.parent.parent / "target" / "release" / "treadle-sim"
+    )
+    parser.add_argument("--json", type=Path, default=HERE / "out" / "simulated.json")
+    args = parser.parse_args()
+    sizes = [1, 2, 8] if args.quick else args.workers
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    parameters = args.parameters or args.json.with_name("parameters.txt")
+    if args.parameters is None:
+        write(learn(args.learn_from), parameters)
+    print(parameters.read_text(encoding="utf-8"), machine(), sep="", flush=True)
+    found = {}
+    for point in real(sizes):
+        found[point["workload"], point["workers"]] = point["seconds"]
+        print(
+            f"{point['workload']}, {point['workers']} workers: {point['seconds']:.3f} s", flush=True
+        )
+    points = simulated(args.program, parameters, [*sizes, *args.simulate])
+    print("| workload | workers | simulated | real | error |", "| --- " * 5 + "|", sep="\n")
+    for point in points:
+        taken = found.get((point["workload"], point["workers"]))
+        point["real"] = taken
+        point["error"] = None if taken is None else point["seconds"] / taken - 1
+        shown = ("", "") if taken is None else (f"{taken:.3f} s", f"{point['error']:+.1%}")
+        print(
+            f"| {point['workload']} | {point['workers']} | {point['seconds']:.3f} s | {' | '.join(shown)} |"
+        )
+    result = {"machine": machine(), "parameters": parameters.read_text("utf-8"), "points": points}
+    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,9 @@ pub struct Config {
     /// A copy of a group with so many bytes takes no rows of further transfers: those go to the next
     /// epoch.
     pub split: u64,
+    /// In how many ranges of maps a server counts the rows of a partition. Readers that share a partition
+    /// read whole ranges, and so not much more than what is theirs. 1: each reads the whole partition.
+    pub stripes: u32,
     /// Percent of a server's limit that only pushes to second copies may use. Otherwise servers that are
     /// full of first copies would wait for each other.
     pub reserve: u64,
@@ -50,6 +53,7 @@ impl Default for Config {
             poison: Duration::from_secs(5),
             hedge: Duration::from_secs(10),
             split: u64::MAX,
+            stripes: 1,
             reserve: 10,
             repairs: 5,
         }

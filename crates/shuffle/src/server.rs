@@ -28,8 +28,8 @@ use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
 use crate::server::reads::Reading;
 use crate::{
-    BatchId, Config, FromServer, Group, GroupId, Plan, Push, ReadPiece, Refusal, ServerId,
-    ShuffleError, ShuffleId, ToMaster, ToNode, ToServer,
+    BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece, Refusal,
+    ServerId, ShuffleError, ShuffleId, ToMaster, ToNode, ToServer,
 };
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
@@ -159,6 +159,8 @@ pub enum ServerEffect {
         run: u64,
         /// The partition.
         partition: u32,
+        /// Of these maps: all of theirs, and none of others. `None`: of all.
+        maps: Option<MapRange>,
     },
     /// Send [`FromServer::Rows`] with these pieces, and their bytes in this order, from memory or from
     /// what was loaded.
@@ -333,9 +335,10 @@ impl Server {
             let reason = Refusal::Stale(plan.generation);
             self.drop_group(id, group, &reason, effects);
         }
+        let stripe = plan.maps.div_ceil(self.config.stripes.max(1)).max(1);
         if let Some(held) = self.shuffles.get_mut(&id) {
             for (copy, role, group) in mine {
-                let state = || GroupState::new(group.partitions.clone());
+                let state = || GroupState::new(group.partitions.clone(), stripe);
                 held.groups.entry(copy).or_insert_with(state).role = role;
             }
         }

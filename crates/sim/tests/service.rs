@@ -18,6 +18,7 @@ fn assert_that_much_happened(sum: &Summary) {
         (sum.reused, 100),
         (sum.outputs, 10_000),
         (sum.spills, 500),
+        (sum.ranged, 500),
         (sum.full_disks, 50),
         (sum.losses, 300),
         (sum.invalidations, 100),

@@ -1,11 +1,10 @@
 //! Runs: files with batches that were in memory.
 //!
 //! A run is written partition by partition, each in the order of map, attempt and batch. Each piece has
-//! an entry of [`ENTRY`] bytes before its rows. So a partition is one range of the file. The
-//! beginnings of the ranges are kept in memory.
+//! an entry of [`ENTRY`] bytes before its rows. So a partition is one range of the file, and maps with
+//! consecutive numbers are a range of that one. The beginnings of the ranges are kept in memory (`index`).
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -14,10 +13,11 @@ use bytes::Bytes;
 use treadle_memory::Pool;
 use treadle_reactor::thread::{self, caught};
 use treadle_shuffle::block::{HEADER, Header, Table};
-use treadle_shuffle::{AttemptId, BatchId, Push, ReadPiece, ServerId, ShuffleId};
+use treadle_shuffle::{AttemptId, BatchId, MapRange, Push, ReadPiece, ServerId, ShuffleId};
 use treadle_volume::{File, Options, Volume, VolumeError};
 
 use crate::held::{Filed, Held};
+use crate::index::Index;
 use crate::{Activity, Inner, Stopwatch};
 
 /// The ending of the names of files.
@@ -29,6 +29,9 @@ const WRITE: usize = 4 << 20;
 
 /// How long the batches that were put together last are remembered.
 const REMEMBERED: Duration = Duration::from_secs(2);
+
+/// A partition, and the maps whose rows are read, if not those of all.
+type Part = (u32, Option<MapRange>);
 
 /// Pieces of a partition that were read from a run.
 pub(crate) type Loaded = Vec<(ReadPiece, Bytes)>;
@@ -46,7 +49,7 @@ enum Job {
     Load {
         load: u64,
         run: u64,
-        partition: u32,
+        part: Part,
     },
     /// Put a batch together again for another copy.
     Restore {
@@ -108,13 +111,8 @@ impl Disk {
     }
 
     /// Starts to read a partition from a run. `false`: the thread has ended.
-    pub(crate) fn load(&self, load: u64, run: u64, partition: u32) -> bool {
-        let job = Job::Load {
-            load,
-            run,
-            partition,
-        };
-        self.put(job)
+    pub(crate) fn load(&self, load: u64, run: u64, part: Part) -> bool {
+        self.put(Job::Load { load, run, part })
     }
 
     /// Starts to put a batch of a run together again. `false`: the thread has ended.
@@ -151,13 +149,12 @@ struct DiskThread {
     restored: Option<(u64, HashMap<BatchId, Bytes>)>,
 }
 
-/// A file, and where each partition begins in it.
+/// A file, and where everything is in it.
 struct Run {
     file: File,
     _counted: Filed,
     shuffle: ShuffleId,
-    /// In ascending order.
-    partitions: Vec<(u32, u64)>,
+    index: Index,
     /// The headers of its batches.
     headers: HashMap<BatchId, Header>,
 }
@@ -215,14 +212,10 @@ impl DiskThread {
                     inner.with(|machines| machines.spilled(run, bytes, written));
                 });
             }
-            Job::Load {
-                load,
-                run,
-                partition,
-            } => {
+            Job::Load { load, run, part } => {
                 let shuffle = self.runs.get(&run).map(|run| run.shuffle);
                 let loaded = self.timed(Activity::Load, shuffle, |disk| {
-                    let loaded = disk.read(run, partition)?;
+                    let loaded = disk.read(run, part)?;
                     let bytes = loaded.iter().map(|(piece, _)| piece.bytes).sum();
                     Ok::<_, String>((loaded, bytes))
                 });
@@ -286,11 +279,9 @@ impl DiskThread {
         let file = volume.create(LABEL)?;
         let mut staged = Vec::with_capacity(WRITE);
         let mut end = 0;
-        let mut partitions: Vec<(u32, u64)> = Vec::new();
+        let mut index = Index::default();
         for (partition, piece, rows) in in_order(batches) {
-            if partitions.last().is_none_or(|(last, _)| *last != partition) {
-                partitions.push((partition, end));
-            }
+            index.add(partition, piece.batch.map, end);
             end += (ENTRY + rows.len()) as u64;
             staged.extend(encode(&piece));
             if staged.len() + rows.len() > WRITE {
@@ -308,20 +299,20 @@ impl DiskThread {
             file,
             _counted: counted,
             shuffle,
-            partitions,
+            index,
             headers: headers(batches),
         })
     }
 
-    fn read(&self, run: u64, partition: u32) -> Result<Loaded, String> {
+    fn read(&self, run: u64, (partition, maps): Part) -> Result<Loaded, String> {
         let Some(run) = self.runs.get(&run) else {
             return Err("the file is gone".into());
         };
-        self.pieces(run, partition)
+        self.pieces(run, (partition, maps))
     }
 
-    fn pieces(&self, run: &Run, partition: u32) -> Result<Loaded, String> {
-        let Some(range) = run.range(partition) else {
+    fn pieces(&self, run: &Run, (partition, maps): Part) -> Result<Loaded, String> {
+        let Some(range) = run.index.range(partition, maps, run.file.len()) else {
             return Ok(Vec::new());
         };
         let length = usize::try_from(range.end - range.start).map_err(|error| error.to_string())?;
@@ -329,7 +320,12 @@ impl DiskThread {
         let mut buffer = buffer.map_err(|error| error.to_string())?;
         let read = run.file.read_at(range.start, buffer.as_mut_slice());
         read.map_err(|error| error.to_string())?;
-        decode(self.held.charge(buffer.into_bytes())).ok_or_else(|| "the file is damaged".into())
+        let mut loaded = decode(self.held.charge(buffer.into_bytes()))
+            .ok_or_else(|| String::from("the file is damaged"))?;
+        if let Some(maps) = maps {
+            loaded.retain(|(piece, _)| maps.contains(piece.batch.map));
+        }
+        Ok(loaded)
     }
 }
 
@@ -360,8 +356,8 @@ impl DiskThread {
         for (id, header) in &run.headers {
             building.insert(*id, Building::new(header)?);
         }
-        for &(partition, _) in &run.partitions {
-            for (piece, rows) in self.pieces(run, partition)? {
+        for partition in run.index.partitions() {
+            for (piece, rows) in self.pieces(run, (partition, None))? {
                 let batch = building.get_mut(&piece.batch);
                 let batch = batch.ok_or("the file has rows of a batch that it should not have")?;
                 batch.add(partition, &piece, &rows)?;
@@ -431,19 +427,6 @@ impl Building {
             true => Ok(self.bytes.into()),
             false => Err("the file has fewer rows of a batch than it had".into()),
         }
-    }
-}
-
-impl Run {
-    /// The range of a partition; `None`: the run has no rows of it.
-    fn range(&self, partition: u32) -> Option<Range<u64>> {
-        let find = |(other, _): &(u32, u64)| other.cmp(&partition);
-        let at = self.partitions.binary_search_by(find).ok()?;
-        let end = match self.partitions.get(at + 1) {
-            Some((_, end)) => *end,
-            None => self.file.len(),
-        };
-        Some(self.partitions[at].1..end)
     }
 }
 

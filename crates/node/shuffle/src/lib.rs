@@ -24,6 +24,7 @@ mod disk;
 mod failure;
 mod held;
 mod incoming;
+mod index;
 mod machines;
 mod memory;
 mod outgoing;

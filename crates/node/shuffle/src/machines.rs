@@ -399,9 +399,10 @@ impl Machines {
                 load,
                 run,
                 partition,
+                maps,
             } => {
                 self.loading.insert(load);
-                if !self.disk.load(load, run, partition) {
+                if !self.disk.load(load, run, (partition, maps)) {
                     self.loaded(load, run, None);
                 }
             }

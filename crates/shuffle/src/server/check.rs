@@ -107,7 +107,7 @@ impl Server {
 impl GroupState {
     fn check(&self, compares: bool) -> Result<(), &'static str> {
         let (mut idle, mut all) = (0, Tally::default());
-        let mut in_memory = BTreeMap::<u32, Tally>::new();
+        let mut in_memory = BTreeMap::<(u32, u32), Tally>::new();
         let mut is_all_in_memory = true;
         for attempt in self.attempts.values() {
             let tally: Tally = attempt.batches.values().map(|batch| batch.tally).sum();
@@ -116,14 +116,15 @@ impl GroupState {
             }
             all.add(&tally);
         }
-        for (_, batch) in self.batches() {
+        for (id, batch) in self.batches() {
+            let stripe = self.stripe_of(id.map);
             if batch.place == Place::Memory {
                 idle += batch.length;
             }
             is_all_in_memory &= batch.table.is_some();
             for piece in batch.table.iter().flat_map(|table| table.pieces()) {
                 in_memory
-                    .entry(piece.partition)
+                    .entry((piece.partition, stripe))
                     .or_default()
                     .add(&piece.tally);
             }
@@ -135,7 +136,7 @@ impl GroupState {
         if counted.narrow() != all.narrow() {
             return Err("partitions have other rows than batches");
         }
-        let narrow = |counts: &BTreeMap<u32, Tally>| {
+        let narrow = |counts: &BTreeMap<(u32, u32), Tally>| {
             let counts = counts.iter().map(|(&p, tally)| (p, tally.narrow()));
             counts
                 .filter(|(_, tally)| !tally.is_empty())

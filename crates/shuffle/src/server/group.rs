@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use treadle_types::Runs;
 
 use crate::block::Table;
-use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
+use crate::{AttemptId, BatchId, Expected, MapRange, Place, Push, Tally, Transfer};
 
 /// A group: its batches by attempt, and how many rows each partition has.
 #[derive(Debug)]
@@ -14,9 +14,12 @@ pub(super) struct GroupState {
     pub(super) partitions: Runs,
     /// In the order of the maps.
     pub(super) attempts: BTreeMap<(u32, AttemptId), Attempt>,
-    /// What all batches together have by partition, with half of the digest. Also batches in runs that
-    /// did not win: whoever reads the runs finds those as well.
-    pub(super) counts: BTreeMap<u32, Tally>,
+    /// What all batches together have by partition and stripe, with half of the digest. Also batches in
+    /// runs that did not win: whoever reads the runs finds those as well.
+    pub(super) counts: BTreeMap<(u32, u32), Tally>,
+    /// So many maps with consecutive numbers are a stripe: their rows are read, and compared with what is
+    /// counted, together.
+    stripe: u32,
     /// Batches in memory that are not being written, in the order in which they came.
     pub(super) idle: BTreeMap<u64, BatchId>,
     pub(super) next: u64,
@@ -70,11 +73,12 @@ pub(super) struct Batch {
 }
 
 impl GroupState {
-    pub(super) fn new(partitions: Runs) -> Self {
+    pub(super) fn new(partitions: Runs, stripe: u32) -> Self {
         Self {
             partitions,
             attempts: BTreeMap::new(),
             counts: BTreeMap::new(),
+            stripe,
             idle: BTreeMap::new(),
             next: 0,
             idle_bytes: 0,
@@ -109,6 +113,30 @@ impl GroupState {
         Some(winners[index].1)
     }
 
+    /// The whole stripes that these maps are in.
+    pub(super) fn stripes_of(&self, maps: MapRange) -> MapRange {
+        let first = maps.first / self.stripe;
+        let end = maps.end.div_ceil(self.stripe).max(first);
+        MapRange {
+            first: first * self.stripe,
+            end: end.saturating_mul(self.stripe),
+        }
+    }
+
+    /// What all batches have for a partition; of whole stripes, or of all maps.
+    pub(super) fn counted(&self, partition: u32, stripes: Option<MapRange>) -> Tally {
+        let (first, end) = stripes.map_or((0, u32::MAX), |maps| {
+            (maps.first / self.stripe, maps.end.div_ceil(self.stripe))
+        });
+        let counts = self.counts.range((partition, first)..(partition, end));
+        counts.map(|(_, tally)| *tally).sum()
+    }
+
+    /// The stripe of a map.
+    pub(super) fn stripe_of(&self, map: u32) -> u32 {
+        map / self.stripe
+    }
+
     /// Whether a table has only partitions of the group.
     pub(super) fn covers(&self, table: &Table) -> bool {
         let mut pieces = table.pieces();
@@ -118,9 +146,10 @@ impl GroupState {
     /// Adds a batch that is in memory.
     pub(super) fn add(&mut self, push: &Push, table: Table) {
         let id = push.batch;
+        let stripe = self.stripe_of(id.map);
         for piece in table.pieces() {
             self.counts
-                .entry(piece.partition)
+                .entry((piece.partition, stripe))
                 .or_default()
                 .add(&piece.tally);
         }
@@ -189,6 +218,7 @@ impl GroupState {
     /// Removes the batches of an attempt that are in memory and not being written. Those in files stay,
     /// and stay counted, until the group goes. Returns what was removed.
     pub(super) fn lose_attempt(&mut self, map: u32, id: AttemptId) -> Vec<(BatchId, u64)> {
+        let stripe = self.stripe_of(map);
         let Some(attempt) = self.attempts.get_mut(&(map, id)) else {
             return Vec::new();
         };
@@ -208,7 +238,7 @@ impl GroupState {
             };
             attempt.tally.subtract(&batch.tally);
             for piece in batch.table.iter().flat_map(Table::pieces) {
-                if let Some(count) = self.counts.get_mut(&piece.partition) {
+                if let Some(count) = self.counts.get_mut(&(piece.partition, stripe)) {
                     count.subtract(&piece.tally);
                 }
             }

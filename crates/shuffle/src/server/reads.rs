@@ -83,6 +83,9 @@ impl Server {
         let Some(state) = held.and_then(|held| held.groups.get(&reading.group)) else {
             return;
         };
+        // Whole stripes are read, since those are counted.
+        let stripes = reading.fetch.maps.map(|maps| state.stripes_of(maps));
+        let is_in = |map: u32| stripes.is_none_or(|maps| maps.contains(map));
         // A run may have been written meanwhile: what was in memory is there then.
         for &run in &state.runs {
             if reading.loaded.contains_key(&run) {
@@ -93,6 +96,7 @@ impl Server {
                 load,
                 run,
                 partition,
+                maps: stripes,
             });
         }
         if reading.loaded.values().any(Option::is_none) {
@@ -103,7 +107,7 @@ impl Server {
             let loaded = loaded.iter().flatten();
             pieces.extend(loaded.map(|&piece| (piece, Place::Run(run))));
         }
-        for (batch, stored) in state.batches() {
+        for (batch, stored) in state.batches().filter(|(batch, _)| is_in(batch.map)) {
             let piece = stored
                 .table
                 .as_ref()
@@ -120,7 +124,7 @@ impl Server {
         }
         // Everything that is here, whether it won or not, is everything that came.
         let all: Tally = pieces.iter().map(|(piece, _)| piece.tally()).sum();
-        let count = state.counts.get(&partition).copied().unwrap_or_default();
+        let count = state.counted(partition, stripes);
         if Guard::Receipts.holds() && all.narrow() != count.narrow() {
             return self.damage(load, effects);
         }

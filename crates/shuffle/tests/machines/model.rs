@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use treadle_shuffle::{
-    AttemptId, Config, Expected, Fetch, Generation, Plan, ReadPiece, Seal, ServerEffect,
-    ServerEvent, Tally, ToMaster, ToNode, ToServer, Verdict,
+    AttemptId, BatchId, Config, Expected, Fetch, Generation, MapRange, Plan, ReadPiece, Seal,
+    ServerEffect, ServerEvent, Tally, ToMaster, ToNode, ToServer, Verdict,
 };
 
 use crate::support::{C, Head, Holder, S, batch, spec, transfer};
@@ -42,14 +42,18 @@ struct Run {
     plan: std::sync::Arc<Plan>,
     model: Model,
     /// Batches in files, as the host has them.
-    runs: BTreeMap<u64, Vec<treadle_shuffle::BatchId>>,
-    writing: Option<(u64, Vec<treadle_shuffle::BatchId>)>,
+    runs: BTreeMap<u64, Vec<BatchId>>,
+    writing: Option<(u64, Vec<BatchId>)>,
 }
 
 impl Run {
-    fn new(budget: u64) -> Self {
+    fn new(budget: u64, stripes: u32) -> Self {
         let plan = Head::new(1, spec(MAPS, PARTITIONS)).plan();
-        let mut holder = Holder::new(0, Config::default());
+        let config = Config {
+            stripes,
+            ..Config::default()
+        };
+        let mut holder = Holder::new(0, config);
         let plan_event = ServerEvent::Master(ToNode::Plan(plan.clone()));
         holder.event(plan_event);
         holder.event(ServerEvent::Budget {
@@ -164,31 +168,31 @@ impl Run {
         verdict.expect("it was compared")
     }
 
-    /// Reads a partition: the maps and rows that come.
-    fn read(&mut self, partition: u32) -> Vec<(u32, u64)> {
+    /// Reads a partition, or some maps of it: the maps and rows that come.
+    fn read(&mut self, partition: u32, maps: Option<MapRange>) -> Vec<(u32, u64)> {
         let mut effects = self.holder.message(ToServer::Fetch(Fetch {
             read: 1,
             shuffle: S,
             generation: Generation(1),
             group: self.plan.groups[0].id,
             partition,
-            maps: None,
+            maps,
         }));
-        while let Some(load) = effects.iter().find_map(|effect| match effect {
-            ServerEffect::Load { load, run, .. } => Some((*load, *run)),
-            _ => None,
-        }) {
-            let loads: Vec<(u64, u64)> = effects
-                .iter()
-                .filter_map(|effect| match effect {
-                    ServerEffect::Load { load, run, .. } => Some((*load, *run)),
-                    _ => None,
-                })
-                .collect();
-            assert!(loads.contains(&load));
+        loop {
+            let loads = effects.iter().filter_map(|effect| match effect {
+                ServerEffect::Load {
+                    load, run, maps, ..
+                } => Some((*load, *run, *maps)),
+                _ => None,
+            });
+            let loads: Vec<(u64, u64, Option<MapRange>)> = loads.collect();
+            if loads.is_empty() {
+                break;
+            }
             effects = Vec::new();
-            for (load, run) in loads {
-                let pieces = self.runs[&run].iter().filter_map(|id| {
+            for (load, run, maps) in loads {
+                let is_in = |id: &&BatchId| maps.is_none_or(|maps: MapRange| maps.contains(id.map));
+                let pieces = self.runs[&run].iter().filter(is_in).filter_map(|id| {
                     let key = (id.map, id.attempt.0 - 10 * u64::from(id.map), id.number);
                     let tally = self.batch(key).1.find(partition)?.tally;
                     Some(ReadPiece {
@@ -219,8 +223,11 @@ proptest! {
         steps in prop::collection::vec(step(), 0..60),
         winners in prop::collection::vec(0..2_u64, MAPS as usize),
         budget in prop::sample::select(vec![200_u64, 600, 1 << 30]),
+        stripes in 1..=MAPS,
+        range in prop::option::of((0..=MAPS, 0..=MAPS)),
     ) {
-        let mut run = Run::new(budget);
+        let mut run = Run::new(budget, stripes);
+        let maps = range.map(|(first, end)| MapRange { first, end });
         for step in steps {
             run.step(step);
         }
@@ -229,11 +236,12 @@ proptest! {
             let mut expected = Vec::new();
             for (&(map, attempt, _), rows) in &run.model {
                 let count = rows[partition as usize];
-                if attempt == winners[map as usize] && count > 0 {
+                let is_in = maps.is_none_or(|maps| maps.contains(map));
+                if attempt == winners[map as usize] && count > 0 && is_in {
                     expected.push((map, count));
                 }
             }
-            prop_assert_eq!(run.read(partition), expected, "partition {}", partition);
+            prop_assert_eq!(run.read(partition, maps), expected, "partition {}", partition);
         }
         run.holder.event(ServerEvent::Master(ToNode::Close(S)));
         prop_assert!(run.holder.server.is_empty());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use treadle_shuffle::{
-    Answer, Ask, Config, ConnectionId, Expected, Fetch, FromServer, Generation, GroupId, Place,
-    Plan, ReadPiece, Refusal, Seal, ServerEffect, ServerEvent, ServerId, ToMaster, ToNode,
+    Answer, Ask, Config, ConnectionId, Expected, Fetch, FromServer, Generation, GroupId, MapRange,
+    Place, Plan, ReadPiece, Refusal, Seal, ServerEffect, ServerEvent, ServerId, ToMaster, ToNode,
     ToServer, Transfer, Verdict,
 };
 
@@ -335,6 +335,7 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
         load: 0,
         run: 0,
         partition: 1,
+        maps: None,
     };
     assert_eq!(effects, [load]);
     let loaded: Vec<ReadPiece> = maps
@@ -371,6 +372,69 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
     let effects = holder.event(ServerEvent::Master(ToNode::Close(S)));
     assert!(effects.contains(&ServerEffect::DropRun(0)));
     assert!(holder.server.is_empty() && holder.store.is_empty());
+}
+
+#[test]
+fn a_read_of_some_maps_takes_whole_stripes_and_compares_only_those() {
+    let plan = Head::new(1, spec(8, 2)).plan();
+    let config = Config {
+        stripes: 4,
+        ..Config::default()
+    };
+    let mut holder = Holder::new(0, config);
+    holder.event(ServerEvent::Master(ToNode::Plan(plan.clone())));
+    let group = plan.groups[0].id;
+    let maps: Vec<Transfer> = (0..8).map(run_of).collect();
+    for &map in &maps {
+        assert!(is_acked(holder.push(batch(map, group, 0, &[(1, 1)]))));
+    }
+    let budget = |target, limit| ServerEvent::Budget { target, limit };
+    holder.event(budget(1, 1 << 30));
+    let written = ServerEvent::Spilled {
+        run: 0,
+        written: Ok(()),
+    };
+    holder.event(written);
+    let winners: Vec<_> = maps.iter().map(|&map| (map, 1)).collect();
+    assert_eq!(seal(&mut holder, &plan, &winners), Verdict::Complete);
+    let wanted = MapRange { first: 3, end: 6 };
+    let ToServer::Fetch(whole) = fetch(&plan, 1) else {
+        panic!("it is a fetch");
+    };
+    let mut ask = |pieces: std::ops::Range<u32>| {
+        let effects = holder.message(ToServer::Fetch(Fetch {
+            maps: Some(wanted),
+            ..whole
+        }));
+        let ServerEffect::Load {
+            load, run, maps, ..
+        } = effects[0]
+        else {
+            panic!("{effects:?}");
+        };
+        assert_eq!(maps, Some(MapRange { first: 2, end: 6 }));
+        let pieces = pieces.map(|map| {
+            let (push, table) = batch(run_of(map), group, 0, &[(1, 1)]);
+            let tally = table.find(1).expect("it is there").tally;
+            ReadPiece {
+                batch: push.batch,
+                rows: tally.rows,
+                bytes: tally.bytes,
+                digest: tally.digest as u32,
+            }
+        });
+        let pieces = Some(pieces.collect());
+        holder.event(ServerEvent::Loaded { load, run, pieces })
+    };
+    let expected = [3, 4, 5].map(|map| (map, 1, Place::Run(0)));
+    assert_eq!(sent(&ask(2..6)), Some(expected.to_vec()));
+    let refusal = refused(answer(&ask(3..6)));
+    assert_eq!(refusal, Some(Refusal::Damaged), "map 2 is lost");
+}
+
+/// The only run of a map.
+fn run_of(map: u32) -> Transfer {
+    transfer(map, 10 + u64::from(map))
 }
 
 #[test]

@@ -184,6 +184,8 @@ impl Plan {
         plan.config.split = random.pick(&[u64::MAX, 400, 2_000]);
         plan.config.poison = Duration::from_millis(5);
         plan.config.hedge = Duration::from_millis(20);
+        // Of another stream, so that a seed decides the rest as before.
+        plan.config.stripes = Random::new(seed ^ 0x57e1).pick(&[1, 3, 16]);
         for job in &mut plan.jobs {
             job.sides = 1;
             job.vanishes = random.chance(50);

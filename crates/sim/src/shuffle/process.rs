@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    BatchId, ConnectionId, FromServer, Gathered, GroupId, Place, Push, ReadError, ReadPiece,
-    Reader, ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId,
-    Tally, ToServer, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
+    BatchId, ConnectionId, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
+    ReadPiece, Reader, ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId,
+    ShuffleId, Tally, ToServer, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
 };
 
 use crate::kernel::Link;
@@ -212,10 +212,11 @@ impl World {
                 load,
                 run,
                 partition,
+                maps,
             } => {
                 process.loading.insert(load);
                 let time = self.kernel.random.micros(20, 500);
-                let item = Item::Loaded(pid, load, run, partition);
+                let item = Item::Loaded(pid, (load, run), partition, maps);
                 self.kernel.schedule(time, item);
             }
             ServerEffect::Forget { load } => {
@@ -284,6 +285,7 @@ impl World {
         pid: Pid,
         (load, run): (u64, u64),
         partition: u32,
+        maps: Option<MapRange>,
     ) -> Result<(), String> {
         let is_read = !self.kernel.random.chance(self.plan.unreadable);
         let process = &mut self.procs[pid];
@@ -292,9 +294,12 @@ impl World {
         }
         self.summary.damages += u64::from(!is_read);
         self.summary.loads += 1;
+        self.summary.ranged += u64::from(maps.is_some());
         let content = process.runs.get(&run).filter(|_| is_read);
         let found = content.map(|content| {
-            let found = content.iter().filter_map(|(id, batch)| {
+            let is_in = |id: &BatchId| maps.is_none_or(|maps| maps.contains(id.map));
+            let content = content.iter().filter(|(id, _)| is_in(id));
+            let found = content.filter_map(|(id, batch)| {
                 let piece = batch.table.find(partition)?;
                 let piece = ReadPiece {
                     batch: *id,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ConnectionId, FromServer, GroupId, Master, Push, ReaderEvent, ServerEvent, ServerId, ToServer,
-    Transfer,
+    ConnectionId, FromServer, GroupId, MapRange, Master, Push, ReaderEvent, ServerEvent, ServerId,
+    ToServer, Transfer,
 };
 use treadle_types::Runs;
 
@@ -46,6 +46,8 @@ crate::kernel::counters! {
         pub full_disks: u64,
         /// Parts of runs that were read.
         pub loads: u64,
+        /// Those of some maps only.
+        pub ranged: u64,
         /// Workers that were declared lost.
         pub losses: u64,
         /// Times at which tasks were invalidated.
@@ -87,7 +89,7 @@ pub(super) enum Item {
     Unreached(Pid, ServerId),
     Gathered(Pid, Transfer, GroupId, Runs),
     Spilled(Pid, u64),
-    Loaded(Pid, u64, u64, u32),
+    Loaded(Pid, (u64, u64), u32, Option<MapRange>),
     Raise(Pid, Task, u64),
     CancelRead(Pid, u64),
     Timer(Pid, Duration),
@@ -215,7 +217,7 @@ impl kernel::World for World {
                 self.gathered(pid, transfer, group, &partitions)
             }
             Item::Spilled(pid, run) => self.spilled(pid, run),
-            Item::Loaded(pid, load, run, partition) => self.run_loaded(pid, (load, run), partition),
+            Item::Loaded(pid, load, partition, maps) => self.run_loaded(pid, load, partition, maps),
             Item::Raise(pid, task, attempt) => self.raise(pid, task, attempt),
             Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
             Item::Timer(pid, at) => self.timer(pid, at),

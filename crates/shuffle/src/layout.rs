@@ -34,6 +34,10 @@ impl Layout {
         self.homes.len() as u32
     }
 
+    pub(crate) fn footprint(&self) -> u64 {
+        size_of_val(&self.homes[..]) as u64
+    }
+
     pub(crate) fn home(&self, partition: u32) -> Option<ServerId> {
         self.homes.get(partition as usize).copied().flatten()
     }

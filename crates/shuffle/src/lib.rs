@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `ids`, `message` | names of things; what the processes tell each other |
 //! | `tally`, `receipt` | counts and digests of rows; what transfers leave, and their sum |
+//! | `maps` | sets of maps |
 //! | `block` | the row-block format: what a batch is as bytes |
 //! | `layout`, `plan` | where partitions live; that as it is told to others |
 //! | `master` | registration, loss, commit, the end |
@@ -29,6 +30,7 @@ mod error;
 mod ids;
 mod layout;
 mod lease;
+mod maps;
 mod master;
 mod message;
 mod plan;
@@ -42,6 +44,7 @@ pub use config::{Config, Guard};
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
 pub use lease::{ApplicationId, Leases};
+pub use maps::MapSet;
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{
     Answer, Ask, CommitError, Fetch, FromServer, MapRange, Push, ReadPiece, Refusal, Seal,
@@ -49,7 +52,7 @@ pub use message::{
 };
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
-pub use receipt::{Commit, Expected, Receipt, ReceiptError, Share};
+pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{ConnectionId, Place, Server, ServerEffect, ServerEvent};
 pub use tally::{RowDigest, Tally};
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

@@ -26,8 +26,8 @@ use treadle_types::Runs;
 use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
-    Config, Generation, GroupId, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster, ToNode,
-    Transfer,
+    Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster,
+    ToNode, Transfer,
 };
 
 /// What a shuffle is.
@@ -187,7 +187,7 @@ struct Shuffle {
     committed: Option<Tally>,
     /// How often rows were found damaged.
     repairs: u32,
-    transferred: Runs,
+    transferred: MapSet,
     tally: Tally,
 }
 
@@ -195,7 +195,7 @@ struct Shuffle {
 struct GroupState {
     partitions: Runs,
     /// Maps that have rows here.
-    touched: Runs,
+    touched: MapSet,
     /// Servers that have all rows, and one that is getting them.
     copies: Vec<ServerId>,
     filling: Option<ServerId>,
@@ -209,7 +209,7 @@ impl GroupState {
     fn new(partitions: Runs, copies: Vec<ServerId>) -> Self {
         Self {
             partitions,
-            touched: Runs::new(),
+            touched: MapSet::new(),
             copies,
             filling: None,
             spoiled: BTreeSet::new(),
@@ -225,6 +225,40 @@ impl GroupState {
 
     fn holders(&self) -> impl Iterator<Item = ServerId> + '_ {
         self.copies.iter().copied().chain(self.filling)
+    }
+}
+
+impl Shuffle {
+    /// No more transfers are expected.
+    fn shrink(&mut self) {
+        for group in self.groups.values_mut() {
+            group.touched.shrink();
+        }
+        self.transferred.shrink();
+    }
+
+    fn footprint(&self) -> u64 {
+        let runs = |runs: &Runs| size_of_val(runs.ranges());
+        let of_group = |group: &GroupState| {
+            let lists =
+                size_of_val(&group.copies[..]) + group.spoiled.len() * size_of::<ServerId>();
+            let here = size_of::<(GroupId, GroupState)>() + runs(&group.partitions) + lists;
+            here as u64 + group.touched.footprint()
+        };
+        let groups = self.groups.values().map(of_group);
+        // What others were told.
+        let told = self.plan.iter().flat_map(|plan| &plan.groups);
+        let told = told.map(|group| {
+            let lists = size_of_val(&group.copies[..]) + runs(&group.partitions);
+            (size_of_val(group) + lists) as u64
+        });
+        let followers = self.followers.len() * size_of::<ServerId>();
+        let awaited = match &self.phase {
+            Phase::Sealing(sealing) => sealing.awaited.len() * size_of::<(GroupId, Tally)>(),
+            _ => 0,
+        };
+        let rest = followers + awaited + runs(&self.outputs);
+        groups.chain(told).sum::<u64>() + rest as u64 + self.transferred.footprint()
     }
 }
 
@@ -319,6 +353,15 @@ impl Master {
         self.shuffles.get(&shuffle)?.committed
     }
 
+    /// Bytes that it keeps for shuffles, about. For `m` maps and `g` groups that is at most `m g / 8` beyond
+    /// what is proportional to partitions, servers and groups, and nothing of that once all maps have rows
+    /// in all groups.
+    pub fn footprint(&self) -> u64 {
+        let layouts = self.layouts.values().map(Layout::footprint);
+        let shuffles = self.shuffles.values().map(Shuffle::footprint);
+        layouts.chain(shuffles).sum()
+    }
+
     /// The shuffles that have not ended.
     pub fn shuffles(&self) -> impl Iterator<Item = ShuffleId> + '_ {
         self.shuffles.keys().copied()
@@ -362,7 +405,7 @@ impl Master {
             round: 0,
             committed: spec.committed,
             repairs: 0,
-            transferred: Runs::new(),
+            transferred: MapSet::new(),
             tally: Tally::default(),
         };
         self.shuffles.insert(id, shuffle);
@@ -430,7 +473,6 @@ impl Master {
         let Some(shuffle) = self.shuffles.get_mut(&transfer.shuffle) else {
             return;
         };
-        let map = u64::from(transfer.map);
         let is_here = |group: &GroupId| shuffle.groups.contains_key(group);
         if transfer.map >= shuffle.maps {
             return;
@@ -439,17 +481,17 @@ impl Master {
             // Rows of it were lost before this was known.
             effects.push(MasterEffect::Invalidate {
                 shuffle: transfer.shuffle,
-                maps: Runs::one(map),
+                maps: Runs::one(u64::from(transfer.map)),
                 outputs: false,
             });
             return;
         }
         for group in groups {
             if let Some(group) = shuffle.groups.get_mut(group) {
-                group.touched.insert(map);
+                group.touched.insert(transfer.map);
             }
         }
-        shuffle.transferred.insert(map);
+        shuffle.transferred.insert(transfer.map);
         shuffle.tally.add(tally);
     }
 

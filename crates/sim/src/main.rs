@@ -18,7 +18,8 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
-       treadle-sim --service …                 for the stand-alone shuffle service";
+       treadle-sim --service …                 for the stand-alone shuffle service, and
+       treadle-sim --service --large           what its master takes for 40,000 × 40,000";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -33,6 +34,7 @@ struct Arguments {
     parameters: Option<PathBuf>,
     workers: Vec<usize>,
     sweep: bool,
+    large: bool,
     broadcast: bool,
     shuffle: bool,
     service: bool,
@@ -128,6 +130,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.workers = parsed.map_err(|_| format!("{listed} lists no numbers"))?;
             }
             "--sweep" => arguments.sweep = true,
+            "--large" => arguments.large = true,
             "--broadcast" => arguments.broadcast = true,
             "--shuffle" => arguments.shuffle = true,
             "--service" => arguments.service = true,
@@ -182,6 +185,10 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         };
+    }
+    if arguments.large && arguments.service {
+        shuffle::large::report();
+        return ExitCode::SUCCESS;
     }
     if arguments.scaling {
         let Some(report) = plane.report else {

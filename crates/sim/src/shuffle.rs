@@ -7,6 +7,7 @@
 
 mod data;
 mod engine;
+pub mod large;
 mod network;
 mod plan;
 mod process;

@@ -2,6 +2,7 @@
 
 use treadle_shuffle::Guard;
 use treadle_sim::kernel::{Trace, assert_happened, assert_noticed, run_seeds};
+use treadle_sim::shuffle::large::{Large, simulate_large};
 use treadle_sim::shuffle::{Plan, Summary, simulate_plan, simulate_service};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --service --seed $N";
@@ -83,6 +84,28 @@ fn a_thousand_servers() {
         "{sum:?}"
     );
     assert!(sum.losses >= 3, "{sum:?}");
+}
+
+#[test]
+fn the_master_keeps_little_of_a_large_shuffle() {
+    let of = |maps, servers| {
+        let large = Large {
+            maps,
+            partitions: 4 * servers,
+            servers,
+        };
+        let figures = simulate_large(large).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(figures.groups as u32, servers);
+        figures
+    };
+    let (small, large) = (of(500, 20), of(4_000, 160));
+    // Eight times as much of everything, and 64 times as many pairs of a map and a group.
+    assert!(large.kept < 10 * small.kept, "{small:?} {large:?}");
+    // While maps run, there is a bit for each pair, and no more.
+    assert!(large.most - large.kept < 4_096 * 162 / 8, "{large:?}");
+    // The earlier attempts of each 20th map are in half of the groups.
+    let list = 16 * 4_200;
+    assert!(large.commit < list + 160 * (4_200 / 8 + 200), "{large:?}");
 }
 
 /// How a violation shows.

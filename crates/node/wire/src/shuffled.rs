@@ -6,9 +6,9 @@ use std::collections::btree_map::Entry;
 
 use prost::Message as _;
 use treadle_shuffle::{
-    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
-    Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
-    Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
+    Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
+    ServerId, Share, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict, Winners,
 };
 use treadle_types::Runs;
 
@@ -21,6 +21,9 @@ use super::shuffle;
 use super::shuffle::{
     answer, committed, from_server, refusal, to_master, to_node, to_server, verdict,
 };
+
+/// Positions of the winners of all groups of a commit, at most: 6,700 groups with rows of 40,000 maps.
+const MOST_POSITIONS: u64 = 1 << 28;
 
 /// What is a frame, or a value, of its own: [`ToNode`], [`ToMaster`], [`ToServer`], [`FromServer`] or
 /// [`Receipt`].
@@ -62,9 +65,7 @@ wire_struct! {
     Receipt => shuffle::Receipt { transfer, shares } check |receipt: Receipt| {
         ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
     };
-    Expected => shuffle::Expected { winners, tally } check |expected: Expected| {
-        ascending("winners", &expected.winners, |&(map, _)| map).map(|()| expected)
-    };
+    Expected => shuffle::Expected { winners, tally };
     Plan => shuffle::Plan { shuffle, generation, maps, partitions, groups } check fits;
     Seal => shuffle::Seal { shuffle, generation, group, round, expected };
     Push => shuffle::Push { shuffle, group, batch, tally, length };
@@ -228,30 +229,120 @@ impl Wire<shuffle::Assigned> for Group {
 
 fn commit_to_wire(ask: u64, commit: &Commit) -> shuffle::Commit {
     let groups = commit.groups.iter();
-    let groups = groups.map(|(group, expected)| shuffle::CommittedGroup {
+    let groups = groups.map(|(group, chosen)| shuffle::CommittedGroup {
         group: group.to_wire(),
-        expected: expected.to_wire(),
+        positions: chosen.positions.to_wire(),
+        tally: chosen.tally.to_wire(),
     });
     shuffle::Commit {
         ask,
         shuffle: commit.shuffle.0,
         groups: groups.collect(),
+        winners: (*commit.winners).to_wire(),
     }
 }
 
 fn commit_of_wire(wire: shuffle::Commit, detacher: Detacher) -> Result<Commit, WireError> {
     at_most("groups", wire.groups.len() as u64, MOST)?;
+    let winners: Vec<(u32, AttemptId)> = field("winners", wire.winners, detacher)?;
+    ascending("winners", &winners, |&winner| winner)?;
     let groups = wire.groups.into_iter();
-    let group = |wire: shuffle::CommittedGroup| -> Result<(GroupId, Expected), WireError> {
+    let group = |wire: shuffle::CommittedGroup| -> Result<(GroupId, Chosen), WireError> {
         let group = field("group", wire.group, detacher)?;
-        Ok((group, field("expected", wire.expected, detacher)?))
+        let positions = field("positions", wire.positions, detacher)?;
+        let tally = field("tally", wire.tally, detacher)?;
+        Ok((group, Chosen { positions, tally }))
     };
     let groups = groups.map(group).collect::<Result<Vec<_>, _>>()?;
     ascending("groups", &groups, |&(group, _)| group)?;
+    let sets = groups.iter().map(|(_, chosen)| &chosen.positions);
+    at_most(
+        "positions",
+        sets.clone().map(MapSet::len).sum(),
+        MOST_POSITIONS,
+    )?;
+    let is_plain = winners.is_sorted_by(|one, other| one.0 < other.0);
+    for set in sets {
+        choose(set, &winners, is_plain)?;
+    }
     Ok(Commit {
         shuffle: treadle_shuffle::ShuffleId(wire.shuffle),
         groups: groups.into_iter().collect(),
+        winners: winners.into(),
     })
+}
+
+/// Checks that positions are of winners, of which no two are of one map. `is_plain`: none are.
+fn choose(
+    positions: &MapSet,
+    winners: &[(u32, AttemptId)],
+    is_plain: bool,
+) -> Result<(), WireError> {
+    let wrong = |value: u32| WireError::Range {
+        column: "positions",
+        value: value.into(),
+    };
+    if let Some(last) = positions.last()
+        && last as usize >= winners.len()
+    {
+        return Err(wrong(last));
+    }
+    let mut before = None;
+    for position in positions.iter().filter(|_| !is_plain) {
+        let map = Some(winners[position as usize].0);
+        if before == map {
+            return Err(wrong(position));
+        }
+        before = map;
+    }
+    Ok(())
+}
+
+/// As runs, or as bits if that is shorter.
+impl Wire<Option<shuffle::MapSet>> for MapSet {
+    fn to_wire(&self) -> Option<shuffle::MapSet> {
+        let runs = self.ranges().map(Wire::to_wire);
+        let bits = self.bits().iter().flat_map(|word| word.to_le_bytes());
+        let mut bits: Vec<u8> = bits.collect();
+        bits.truncate(self.last().map_or(0, |last| last as usize / 8 + 1));
+        Some(shuffle::MapSet {
+            runs: runs.unwrap_or_default(),
+            bits: bits.into(),
+        })
+    }
+
+    fn of_wire(wire: Option<shuffle::MapSet>, detacher: Detacher) -> Result<Self, WireError> {
+        let wire = wire.ok_or(WireError::Missing("set"))?;
+        at_most("bits", 8 * wire.bits.len() as u64, MOST)?;
+        if wire.bits.is_empty() {
+            return Runs::of_wire(wire.runs, detacher).map(MapSet::from);
+        }
+        if let Some(&value) = wire.runs.first() {
+            return Err(WireError::Range {
+                column: "runs",
+                value,
+            });
+        }
+        let words = wire.bits.chunks(8).map(|bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        });
+        Ok(MapSet::from_bits(words.collect()))
+    }
+}
+
+/// In ascending order of the maps.
+impl Wire<Option<shuffle::Winners>> for Winners {
+    fn to_wire(&self) -> Option<shuffle::Winners> {
+        self.iter().collect::<Vec<_>>().to_wire()
+    }
+
+    fn of_wire(wire: Option<shuffle::Winners>, detacher: Detacher) -> Result<Self, WireError> {
+        let winners: Vec<(u32, AttemptId)> = Wire::of_wire(wire, detacher)?;
+        ascending("winners", &winners, |&(map, _)| map)?;
+        Ok(winners.into_iter().collect())
+    }
 }
 
 /// Checks that a list has no two entries of the same name, and is sorted by them.

@@ -3,13 +3,11 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::mem;
 
-use treadle_types::Runs;
-
 use crate::config::Guard;
 use crate::master::{Effects, Master, Phase};
 use crate::{
-    Commit, CommitError, Generation, GroupId, MasterEffect, Seal, ServerId, ShuffleId, Tally,
-    ToNode, Verdict,
+    Commit, CommitError, Generation, GroupId, MapSet, MasterEffect, Seal, ServerId, ShuffleId,
+    Tally, ToNode, Verdict,
 };
 
 /// A barrier waits until all servers have compared.
@@ -63,11 +61,11 @@ impl Master {
         let gone = |group: &&GroupId| !shuffle.groups.contains_key(group);
         let gone: BTreeSet<GroupId> = commit.groups.keys().filter(gone).copied().collect();
         if Guard::Generation.holds() && (shuffle.plan.is_none() || !gone.is_empty()) {
-            let gone = gone.iter().flat_map(|group| &commit.groups[group].winners);
-            let maps: Runs = gone.map(|&(map, _)| u64::from(map)).collect();
+            let gone = gone.iter().flat_map(|&group| commit.maps_of(group));
+            let maps: MapSet = gone.collect();
             effects.push(MasterEffect::Invalidate {
                 shuffle: id,
-                maps,
+                maps: maps.to_runs(),
                 outputs: false,
             });
             return sealing.answer(id, Err(CommitError::Again(id)), effects);
@@ -84,7 +82,7 @@ impl Master {
         }
         shuffle.round += 1;
         for (&name, state) in &shuffle.groups {
-            let expected = commit.groups.remove(&name).unwrap_or_default();
+            let expected = commit.take(name);
             for &server in &state.copies {
                 let group = name.at(server);
                 sealing.awaited.insert(group, expected.tally);
@@ -159,6 +157,7 @@ impl Master {
         let phase = mem::replace(&mut shuffle.phase, Phase::Committed);
         if let Phase::Sealing(sealing) = phase {
             shuffle.committed = Some(sealing.total);
+            shuffle.shrink();
             sealing.answer(id, Ok(generation), effects);
         }
     }

@@ -19,35 +19,33 @@ use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode};
 /// Where copies can be put.
 #[derive(Debug)]
 pub(super) struct Places {
-    servers: BTreeMap<ServerId, Member>,
-    /// How many partitions each has copies of.
-    load: BTreeMap<ServerId, u64>,
+    /// With the number of partitions that each has copies of.
+    servers: BTreeMap<ServerId, (Member, u64)>,
 }
 
 impl Places {
     fn domain(&self, server: ServerId) -> u32 {
-        let member = self.servers.get(&server);
-        member.map_or(server.node, |member| member.standing.domain)
+        let place = self.servers.get(&server);
+        place.map_or(server.node, |(member, _)| member.standing.domain)
     }
 
     /// Whether a copy stays there.
     fn is_firm(&self, server: ServerId) -> bool {
-        let member = self.servers.get(&server);
-        member.is_some_and(|member| !member.is_leaving)
+        let place = self.servers.get(&server);
+        place.is_some_and(|(member, _)| !member.is_leaving)
     }
 
     /// The server with the least load for its weight, in another domain than these copies.
     fn choose(&self, copies: &[ServerId], spoiled: &BTreeSet<ServerId>) -> Option<ServerId> {
         let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
-        let servers = self.servers.iter().filter(|&(server, member)| {
+        let servers = self.servers.iter().filter(|&(server, (member, _))| {
             let is_apart = !taken.contains(&member.standing.domain);
             let takes = member.standing.weight > 0 && !member.is_leaving;
             takes && is_apart && !spoiled.contains(server)
         });
-        let load = |server| u128::from(self.load.get(server).copied().unwrap_or(0)) << 32;
-        let scored = servers.map(|(server, member)| {
+        let scored = servers.map(|(server, &(member, load))| {
             let weight = u128::from(member.standing.weight);
-            (load(server) / weight, *server)
+            ((u128::from(load) << 32) / weight, *server)
         });
         scored.min().map(|(_, server)| server)
     }
@@ -62,26 +60,29 @@ impl Places {
     }
 
     fn take(&mut self, server: ServerId, partitions: u64) {
-        *self.load.entry(server).or_default() += partitions;
+        if let Some((_, load)) = self.servers.get_mut(&server) {
+            *load += partitions;
+        }
     }
 }
 
 impl Master {
     pub(super) fn places(&self) -> Places {
-        let mut load = BTreeMap::<ServerId, u64>::new();
+        let servers = self.servers.iter();
+        let servers = servers.map(|(&server, &member)| (server, (member, 0)));
+        let mut places = Places {
+            servers: servers.collect(),
+        };
         for group in self
             .shuffles
             .values()
             .flat_map(|shuffle| shuffle.groups.values())
         {
             for holder in group.holders() {
-                *load.entry(holder).or_default() += group.partitions.len();
+                places.take(holder, group.partitions.len());
             }
         }
-        Places {
-            servers: self.servers.clone(),
-            load,
-        }
+        places
     }
 
     /// Servers have come or are to leave: shuffles with several copies may have them elsewhere.
@@ -269,16 +270,19 @@ impl Shuffle {
         }
         for names in sections.into_values() {
             let groups = || names.iter().map(|name| &self.groups[name]);
-            let spoiled: BTreeSet<ServerId> = groups()
-                .flat_map(|group| group.spoiled.iter().copied())
-                .collect();
-            let mut copies = Vec::new();
-            places.complete(&mut copies, self.copies, &spoiled);
             let open = groups().find(|group| group.is_open);
             let firm = open.map(|open| {
                 let firm = open.copies.iter().filter(|&&copy| places.is_firm(copy));
                 firm.count()
             });
+            if firm.is_some_and(|firm| firm >= self.copies as usize) {
+                continue;
+            }
+            let spoiled: BTreeSet<ServerId> = groups()
+                .flat_map(|group| group.spoiled.iter().copied())
+                .collect();
+            let mut copies = Vec::new();
+            places.complete(&mut copies, self.copies, &spoiled);
             if firm.is_some_and(|firm| firm >= copies.len()) {
                 continue;
             }

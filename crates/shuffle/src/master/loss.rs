@@ -7,7 +7,7 @@ use treadle_types::Runs;
 
 use crate::config::Guard;
 use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle, Standing};
-use crate::{CommitError, GroupId, MasterEffect, ServerId, ShuffleError, ShuffleId};
+use crate::{CommitError, GroupId, MapSet, MasterEffect, ServerId, ShuffleError, ShuffleId};
 
 impl Master {
     /// A server is there. If there was another process at its place, that one is gone.
@@ -111,7 +111,7 @@ impl Master {
         };
         shuffle.groups.clear();
         shuffle.committed = None;
-        shuffle.transferred = Runs::new();
+        shuffle.transferred = MapSet::new();
         shuffle.begin_generation(id, effects);
         let maps = Runs::range(0, u64::from(shuffle.maps));
         effects.push(MasterEffect::NotDeterministic { shuffle: id, map });
@@ -130,8 +130,8 @@ impl Master {
         };
         let lost = lost.iter().filter_map(|group| shuffle.groups.remove(group));
         let lost: Vec<GroupState> = lost.collect();
-        let touched = lost.iter().map(|group| &group.touched);
-        let mut maps = touched.fold(Runs::new(), |maps, touched| maps.union(touched));
+        let touched = lost.iter().map(|group| group.touched.to_runs());
+        let mut maps = touched.fold(Runs::new(), |maps, touched| maps.union(&touched));
         if maps.is_empty() && matches!(shuffle.phase, Phase::Committed) && shuffle.maps > 0 {
             // The barrier may be about to return what it was told before. The host engine begins it
             // anew only if one of its inputs is gone.
@@ -144,7 +144,9 @@ impl Master {
                 group.close();
             }
         }
-        shuffle.transferred = shuffle.transferred.difference(&maps);
+        for map in maps.iter() {
+            shuffle.transferred.remove(map as u32);
+        }
         shuffle.begin_generation(id, effects);
         // Also without maps: the partitions have to be sealed at their new home.
         effects.push(MasterEffect::Invalidate {

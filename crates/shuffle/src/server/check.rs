@@ -149,7 +149,7 @@ impl GroupState {
             && compares
         {
             let winners = sealed.winners.iter();
-            let winners = winners.filter_map(|winner| self.attempts.get(winner));
+            let winners = winners.filter_map(|winner| self.attempts.get(&winner));
             let found: Tally = winners.map(|attempt| attempt.tally).sum();
             if found != sealed.tally {
                 return Err("it is sealed, and has other rows");

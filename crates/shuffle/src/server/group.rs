@@ -108,9 +108,7 @@ impl GroupState {
 
     /// The attempt of a map that won, if the group is sealed and the map has rows here.
     pub(super) fn winner(&self, map: u32) -> Option<AttemptId> {
-        let winners = &self.sealed.as_ref()?.winners;
-        let index = winners.binary_search_by_key(&map, |&(map, _)| map).ok()?;
-        Some(winners[index].1)
+        self.sealed.as_ref()?.winners.get(map)
     }
 
     /// The whole stripes that these maps are in.

@@ -85,16 +85,16 @@ impl GroupState {
             };
         }
         let attempts = expected.winners.iter();
-        let attempts = attempts.map(|winner| self.attempts.get(winner));
+        let attempts = attempts.map(|winner| self.attempts.get(&winner));
         let found: Tally = attempts.flatten().map(|attempt| attempt.tally).sum();
-        if found == expected.tally && expected.winners.is_sorted_by(|a, b| a.0 < b.0) {
+        if found == expected.tally && expected.winners.iter().is_sorted_by(|a, b| a.0 < b.0) {
             return Verdict::Complete;
         }
         let mut winners = expected.winners.iter();
         let missing = winners.find(|winner| !self.attempts.contains_key(winner));
         Verdict::Short {
             found,
-            missing: missing.map(|&(map, _)| map),
+            missing: missing.map(|(map, _)| map),
         }
     }
 }

@@ -148,7 +148,7 @@ impl Run {
             let tallies: Vec<Tally> = tallies.collect();
             if !tallies.is_empty() {
                 let id = AttemptId(10 * u64::from(map) + attempt);
-                expected.winners.push((map, id));
+                expected.winners.push(map, id);
                 expected.tally.add(&tallies.into_iter().sum());
             }
         }

@@ -39,7 +39,7 @@ fn seal(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)]) -> Verdic
 fn seal_as(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)], more: u64) -> Verdict {
     let mut expected = Expected::default();
     for &(transfer, rows) in winners {
-        expected.winners.push((transfer.map, transfer.attempt));
+        expected.winners.push(transfer.map, transfer.attempt);
         let (push, _) = batch(transfer, plan.groups[0].id, 0, &[(1, rows)]);
         expected.tally.add(&push.tally);
     }
@@ -259,7 +259,7 @@ fn a_transfer_that_runs_again_finds_its_rows() {
     holder.message(ToServer::Abandon { group, transfer });
     assert_eq!(holder.store.len(), 1);
     let expected = Expected {
-        winners: vec![(0, transfer.attempt)],
+        winners: [(0, transfer.attempt)].into_iter().collect(),
         tally: push.tally,
     };
     let seal = Seal {
@@ -492,7 +492,7 @@ fn the_last_batches_of_a_transfer_follow_the_others_into_a_file() {
     push(&mut holder, maps[2], 1);
     assert_eq!(holder.server.resident(), length, "there is room for one");
     holder.effects.clear();
-    expected.winners = maps.map(|map| (map.map, map.attempt)).to_vec();
+    expected.winners = maps.iter().map(|map| (map.map, map.attempt)).collect();
     assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
     assert_eq!(spilled(&holder.effects), Some((1, 1)));
     holder.event(written(1, Ok(())));

@@ -116,7 +116,9 @@ fn to_node() -> [(&'static str, ToNode); 5] {
             assigned(4, [60, 61, 99].into_iter().collect()),
         ],
     };
-    let (group, expected) = commit().groups.pop_first().expect("there are two");
+    let mut commit = commit();
+    let group = *commit.groups.keys().next().expect("there are two");
+    let expected = commit.take(group);
     let seal = Seal {
         shuffle: SHUFFLE,
         generation: GENERATION,

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use treadle_node_wire::{Shuffled, WireError, decode_shuffled, encode_shuffled};
 use treadle_shuffle::{
-    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer, Generation,
-    Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
-    ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
+    Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
+    ServerId, Share, ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
 };
 use treadle_types::Runs;
 
@@ -186,9 +186,27 @@ pub(crate) fn to_node() -> BoxedStrategy<ToNode> {
 }
 
 fn commit() -> BoxedStrategy<Commit> {
-    let groups = prop::collection::btree_map(group(), expected(), 0..4);
-    (shuffle(), groups)
-        .prop_map(|(shuffle, groups)| Commit { shuffle, groups })
+    // Of each map two attempts, of which groups have either, or none.
+    let winners = prop::collection::btree_set(number(), 0..6);
+    let chosen = (prop::collection::vec(0..3_usize, 6), tally());
+    let groups = prop::collection::btree_map(group(), chosen, 0..4);
+    (shuffle(), winners, groups)
+        .prop_map(|(shuffle, maps, groups)| {
+            let of_map = |map: u32| [3, 1 << 40].map(|attempt| (map, AttemptId(attempt)));
+            let winners: Vec<_> = maps.into_iter().flat_map(of_map).collect();
+            let groups = groups.into_iter().map(|(group, (picks, tally))| {
+                let picks = (0..winners.len() / 2)
+                    .zip(picks)
+                    .filter(|(_, pick)| *pick < 2);
+                let positions = picks.map(|(map, pick)| (2 * map + pick) as u32).collect();
+                (group, Chosen { positions, tally })
+            });
+            Commit {
+                shuffle,
+                groups: groups.collect(),
+                winners: winners.into(),
+            }
+        })
         .boxed()
 }
 
@@ -411,37 +429,45 @@ fn plans_that_cannot_be_are_refused_by_name() {
     ));
 }
 
-#[test]
-fn lists_out_of_order_are_refused_by_name() {
-    let winners = vec![(2, AttemptId(1)), (2, AttemptId(2))];
-    let expected = Expected {
-        winners,
-        tally: Tally::default(),
-    };
+/// A commit of one group with these winners, of which it has those at these positions.
+fn commit_of(winners: Vec<(u32, AttemptId)>, positions: MapSet) -> Vec<u8> {
+    let tally = Tally::default();
     let commit = Commit {
         shuffle: ShuffleId(1),
-        groups: [(id(1), expected)].into(),
+        groups: [(id(1), Chosen { positions, tally })].into(),
+        winners: winners.into(),
     };
-    let bytes = encode_shuffled(&ToMaster::Commit { ask: 1, commit });
-    let (column, value) = ("winners", 1);
-    let error = Err(WireError::Range { column, value });
-    assert_eq!(decode_shuffled::<ToMaster>(&bytes), error);
+    encode_shuffled(&ToMaster::Commit { ask: 1, commit })
+}
+
+#[test]
+fn lists_out_of_order_are_refused_by_name() {
+    let decode = |winners: &[(u32, u64)], positions: &[u32]| {
+        let winners = winners
+            .iter()
+            .map(|&(map, attempt)| (map, AttemptId(attempt)));
+        let bytes = commit_of(winners.collect(), positions.iter().copied().collect());
+        decode_shuffled::<ToMaster>(&bytes).map(|_| ())
+    };
+    let refused = |column, value| Err(WireError::Range { column, value });
+    assert_eq!(decode(&[(2, 1), (2, 2)], &[1]), Ok(()));
+    assert_eq!(decode(&[(2, 2), (2, 1)], &[1]), refused("winners", 1));
+    assert_eq!(decode(&[(2, 1), (2, 2)], &[0, 1]), refused("positions", 1));
+    assert_eq!(decode(&[(2, 1), (3, 2)], &[0, 2]), refused("positions", 2));
+    let many = commit_of(Vec::new(), MapSet::from_bits(vec![1; (1 << 14) + 1]));
+    let error = decode_shuffled::<ToMaster>(&many).unwrap_err();
+    assert!(matches!(error, WireError::TooMany { .. }), "{error}");
 }
 
 #[test]
 fn a_winner_takes_few_bytes_and_a_false_count_none() {
     let attempt = |map: u32| AttemptId(u64::from(1000 + map) << 32 | 1);
     let winners: Vec<_> = (0..1000).map(|map| (map, attempt(map))).collect();
-    let expected = Expected {
-        winners,
-        tally: Tally::default(),
-    };
-    let commit = Commit {
-        shuffle: ShuffleId(1),
-        groups: [(id(1), expected)].into(),
-    };
-    let bytes = encode_shuffled(&ToMaster::Commit { ask: 1, commit });
-    assert!(bytes.len() < 3 * 1000 + 100, "{}", bytes.len());
+    let some = (0..1000).filter(|map| map % 3 > 0).collect();
+    for positions in [MapSet::below(1000), some] {
+        let bytes = commit_of(winners.clone(), positions);
+        assert!(bytes.len() < 3 * 1000 + 1000 / 8 + 100, "{}", bytes.len());
+    }
     // A receipt whose shares are nothing but their count: a million.
     let receipt = [10, 0, 18, 4, 8, 0x80, 0x80, 0x40];
     let error = decode_shuffled::<Receipt>(&receipt).unwrap_err();

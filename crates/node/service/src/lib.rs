@@ -36,11 +36,12 @@ pub use server::{ServerOptions, ShuffleServer};
 pub const SERVICE: u32 = 3;
 
 /// The settings of the machines in a service: windows follow the time of answers, and a copy of a group
-/// takes no further transfers when it has a GiB.
+/// takes no further transfers when it has a GiB. Readers that share a partition read what is theirs.
 pub fn config() -> Config {
     Config {
         least_window: 1 << 20,
         split: 1 << 30,
+        stripes: 16,
         ..Config::default()
     }
 }

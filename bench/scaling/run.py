@@ -134,6 +134,9 @@ def main() -> None:
         "--only", nargs="+", choices=[*GROUPS, *ALL], metavar="NAME", help="groups or workloads"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="1 and 2 workers, one round each: some minutes"
+    )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a cluster that runs already")
     parser.add_argument(
         "--expert",
@@ -142,6 +145,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=HERE / "out" / "scaling.json", metavar="PATH")
     args = parser.parse_args()
+    if args.quick:
+        args.workers, args.rounds = [1, 2], 1
     args.json.parent.mkdir(parents=True, exist_ok=True)
     chosen = args.only or list(GROUPS)
     names = [name for one in chosen for name in GROUPS.get(one, {one: None})]

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-import sparse
+import sparse_tasks
 
 from clusters import treadle
 from report import machine
@@ -91,7 +91,7 @@ def building(leaves: int = 2048) -> float:
 
 def learn(workers: int) -> dict[str, float]:
     """Return what things cost, in microseconds, by the names that the simulation knows."""
-    point = sparse.measure(workers, PER_SLOT, 1.0)
+    point = sparse_tasks.measure(workers, PER_SLOT, 1.0)
     us = point["us"]
     with treadle(workers, THREADS) as client:
         round_trip(client)
@@ -108,7 +108,7 @@ def learn(workers: int) -> dict[str, float]:
     work = costs["submit"] + 2 * costs["turn"] + costs["worker"] + costs["notice"]
     costs["latency"] = max((trip - work) / 4, 20)
     # What is left of the time of a slot: tasks sleep longer than they ask for.
-    slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse.TASK
+    slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse_tasks.TASK
     costs["over"] = max(slot - 2 * costs["latency"] - costs["turn"] - costs["worker"], 0)
     costs["cores"] = float(os.cpu_count() or 1)
     return costs

@@ -1,4 +1,4 @@
-"""What a task of 100 ms costs whom, by the number of workers: ``python bench/scaling/sparse.py --workers 1 16 128``.
+"""What a task of 100 ms costs whom, by the number of workers: ``python bench/scaling/sparse_tasks.py --workers 1 16 128``.
 
 Each worker is a process of two threads, whose tasks sleep. Beside the share of the ideal (the tasks' time over what
 passed), it prints processor time: of the scheduler's thread, of every other thread of this process (the client), and of

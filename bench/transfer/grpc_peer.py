@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from answers import answer, say, summary, until_told
+from answers import answer, in_window, say, summary, until_told
 
 SINK, ECHO = "/bench/sink", "/bench/echo"
 UNLIMITED = (
@@ -104,19 +104,13 @@ def blocks(address: str, mb: float, large_frames: bool) -> None:
 
 
 def requests(address: str, mb: float) -> None:
-    """One request after the other from ``start`` (of the machine's monotonic clock) on, for so many seconds."""
+    """One request after the other in a window."""
     data = bytes(int(mb * 1e6))
     with grpc.insecure_channel(address, options=UNLIMITED + LARGE_FRAMES) as channel:
         call = channel.unary_unary(SINK)
 
         def ask(start: float, seconds: float) -> dict[str, Any]:
-            call(data, timeout=60)
-            time.sleep(max(0.0, start - time.monotonic()))
-            taken: list[float] = []
-            while (began := time.monotonic()) < start + seconds or not taken:
-                call(data, timeout=60)
-                taken.append(time.monotonic() - began)
-            return summary(taken, time.monotonic() - start)
+            return in_window(lambda: call(data, timeout=60), start, seconds)
 
         answer(ask)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy
 
 import treadle
-from answers import answer, say, summary, until_told
+from answers import LEAD, answer, in_window, say, summary, until_told
 from treadle import transfer
 
 BATCH = 256  # messages that are handed over at once
@@ -273,20 +273,17 @@ def messages(args: argparse.Namespace) -> None:
 
 
 def requests(args: argparse.Namespace) -> None:
-    """Requests one after the other from ``start`` on; ``rate`` a second at most, if there is one."""
+    """Requests one after the other in a window; ``rate`` a second at most, if there is one."""
     array = array_of(args.mb)
     with open_service(args, "acknowledge") as connection:
 
+        def request() -> None:
+            connection.send(array, timeout=TIMEOUT)
+            connection.recv(timeout=TIMEOUT)
+
         def ask(start: float, seconds: float, rate: float = 0) -> dict[str, Any]:
-            taken: list[float] = []
-            time.sleep(max(0.0, start - now()))
-            while (began := now()) < start + seconds or not taken:
-                connection.send(array, timeout=TIMEOUT)
-                connection.recv(timeout=TIMEOUT)
-                taken.append(now() - began)
-                if rate:
-                    time.sleep(max(0.0, start + len(taken) / rate - now()))
-            return summary(taken, now() - start)
+            pace = (lambda asked: start - LEAD + asked / rate) if rate and start else None
+            return in_window(request, start, seconds, pace)
 
         answer(ask)
 

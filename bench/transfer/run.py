@@ -23,6 +23,8 @@ MODULES = (
     "control",
     "causes",
     "cpp",
+    "nic",
+    "table",
 )
 
 

@@ -152,6 +152,7 @@ class Iperf:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self.report: dict[str, Any] = {}
         self.port = free_port() if network.loopback else 5201
         command = ["iperf3", "-s", "--forceflush", "-B", network.host, "-p", str(self.port)]
         self.server = network.server(command)
@@ -172,6 +173,7 @@ class Iperf:
         report = json.loads(done.stdout)
         if "error" in report:
             raise RuntimeError(f"iperf3: {report['error']}")
+        self.report = report
         return float(report["end"]["sum_received"]["bits_per_second"] / 8e6)
 
     def __enter__(self) -> Iperf:

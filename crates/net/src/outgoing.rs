@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_reactor::{Driver, Interest, Readiness, Source, Token};
@@ -21,6 +21,9 @@ const BATCH: usize = 2;
 /// Bytes written in one turn of the leader.
 const TURN: usize = 256 * 1024;
 
+/// So often is the kernel asked what the network lost.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// An extent that is being written.
 #[derive(Debug)]
 struct Piece {
@@ -36,6 +39,9 @@ struct Writer {
     written: usize,
     /// Bytes in the kernel at the last tick.
     unsent: usize,
+    /// When the kernel was last asked for what was sent again, and what it said.
+    looked: Instant,
+    sent_again: u64,
     closed: bool,
 }
 
@@ -68,6 +74,8 @@ impl OutStripe {
                 pieces: VecDeque::new(),
                 written: 0,
                 unsent: 0,
+                looked: Instant::now(),
+                sent_again: 0,
                 closed: false,
             }),
             retired: AtomicBool::new(false),
@@ -134,8 +142,23 @@ impl OutStripe {
         }
         if drained > 0 {
             self.drained(drained);
+            self.look(writer);
         }
         Ok(false)
+    }
+
+    /// Tells what the network lost since the last look.
+    fn look(&self, writer: &mut Writer) {
+        let now = Instant::now();
+        if now - writer.looked < LOOK {
+            return;
+        }
+        writer.looked = now;
+        let total = writer.stream.sent_again().unwrap_or(0);
+        let bytes = total.saturating_sub(std::mem::replace(&mut writer.sent_again, total));
+        if bytes > 0 {
+            self.shared.handle(Event::Retransmitted(self.stripe, bytes));
+        }
     }
 
     fn drained(&self, bytes: usize) {

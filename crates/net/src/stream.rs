@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use treadle_security::tls::Tls;
@@ -67,6 +67,28 @@ impl Stream {
             Self::Tcp(_) | Self::Unix(_) => None,
             Self::Tls(_, tls) => tls.binding(),
         }
+    }
+
+    /// Bytes that TCP has sent again so far, in whole segments; none where there is no network.
+    pub(crate) fn sent_again(&self) -> Option<u64> {
+        let (Self::Tcp(socket) | Self::Tls(socket, _)) = self else {
+            return None;
+        };
+        // SAFETY: all-zero is a valid value of this struct of numbers.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut length = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
+        // SAFETY: the kernel writes at most `length` bytes into the struct, and their number.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut length,
+            )
+        };
+        let bytes = u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss);
+        (failed == 0).then_some(bytes)
     }
 
     /// Says that nothing more comes. `true` when that is sent.

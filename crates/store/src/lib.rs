@@ -51,6 +51,7 @@ mod spill;
 mod state;
 mod stats;
 mod store;
+mod waits;
 
 pub use error::{PutError, StoreError};
 pub use object::{Form, Frames, Live, Memory, Overlap, StoredId};
@@ -58,3 +59,4 @@ pub use options::Options;
 pub use pinned::Pinned;
 pub use stats::{ObjectInfo, Stats, Tally};
 pub use store::Store;
+pub use waits::Waits;

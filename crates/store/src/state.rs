@@ -1,14 +1,14 @@
 //! What the threads of a store share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use treadle_guards::{InvariantError, ensure_eq};
 use treadle_volume::{Backoff, Disk, File, Volume, VolumeError};
 
 use crate::ledger::{Cost, Key, Ledger};
-use crate::{Form, Frames, Live, Memory, Options, StoreError, Tally};
+use crate::{Form, Frames, Live, Memory, Options, StoreError, Tally, Waits};
 
 /// The forms of one content. What is here is what the ledger says is here.
 #[derive(Default)]
@@ -141,6 +141,7 @@ impl State {
 
 pub(crate) struct Inner {
     state: Mutex<State>,
+    pub(crate) waits: Waits,
     /// The spilling thread waits here for something to do,
     pub(crate) work: Condvar,
     /// `put` for room,
@@ -171,6 +172,7 @@ impl Inner {
                 spiller: Spiller::Busy,
                 closed: false,
             }),
+            waits: Waits::default(),
             work: Condvar::new(),
             room: Condvar::new(),
             read: Condvar::new(),
@@ -181,7 +183,7 @@ impl Inner {
 
     /// Nothing of the embedder is called or dropped while this is held.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waits.lock(&self.state)
     }
 
     /// The end of a change: wakes those whom it may concern.

@@ -299,6 +299,11 @@ impl Store {
         }
     }
 
+    /// How long threads have waited for the store's lock, all together.
+    pub fn lock_waits(&self) -> Duration {
+        self.inner.waits.so_far()
+    }
+
     /// The directory of the store's files.
     pub fn directory(&self) -> &Path {
         let mut directories = self.inner.volume.directories();

@@ -176,6 +176,8 @@ pub enum Event {
     /// nothing left to write: a full buffer may take longer than the timeout on a slow network, and
     /// without any sign of progress the stripe would count as stalled.
     Drained(StripeId, u64),
+    /// The network lost so many bytes of an outgoing stripe, and they were sent again.
+    Retransmitted(StripeId, u64),
     /// An outgoing stripe broke.
     Lost(StripeId),
     /// An incoming stripe was connected.

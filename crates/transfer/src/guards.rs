@@ -96,6 +96,10 @@ treadle_guards::guards! {
         StripeLimit,
         /// More stripes stay where they raise the rate.
         Gain,
+        /// Where packets are dropped, stripes that do not help are given up.
+        Fewer,
+        /// What is not placed yet counts as under way.
+        Tail,
         /// A pair whose peer is silent ends.
         Silence,
         /// A peer from which nothing is heard is asked.

@@ -102,6 +102,7 @@ impl Pair {
                 self.sender.open_failed(stripe, reason, now, effects);
             }
             Event::Drained(stripe, bytes) => self.sender.drained(stripe, bytes, now, effects),
+            Event::Retransmitted(stripe, bytes) => self.sender.retransmitted(stripe, bytes),
             Event::Lost(stripe) => self.sender.lost(stripe, now, effects),
             Event::Joined(stripe) => self.receiver.joined(stripe, effects)?,
             Event::DialFailed(stripe, reason) => {
@@ -144,7 +145,7 @@ impl Pair {
                 .offered(object, &regions, cost, shared, effects)?,
             Message::Accept { object } => self.sender.accepted(object, now, effects)?,
             Message::Refuse { object, reason } => self.sender.refused(object, reason, effects)?,
-            Message::Placed { object } => self.sender.placed(object, effects)?,
+            Message::Placed { object } => self.sender.placed(object, now, effects)?,
             Message::Cancel { object } => self.receiver.cancelled(object, effects),
             Message::Credit { bytes } => self.sender.credited(bytes, effects),
             Message::Dial { stripe } => self.receiver.dial(stripe, effects)?,

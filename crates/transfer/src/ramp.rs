@@ -1,9 +1,14 @@
 //! How many stripes to use: more of them as long as that raises the measured rate.
 //!
-//! The rate is measured in windows, in which only the time counts during which there was something
-//! to send. From a base rate the number of stripes is doubled; after a settling window the trial's
-//! rate is compared with the base. A clear gain is kept and is the base of the next trial; otherwise
-//! the additional stripes are given up, and the next trial waits, each time twice as long.
+//! The rate is measured in windows, in which only the time counts during which something was on its
+//! way. From a base rate the number of stripes is doubled; after a settling window the trial's rate
+//! is compared with the base. A clear gain is kept and is the base of the next trial; otherwise the
+//! additional stripes are given up, and the next trial waits, each time twice as long.
+//!
+//! Where the network drops packets, a rate says less: a stripe may stand still for a retransmission,
+//! and by chance more stripes seem to be faster. There the windows are longer, and after a trial of
+//! more stripes in vain comes one of half of them, which are kept if they are as fast. Fewer stripes
+//! compete less for the queue that overflows, and an object does not wait for the last of many.
 
 use core::time::Duration;
 
@@ -16,24 +21,39 @@ const SETTLE: Duration = Duration::from_millis(40);
 /// A window has at least this many bytes for each stripe, so that what the kernel buffers does not
 /// decide.
 const WINDOW_BYTES: u64 = 2 << 20;
+/// How long a rate is measured where packets are dropped: some retransmissions take 200 ms.
+const LOSSY_WINDOW: Duration = Duration::from_millis(400);
+/// A network drops packets if one byte of so many was sent again.
+const LOSSY: u64 = 1000;
 /// A gap between two observations counts at most this much: a longer one was a pause.
 const GAP: Duration = Duration::from_millis(100);
 /// Doubling the stripes must raise the rate at least by this factor. Where single sockets are the
 /// limit it doubles; on a shared machine two equal measurements differ by a tenth.
 const GAIN: f64 = 1.2;
+/// Half of the stripes must have this part of the rate.
+const KEPT: f64 = 0.97;
 /// The first pause after a trial in vain, and the longest.
 const HOLD: Duration = Duration::from_secs(2);
 const HOLD_MAX: Duration = Duration::from_secs(60);
 
-/// What the windows are for.
+/// What a window measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measured {
+    /// Bytes a second.
+    rate: f64,
+    /// The network dropped packets.
+    is_lossy: bool,
+}
+
+/// What the windows are for. A trial may be of more stripes or of fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Measuring the rate with the present number.
     Base,
-    /// The additional stripes are being opened, or have just been.
-    Settle { from: usize, base: f64 },
-    /// Measuring the rate with the additional stripes.
-    Trial { from: usize, base: f64 },
+    /// Stripes are being opened or closed, or have just been.
+    Settle { from: usize, base: Measured },
+    /// Measuring the rate with the other number.
+    Trial { from: usize, base: Measured },
 }
 
 /// The decision for one direction of one pair.
@@ -45,6 +65,10 @@ pub struct Ramp {
     phase: Phase,
     busy: Duration,
     bytes: u64,
+    /// Bytes that were sent again in this window.
+    again: u64,
+    /// What the last window that measured a rate says of the network.
+    is_lossy: bool,
     last: Option<Duration>,
     hold: Duration,
     held_until: Duration,
@@ -60,6 +84,8 @@ impl Ramp {
             phase: Phase::Base,
             busy: Duration::ZERO,
             bytes: 0,
+            again: 0,
+            is_lossy: false,
             last: None,
             hold: HOLD,
             held_until: Duration::ZERO,
@@ -71,9 +97,14 @@ impl Ramp {
         self.wanted
     }
 
-    /// `bytes` were drained since the last observation, by `open` stripes. `backlog` says whether
-    /// more waits to be sent. Returns whether [`Ramp::wanted`] changed.
-    pub fn observe(&mut self, now: Duration, bytes: u64, open: usize, backlog: bool) -> bool {
+    /// The network lost `bytes`, and they were sent again.
+    pub fn retransmitted(&mut self, bytes: u64) {
+        self.again += bytes;
+    }
+
+    /// `bytes` were drained since the last observation, by `open` stripes. `under_way` says whether
+    /// more waits to be sent, or is not placed yet. Returns whether [`Ramp::wanted`] changed.
+    pub fn observe(&mut self, now: Duration, bytes: u64, open: usize, under_way: bool) -> bool {
         if self.fixed {
             return false;
         }
@@ -81,33 +112,47 @@ impl Ramp {
             self.busy += now.saturating_sub(last).min(GAP);
             self.bytes += bytes;
         }
-        self.last = backlog.then_some(now);
+        self.last = under_way.then_some(now);
         if open < self.wanted {
             self.restart(self.phase);
             return false;
         }
-        let window = if matches!(self.phase, Phase::Settle { .. }) {
-            SETTLE
-        } else {
-            WINDOW
+        let measured = self.measured();
+        let window = match self.phase {
+            Phase::Settle { .. } => SETTLE,
+            _ if measured.is_lossy || self.is_lossy => LOSSY_WINDOW,
+            _ => WINDOW,
         };
         if self.busy < window || self.bytes < WINDOW_BYTES * self.wanted as u64 {
             return false;
         }
+        if let Phase::Settle { from, base } = self.phase {
+            self.restart(Phase::Trial { from, base });
+            return false;
+        }
+        self.is_lossy = measured.is_lossy;
         match self.phase {
-            Phase::Settle { from, base } => {
-                self.restart(Phase::Trial { from, base });
-                false
-            }
-            Phase::Base => self.try_more(now),
-            Phase::Trial { base, .. } if self.rate() >= base * GAIN || !Guard::Gain.holds() => {
-                self.hold = HOLD;
-                self.try_more(now)
-            }
-            Phase::Trial { from, .. } => {
-                self.give_up(now, from);
+            Phase::Trial { from, base } if from > self.wanted => {
+                let is_kept = measured.rate >= base.rate * KEPT;
+                if !is_kept {
+                    self.give_up(now, from);
+                } else if !self.try_fewer(measured) {
+                    self.give_up(now, self.wanted);
+                }
                 true
             }
+            Phase::Trial { from, base } => {
+                if measured.rate >= base.rate * GAIN || !Guard::Gain.holds() {
+                    self.hold = HOLD;
+                    return self.try_more(now, measured);
+                }
+                self.wanted = from;
+                if !self.try_fewer(base) {
+                    self.give_up(now, from);
+                }
+                true
+            }
+            _ => self.try_more(now, measured),
         }
     }
 
@@ -118,25 +163,46 @@ impl Ramp {
         }
     }
 
-    fn rate(&self) -> f64 {
-        self.bytes as f64 / self.busy.as_secs_f64()
+    fn measured(&self) -> Measured {
+        Measured {
+            rate: self.bytes as f64 / self.busy.as_secs_f64(),
+            is_lossy: self.again * LOSSY > self.bytes,
+        }
     }
 
     /// The window before `now` is a base: try the double, unless a trial has just failed.
-    fn try_more(&mut self, now: Duration) -> bool {
-        let base = self.rate();
+    fn try_more(&mut self, now: Duration, base: Measured) -> bool {
         let more = match Guard::StripeLimit.holds() {
             true => (self.wanted * 2).min(self.limit),
             false => self.wanted * 2,
         };
-        if more == self.wanted || now < self.held_until {
+        if now < self.held_until {
             self.restart(Phase::Base);
             return false;
         }
-        let from = self.wanted;
-        self.wanted = more;
-        self.restart(Phase::Settle { from, base });
+        if more == self.wanted {
+            let is_tried = self.try_fewer(base);
+            if !is_tried {
+                self.restart(Phase::Base);
+            }
+            return is_tried;
+        }
+        self.try_other(more, base);
         true
+    }
+
+    /// Try half as many, if the network drops packets and there are several. Returns whether it does.
+    fn try_fewer(&mut self, base: Measured) -> bool {
+        let is_due = base.is_lossy && self.wanted > 1 && Guard::Fewer.holds();
+        if is_due {
+            self.try_other(self.wanted / 2, base);
+        }
+        is_due
+    }
+
+    fn try_other(&mut self, other: usize, base: Measured) {
+        let from = core::mem::replace(&mut self.wanted, other);
+        self.restart(Phase::Settle { from, base });
     }
 
     fn give_up(&mut self, now: Duration, to: usize) {
@@ -150,6 +216,7 @@ impl Ramp {
         self.phase = phase;
         self.busy = Duration::ZERO;
         self.bytes = 0;
+        self.again = 0;
     }
 }
 
@@ -234,6 +301,54 @@ mod tests {
             ramp.observe(Duration::from_millis(tick), bytes, ramp.wanted(), sending);
         }
         assert_eq!(ramp.wanted(), 16);
+    }
+
+    /// Like `run`, where one byte of a hundred is lost.
+    fn run_lossy(ramp: &mut Ramp, start: u64, end: u64, rate: impl Fn(u64, usize) -> u64) -> usize {
+        for tick in start..end {
+            ramp.retransmitted(rate(tick, ramp.wanted()) / 100);
+            let bytes = rate(tick, ramp.wanted());
+            ramp.observe(Duration::from_millis(tick), bytes, ramp.wanted(), true);
+        }
+        ramp.wanted()
+    }
+
+    #[test]
+    fn where_packets_are_dropped_stripes_that_do_not_help_are_given_up() {
+        let mut ramp = Ramp::new(None, 16);
+        let slow = |_, n| n as u64 * 175_000;
+        assert!(
+            run_lossy(&mut ramp, 0, 6_000, slow) >= 8,
+            "each socket is slow"
+        );
+        // Now one fills the network, and each further one takes a tenth of it.
+        let crowded = |_, n: usize| 1_250_000 - 50_000 * n as u64;
+        assert_eq!(run_lossy(&mut ramp, 6_000, 30_000, crowded), 1);
+    }
+
+    #[test]
+    fn where_packets_are_dropped_stripes_that_help_stay() {
+        let mut ramp = Ramp::new(None, 16);
+        let rate = |_, n: usize| (n as u64 * 175_000).min(1_250_000);
+        run_lossy(&mut ramp, 0, 8_000, rate);
+        let mut below = 0;
+        for end in 8_001..68_000 {
+            below += u32::from(run_lossy(&mut ramp, end - 1, end, rate) < 8);
+        }
+        assert!(below < 6_000, "{below} of 60,000 ms with fewer than eight");
+    }
+
+    #[test]
+    fn a_stall_of_a_retransmission_does_not_look_like_a_slow_socket() {
+        let mut ramp = Ramp::new(None, 16);
+        let mut most = 1;
+        for end in 1..60_000 {
+            // Nothing moves for 60 ms of each 610, however many there are.
+            let rate = |tick, _| u64::from(tick % 610 >= 60) * 1_000_000;
+            run_lossy(&mut ramp, end - 1, end, rate);
+            most = most.max(ramp.wanted());
+        }
+        assert_eq!(most, 2, "the most that was tried");
     }
 
     #[test]

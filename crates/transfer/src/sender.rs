@@ -82,10 +82,14 @@ impl Sender {
     pub(crate) fn placed(
         &mut self,
         object: TransferId,
+        now: Duration,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
         if self.objects.check_placed(object)? {
             self.forget(object);
+            if self.stripes.placed(self.objects.is_active(), now) {
+                self.provide(now, effects);
+            }
             self.stripes.succeeded();
             effects.push(Effect::Sent(object));
             self.objects.offer(effects);
@@ -130,6 +134,10 @@ impl Sender {
         if self.stripes.drained(stripe, bytes, is_active, now) {
             self.provide(now, effects);
         }
+    }
+
+    pub(crate) fn retransmitted(&mut self, stripe: StripeId, bytes: u64) {
+        self.stripes.retransmitted(stripe, bytes);
     }
 
     pub(crate) fn opened(&mut self, stripe: StripeId, now: Duration, effects: &mut Vec<Effect>) {

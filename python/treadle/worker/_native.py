@@ -143,6 +143,12 @@ class Native(Protocol):
         ``width`` is that of the agreed row; 0: rows are variable.
         """
 
+    def serving(self) -> dict[str, float]:
+        """Return the values that others have fetched from here (``served``), and the seconds of ``serving`` them.
+
+        ``waited`` are the seconds that threads waited for the locks of the tables of values.
+        """
+
     def shuffle_stats(self) -> dict[str, int]:
         """Return what the shuffle plane does, and has done: counts and bytes."""
 

@@ -145,7 +145,11 @@ pub fn pair(bytes: &[u8]) {
                 if let Some(extent) = pair.next_extent(stripe, now) {
                     assert!(extent.length > 0);
                 }
-                Event::Drained(stripe, input.small() << 12)
+                if input.byte() & 3 == 0 {
+                    Event::Retransmitted(stripe, input.small() << 10)
+                } else {
+                    Event::Drained(stripe, input.small() << 12)
+                }
             }
             9 => Event::Lost(StripeId(u32::from(input.byte()))),
             10 => {

@@ -38,7 +38,7 @@ pub use options::{Options, store_limit};
 pub use runs::Task;
 pub use tracing::{Ran, Tracing};
 pub use treadle_node_broadcast::{Cast, Next, Traffic, snapshot};
-pub use values::{Unserialisable, Value};
+pub use values::{Serving, Unserialisable, Value};
 
 use std::fmt;
 use std::sync::Arc;
@@ -355,6 +355,11 @@ impl Worker {
         wait.unwrap_or_else(std::sync::PoisonError::into_inner)
             .0
             .clone()
+    }
+
+    /// What it has done for those that fetched values from it.
+    pub fn serving(&self) -> Serving {
+        self.0.values.serving()
     }
 
     /// How it is.

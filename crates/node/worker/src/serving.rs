@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use treadle_host::{Service, Session};
 use treadle_messages::Data;
@@ -77,7 +77,11 @@ impl Visitor {
             let incoming = self.coming.pop_front().expect("just looked");
             let received = incoming.take()?;
             match received.kind {
-                Data::GET => self.get(inner, &received)?,
+                Data::GET => {
+                    let began = Instant::now();
+                    self.get(inner, &received)?;
+                    inner.values.served(began.elapsed());
+                }
                 Data::PUT => self.put(inner, received)?,
                 _ => self.peer.start_close(),
             }

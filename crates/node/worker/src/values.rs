@@ -1,12 +1,12 @@
 //! A worker's values: small ones encoded, as they travel; others in the store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_reactor::thread::lock;
-use treadle_store::{Form, Frames, Live, Pinned, PutError, Store, StoreError};
+use treadle_store::{Form, Frames, Live, Pinned, PutError, Store, StoreError, Waits};
 use treadle_types::ObjectId;
 
 /// A value of a worker, for somebody who reads it.
@@ -40,6 +40,21 @@ pub(super) enum Held {
 pub(super) struct Values {
     store: Arc<Store>,
     small: Mutex<HashMap<ObjectId, Bytes>>,
+    small_waits: Waits,
+    served: AtomicU64,
+    /// Nanoseconds.
+    serving: AtomicU64,
+}
+
+/// What a worker has done for those that fetched values from it.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    /// Values that were asked for.
+    pub served: u64,
+    /// The time that its threads took to answer, without the sending of what waits for a slow peer.
+    pub serving: Duration,
+    /// The time that threads waited for the locks of the tables of values, whatever for.
+    pub waited: Duration,
 }
 
 fn name(object: ObjectId) -> treadle_store::StoredId {
@@ -51,6 +66,28 @@ impl Values {
         Self {
             store,
             small: Mutex::default(),
+            small_waits: Waits::default(),
+            served: AtomicU64::new(0),
+            serving: AtomicU64::new(0),
+        }
+    }
+
+    fn small(&self) -> MutexGuard<'_, HashMap<ObjectId, Bytes>> {
+        self.small_waits.lock(&self.small)
+    }
+
+    /// A value was asked for, and answering took so long.
+    pub(super) fn served(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.serving.fetch_add(took, Ordering::Relaxed);
+    }
+
+    pub(super) fn serving(&self) -> Serving {
+        Serving {
+            served: self.served.load(Ordering::Relaxed),
+            serving: Duration::from_nanos(self.serving.load(Ordering::Relaxed)),
+            waited: self.small_waits.so_far() + self.store.lock_waits(),
         }
     }
 
@@ -59,7 +96,7 @@ impl Values {
     }
 
     pub(super) fn keep_small(&self, object: ObjectId, value: Bytes) {
-        lock(&self.small).insert(object, value);
+        self.small().insert(object, value);
     }
 
     pub(super) fn put_live(
@@ -82,7 +119,7 @@ impl Values {
 
     /// Keeps a value until [`Values::release`].
     pub(super) fn hold(&self, object: ObjectId) -> Option<Held> {
-        if let Some(value) = lock(&self.small).get(&object) {
+        if let Some(value) = self.small().get(&object) {
             return Some(Held::Small(value.clone()));
         }
         let held = self.store.retain(name(object)).ok();
@@ -105,14 +142,14 @@ impl Values {
     }
 
     pub(super) fn get(&self, object: ObjectId) -> Result<Value, StoreError> {
-        if let Some(value) = lock(&self.small).get(&object) {
+        if let Some(value) = self.small().get(&object) {
             return Ok(Value::Small(value.clone()));
         }
         self.store.get(name(object)).map(Value::Stored)
     }
 
     pub(super) fn drop_value(&self, object: ObjectId) {
-        if lock(&self.small).remove(&object).is_none() {
+        if self.small().remove(&object).is_none() {
             // Unknown where a task was to keep its value and failed to.
             let _ = self.store.release(name(object));
         }

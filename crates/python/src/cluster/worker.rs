@@ -308,6 +308,17 @@ impl Worker {
         Ok(dict)
     }
 
+    /// Values that others have `served` themselves with, the time that took (`serving`), and the time that
+    /// threads `waited` for the locks of the tables of values, in seconds.
+    fn serving<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let serving = self.own()?.node.serving();
+        let dict = PyDict::new(py);
+        dict.set_item("served", serving.served)?;
+        dict.set_item("serving", serving.serving.as_secs_f64())?;
+        dict.set_item("waited", serving.waited.as_secs_f64())?;
+        Ok(dict)
+    }
+
     /// The keys of the values that are here.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<Bytes> = self.own()?.keys().values().cloned().collect();

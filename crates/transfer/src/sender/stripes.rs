@@ -102,8 +102,27 @@ impl Stripes {
         if let Some(entry) = self.known.get_mut(&stripe) {
             entry.progress = now;
         }
-        let open = self.open();
-        self.ramp.observe(now, bytes, open, is_active)
+        self.observe(bytes, is_active, now)
+    }
+
+    /// The network lost bytes of it, and they were sent again.
+    pub(super) fn retransmitted(&mut self, stripe: StripeId, bytes: u64) {
+        if self.is_open(stripe) {
+            self.ramp.retransmitted(bytes);
+        }
+    }
+
+    /// An object is placed. Returns whether another number of stripes is wanted from now on.
+    pub(super) fn placed(&mut self, is_active: bool, now: Duration) -> bool {
+        self.observe(0, is_active, now)
+    }
+
+    fn observe(&mut self, bytes: u64, is_active: bool, now: Duration) -> bool {
+        // An object waits for its last extent: a stripe that lags costs time, though the others have
+        // nothing to do.
+        let is_carried = || self.under_way().next().is_some() && Guard::Tail.holds();
+        let is_under_way = is_active || is_carried();
+        self.ramp.observe(now, bytes, self.open(), is_under_way)
     }
 
     /// Extents at the front of a stripe whose objects are done need not be remembered.

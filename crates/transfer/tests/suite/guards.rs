@@ -136,6 +136,14 @@ fn without_a_guard_a_promise_is_broken() {
             stripes::few_stripes_stay_where_the_line_is_slow,
             &[Guard::Gain],
         ),
+        (
+            stripes::stripes_that_do_not_help_any_more_are_given_up_where_packets_are_dropped,
+            &[Guard::Fewer],
+        ),
+        (
+            stripes::a_stripe_that_lags_at_the_end_of_each_object_is_not_worth_it,
+            &[Guard::Tail],
+        ),
     ];
     let seeds = [
         (Guard::Base, 5, "an extent, which does not exist"),

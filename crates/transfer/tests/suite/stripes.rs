@@ -7,6 +7,8 @@ use treadle_transfer::{Config, Effect, Event, Message, Pair, StripeId, TransferI
 
 const OBJECT: TransferId = TransferId(0);
 const MIB: u64 = 1 << 20;
+const START: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(1);
 /// What a socket buffers.
 const BUFFER: u64 = MIB;
@@ -52,11 +54,37 @@ impl Line {
         }
     }
 
-    /// A millisecond, in which each stripe sends at most so many bytes.
-    fn step(&mut self, most: u64) {
+    fn new() -> Self {
+        let config = Config::default();
+        let now = START;
+        Self {
+            pair: Pair::new(&config, config.credit, now),
+            now,
+            stripes: BTreeMap::new(),
+            most: 0,
+        }
+    }
+
+    /// An object that the receiver accepts at once.
+    fn send(&mut self, object: TransferId, bytes: u64) {
+        self.handle(Event::Send {
+            object,
+            regions: vec![bytes],
+            cost: 1,
+            shared: false,
+        });
+        self.handle(Event::Received(Message::Accept { object }));
+    }
+
+    fn queued(&self) -> u64 {
+        self.stripes.values().map(|stripe| stripe.queued).sum()
+    }
+
+    /// A millisecond, in which the n-th stripe sends at most `most(n)` bytes.
+    fn step(&mut self, most: impl Fn(usize) -> u64) {
         self.now += STEP;
         let stripes: Vec<_> = self.stripes.keys().copied().collect();
-        for id in stripes {
+        for (number, id) in stripes.into_iter().enumerate() {
             let stripe = self.stripes.get_mut(&id).expect("connected");
             while stripe.queued < BUFFER
                 && let Some(extent) = self.pair.next_extent(id, self.now)
@@ -64,7 +92,7 @@ impl Line {
                 stripe.queued += extent.length;
                 stripe.extents += 1;
             }
-            let sent = stripe.queued.min(most);
+            let sent = stripe.queued.min(most(number));
             stripe.queued -= sent;
             let (over, extents) = (stripe.retired && stripe.queued == 0, stripe.extents);
             self.handle(Event::Drained(id, sent));
@@ -87,31 +115,15 @@ impl Line {
 /// Sends so many bytes where `rate(stripes)` bytes go over the line in a millisecond. Returns the
 /// stripes at the end, and the most that there were.
 fn send(bytes: u64, rate: impl Fn(usize) -> u64) -> (usize, usize) {
-    let config = Config::default();
-    let now = Duration::from_secs(1);
-    let mut line = Line {
-        pair: Pair::new(&config, config.credit, now),
-        now,
-        stripes: BTreeMap::new(),
-        most: 0,
-    };
-    line.handle(Event::Send {
-        object: OBJECT,
-        regions: vec![bytes],
-        cost: 1,
-        shared: false,
-    });
-    line.handle(Event::Received(Message::Accept { object: OBJECT }));
-    let is_sending = |line: &Line| {
-        let given: u64 = line.stripes.values().map(|stripe| stripe.queued).sum();
-        line.now < now + Duration::from_secs(60) && (line.pair.stats().sending > 0 && given > 0)
-    };
-    line.step(0);
-    while is_sending(&line) {
+    let mut line = Line::new();
+    line.send(OBJECT, bytes);
+    let is_over = |line: &Line| line.now > START + LONGEST;
+    line.step(|_| 0);
+    while !is_over(&line) && line.pair.stats().sending > 0 && line.queued() > 0 {
         let count = line.stripes.len();
-        line.step(rate(count) / count as u64);
+        line.step(|_| rate(count) / count as u64);
     }
-    assert!(line.now < now + Duration::from_secs(60), "it hangs");
+    assert!(!is_over(&line), "it hangs");
     (line.pair.stats().stripes, line.most)
 }
 
@@ -132,4 +144,45 @@ fn a_line_with_room_for_some_gets_so_many() {
     // Sixty a stripe, two hundred and forty in all: four fill it, and eight would not help.
     let rate = |count: usize| (count as u64 * 60_000).min(240_000);
     assert_eq!(send(1024 * MIB, rate), (4, 8));
+}
+
+#[test]
+pub(super) fn stripes_that_do_not_help_any_more_are_given_up_where_packets_are_dropped() {
+    let mut line = Line::new();
+    line.send(OBJECT, 8192 * MIB);
+    for step in 0..20_000 {
+        // Sockets are slow for four seconds. Then one of them would fill the line.
+        let count = line.stripes.len().max(1) as u64;
+        let rate = if step < 4_000 {
+            count * 60_000
+        } else {
+            240_000
+        };
+        line.step(|_| rate / count);
+        if step == 4_000 {
+            assert!(count >= 8, "{count}");
+        }
+        let first = *line.stripes.keys().next().expect("one");
+        line.handle(Event::Retransmitted(first, rate / 100));
+    }
+    assert_eq!(line.pair.stats().stripes, 1);
+}
+
+#[test]
+pub(super) fn a_stripe_that_lags_at_the_end_of_each_object_is_not_worth_it() {
+    let mut line = Line::new();
+    let mut taken = 0;
+    for object in 0..200 {
+        let object = TransferId(object);
+        line.send(object, 4 * MIB);
+        line.step(|_| 0);
+        while line.queued() > 0 {
+            // The others have a third of what the first one has, and of what it buffers.
+            line.step(|number| if number == 0 { 60_000 } else { 20_000 });
+            taken += u32::from(line.pair.stats().stripes > 1);
+        }
+        line.handle(Event::Received(Message::Placed { object }));
+    }
+    // Each trial takes a tenth of a second, and there are four of them.
+    assert!(taken < 2_000, "{taken} ms with more than one");
 }

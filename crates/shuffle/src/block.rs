@@ -215,6 +215,8 @@ pub struct Piece {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
     width: u32,
+    /// No piece is for a partition below the first or above the last of these.
+    bounds: (u32, u32),
     bytes: Bytes,
 }
 
@@ -231,7 +233,12 @@ impl Table {
             return Err(BlockError::Length { expected, found });
         }
         let width = header.width;
-        let table = Self { width, bytes };
+        let bounds = (header.first, header.last);
+        let table = Self {
+            width,
+            bounds,
+            bytes,
+        };
         let mut sum = Tally::default();
         let mut next = u64::from(header.first);
         for index in 0..table.len() {
@@ -316,7 +323,15 @@ impl Table {
 
     /// The piece for a partition, if there is one.
     pub fn find(&self, partition: u32) -> Option<Piece> {
-        let (mut low, mut high) = (0, self.len());
+        let (first, last) = self.bounds;
+        if partition < first || partition > last {
+            return None;
+        }
+        // Partitions ascend: there are at most as many pieces before and after it as partitions. Where each
+        // has a piece, one look finds it.
+        let (before, after) = ((partition - first) as usize, (last - partition) as usize);
+        let mut low = self.len().saturating_sub(after.saturating_add(1));
+        let mut high = before.saturating_add(1).min(self.len());
         while low < high {
             let middle = low.midpoint(high);
             match self.word(middle, 0) < partition {

@@ -21,6 +21,8 @@ const THREADS: usize = 2;
 const LOOK: Duration = Duration::from_millis(200);
 /// What may come beyond the target while rows are written: the plane's own reserve.
 const WRITING: u64 = 64 << 20;
+/// What a process has beside rows, at most; of a small one a quarter of its memory.
+const RESERVE: u64 = 256 << 20;
 
 const REFUSALS: Refusals = Refusals {
     unauthorized: "these pages are for who has their link: treadle shuffle-server shows it on a terminal. \
@@ -109,11 +111,11 @@ impl ShuffleServer {
         let services = Services::from([(shuffle::SERVICE, service)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
         served.map_err(no_thread)?;
-        // The rest of the memory is for what is written, and for rows that are being read.
-        let target = options
-            .memory
-            .saturating_sub(WRITING)
-            .max(options.memory / 2);
+        // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
+        // kept for the next batches.
+        let reserve = WRITING + RESERVE.min(options.memory / 4);
+        let target = options.memory.saturating_sub(reserve);
+        let target = target.max(options.memory / 4);
         plane.set_target(target);
         let shared = member.shared();
         thread::start("treadle-memory", move || {

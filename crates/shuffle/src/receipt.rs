@@ -422,7 +422,7 @@ mod tests {
         for map in (0..maps).map(|n| (n * 7_919) % maps) {
             let mut receipt = receipt(map, &nodes);
             for share in receipt.shares.iter_mut().step_by(2) {
-                if map % 3 == 0 {
+                if map.is_multiple_of(3) {
                     share.holder = AttemptId(7);
                 }
             }
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(commit.winners.len(), 7 + 3);
         for (at, group) in commit.groups.clone().into_keys().enumerate() {
             let expected = commit.take(group);
-            let first = |map: u32| map % 3 == 0 && at % 2 == 0;
+            let first = |map: u32| map.is_multiple_of(3) && at.is_multiple_of(2);
             let own = |map: u32| AttemptId(100 + u64::from(map));
             let attempts =
                 (0..7).map(|map| (map, if first(map) { AttemptId(7) } else { own(map) }));

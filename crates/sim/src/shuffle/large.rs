@@ -153,7 +153,7 @@ fn receipt(map: u32, groups: &[GroupId]) -> Receipt {
     let has_run = map.is_multiple_of(20);
     let shares = groups.iter().enumerate().map(|(at, &group)| Share {
         group,
-        holder: match has_run && at % 2 == 0 {
+        holder: match has_run && at.is_multiple_of(2) {
             true => EARLIER,
             false => attempt,
         },

@@ -146,9 +146,13 @@ def arrays(network: Network, where: str, quick: bool) -> Iterator[Figure]:
         name = f"{MB} MB arrays, {where}, {what}"
         lowest = min(samples.values[ours])
         limit = f"lowest of {rounds} runs {lowest:,.0f} MB/s; {lost}"
-        yield samples.against(name, ours, ["iperf3 -P 8"], 0.95, also=also, limit=limit)
+        # Two workers do not end at the same time, and whole messages are few: these only inform.
+        bar = 0.95 if ours == "ours" else None
+        yield samples.against(name, ours, ["iperf3 -P 8"], bar, also=also, limit=limit)
         if peers:
-            yield samples.against(f"{name}: beside gRPC", ours, peers, 1.0)
+            yield samples.against(
+                f"{name}: beside gRPC", ours, peers, 1.0 if ours == "ours" else None
+            )
         else:
             yield Figure(f"{name}: beside gRPC", MISSING, limit=GRPC_CPP_MISSING)
     off = [*one.off, *two.off]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
+
+# Schedulers of tests leave nothing in this user's home. Dask reads it when it is imported.
+os.environ.setdefault("DASK_TREADLE__SHUFFLE__JOURNAL", "none")
 
 import treadle
 from waiting import until

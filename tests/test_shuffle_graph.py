@@ -39,17 +39,17 @@ def found(collection):
 
 def test_a_shuffle():
     frame = dd.from_pandas(FRAME, npartitions=3)
-    graph, ranks, [(name, maps, partitions, outputs, aligned, _, reads)] = found(
+    graph, ranks, [(name, maps, partitions, outputs, aligned, _, reads, kind)] = found(
         frame.shuffle("a", npartitions=5)
     )
-    assert (maps, partitions, outputs, aligned) == (3, 5, [(0, 5)], None)
+    assert (maps, partitions, outputs, aligned, kind) == (3, 5, [(0, 5)], None, "shuffle")
     assert {graph[ranks[rank]].args[0] for rank, _ in reads} == {name}
     assert sorted(partition for _, partition in reads) == list(range(5))
 
 
 def test_readers_that_dask_fused():
     frame = dd.from_pandas(FRAME, npartitions=3)
-    graph, ranks, [(*_, reads)] = found(frame.shuffle("a").map_partitions(len))
+    graph, ranks, [(*_, reads, _kind)] = found(frame.shuffle("a").map_partitions(len))
     assert sorted(partition for _, partition in reads) == [0, 1, 2]
     for rank, partition in reads:
         assert ranks[rank][1] == partition, graph[ranks[rank]]
@@ -62,13 +62,15 @@ def test_both_sides_of_a_merge():
     assert (left[4], right[4]) == (right[0], left[0])
     assert (left[2], left[6]) == (right[2], right[6])
     assert [left[1], right[1]] == [3, 2]
+    assert left[7] == right[7] == "merge"
     assert sorted(partition for _, partition in left[6]) == list(range(left[2]))
 
 
 def test_chunks_are_read_by_their_positions():
     with dask.config.set({"array.chunk-size": "64B"}):
         array = da.ones((6, 4), chunks=(2, 4)).rechunk((6, 1)) + 1
-        _graph, ranks, [(_name, maps, partitions, outputs, aligned, _, reads)] = found(array)
+        _graph, ranks, [(_name, maps, partitions, outputs, aligned, _, reads, kind)] = found(array)
+    assert kind == "rechunk"
     assert (maps, partitions, outputs, aligned) == (3, 4, [(0, 4)], None)
     assert sorted(partition for _, partition in reads) == list(range(4))
     for rank, partition in reads:

@@ -49,8 +49,7 @@ def turn(phase: str) -> dict[str, float]:
         if phase != "nobody leaves":
             while True:
                 read = sum(future.done() for future in futures)
-                shuffles = client.shuffles().values()
-                transferred = sum(shuffle["transferred"] for shuffle in shuffles)
+                transferred = sum(one.transferred for one in client.shuffles().running)
                 if (read if phase == "in reads" else transferred) >= INPUTS // 2:
                     break
                 time.sleep(POLL)

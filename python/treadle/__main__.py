@@ -13,6 +13,7 @@ _COMMANDS = {
     "demo": "treadle.demo.cli",
     "probe": "treadle._probe",
     "scheduler": "treadle._cli_scheduler",
+    "shuffle": "treadle._cli_shuffles",
     "shuffle-master": "treadle._cli_shuffle",
     "shuffle-server": "treadle._cli_shuffle",
     "template": "treadle._cli_template",

@@ -122,7 +122,9 @@ class Output:
         # Not narrower than its cells, whatever the terminal: a figure that is cut off is none.
         widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
         needed = sum(widths) + 2 * len(widths) + 2
-        self._console.print(table, crop=False, width=max(self._console.width, needed))
+        if needed > self._console.width:
+            table.width = needed
+        self._console.print(table, crop=False)
 
     def _plain_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         lines = [headings, *rows] if any(headings) else rows

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from treadle import _scheduler_file
 from treadle._cli import connection_options, listening
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "log_options",
     "pages_of",
     "reachable",
+    "scheduler_of",
     "security_options",
 ]
 
@@ -146,6 +148,29 @@ class Credentials:
             "certificates": self.certificates,
             "insecure": self.insecure,
         }
+
+
+def scheduler_of(
+    address: str | None,
+    scheduler_file: str | None,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> tuple[str, Credentials, str | None]:
+    """Return the scheduler's address, what lets in there, and its cluster if that is known."""
+    cluster = None
+    if scheduler_file is not None:
+        try:
+            found = _scheduler_file.read(scheduler_file)
+        except FileNotFoundError:
+            raise TimeoutError(f"{scheduler_file} is not there") from None
+        address = found.address
+        secret_file = secret_file or found.secret_file
+        tls = tls or found.tls
+        cluster = found.cluster
+    assert address is not None
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    return credentials.address(address), credentials, cluster
 
 
 class Ending:

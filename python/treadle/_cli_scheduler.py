@@ -74,6 +74,12 @@ PORT = 7786
     metavar="HOST:PORT",
     help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
 )
+@click.option(
+    "--shuffle-journal",
+    metavar="PATH",
+    help="The file with records of shuffles that have ended, for `treadle shuffle history`; none for "
+    "none. By default treadle.shuffle.journal of Dask's configuration, or the user's own.",
+)
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @log_options
 @security_options
@@ -88,6 +94,7 @@ def scheduler(
     scheduler_file: str | None,
     worker_timeout: float,
     contact_address: tuple[str, ...],
+    shuffle_journal: str | None,
     supervised: bool,
     log_file: str | None,
     log_file_size: int,
@@ -114,6 +121,7 @@ def scheduler(
             scheduler_file,
             supervised,
             worker_timeout,
+            shuffle_journal,
             LogFile(log_file, log_file_size),
         )
 
@@ -126,12 +134,14 @@ def _serve(
     scheduler_file: str | None,
     supervised: bool,
     worker_timeout: float,
+    shuffle_journal: str | None,
     log: LogFile,
 ) -> None:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
     from treadle._settings import scheduler_settings, warn_of_unread
     from treadle.sidecar import SupervisedSidecar
+    from treadle.sidecar._journal import Journal, default_path, path_of
 
     warn_of_unread()
     server: Any = _core.Server(
@@ -149,7 +159,9 @@ def _serve(
 
     sidecar: SupervisedSidecar | None = None
     try:
-        sidecar = SupervisedSidecar(connect)
+        path = path_of(shuffle_journal, default_path())
+        journal = None if path is None else Journal(path, server.cluster)
+        sidecar = SupervisedSidecar(connect, journal)
         if supervised:
             end_with_input()
         ending = Ending()

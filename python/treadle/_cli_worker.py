@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from treadle import _scheduler_file
 from treadle._cli import clear_errors, end_with_input
 from treadle._cli_cluster import (
     Credentials,
@@ -27,6 +26,7 @@ from treadle._cli_cluster import (
     LogFile,
     log_options,
     reachable,
+    scheduler_of,
     security_options,
 )
 from treadle._cli_supervisor import nworkers_of, supervise
@@ -204,7 +204,7 @@ def worker(
         raise click.UsageError("--no-nanny is for one worker, and --nworkers asks for more")
     if count > 1 and (listen or contact_address):
         raise click.UsageError("--listen and --contact-address are for one worker")
-    find = partial(_scheduler_of, address, scheduler_file, tls, insecure, secret_file)
+    find = partial(scheduler_of, address, scheduler_file, tls, insecure, secret_file)
     if nanny and not supervised:
         from treadle._settings import warn_of_unread
 
@@ -411,29 +411,6 @@ def _threads_of(count: int) -> int:
     from dask.system import CPU_COUNT
 
     return max(1, CPU_COUNT // count)
-
-
-def _scheduler_of(
-    address: str | None,
-    scheduler_file: str | None,
-    tls: str | None,
-    insecure: bool,
-    secret_file: str | None,
-) -> tuple[str, Credentials, str | None]:
-    """Return the scheduler's address, what lets in there, and its cluster if that is known."""
-    cluster = None
-    if scheduler_file is not None:
-        try:
-            found = _scheduler_file.read(scheduler_file)
-        except FileNotFoundError:
-            raise TimeoutError(f"{scheduler_file} is not there") from None
-        address = found.address
-        secret_file = secret_file or found.secret_file
-        tls = tls or found.tls
-        cluster = found.cluster
-    assert address is not None
-    credentials = Credentials.of_options(tls, insecure, secret_file)
-    return credentials.address(address), credentials, cluster
 
 
 def _status(end: End, ending: Ending, supervised: bool) -> int:

@@ -381,20 +381,20 @@ def test_a_cancelled_shuffle_leaves_nothing(client, gate: Gate):
     futures = client.compute(shuffled.to_delayed())
     until(lambda: gate.arrived() and stored(client), "rows are at servers")
     until(lambda: transferred(client) == 5, "all other inputs are transferred")
-    [(name, shuffle)] = client.shuffles().items()
-    assert (shuffle["inputs"], shuffle["outputs"], shuffle["complete"]) == (6, 6, False)
-    assert shuffle["waits_for"] == "inputs"
-    assert name in client.shuffles()._repr_html_()
-    assert shuffle["bytes"] > shuffle["rows"] > 10_000
+    [shuffle] = client.shuffles().running
+    assert (shuffle.inputs, shuffle.outputs, shuffle.complete) == (6, 6, False)
+    assert shuffle.waits_for == "inputs"
+    assert shuffle.name in shuffle._repr_html_()
+    assert shuffle.bytes > shuffle.rows > 10_000
     client.cancel(futures)
     gate.open()
     del futures
     until(lambda: stored(client) == 0, "nothing is left")
-    assert client.shuffles() == {}
+    assert client.shuffles().running == []
 
 
 def transferred(client):
-    return sum(shuffle["transferred"] for shuffle in client.shuffles().values())
+    return sum(shuffle.transferred for shuffle in client.shuffles().running)
 
 
 def stored(client):

@@ -45,8 +45,7 @@ def begin(client, gate):
     futures = client.compute(lazy.to_delayed())
 
     def others_have_ended():
-        shuffles = client.shuffles().values()
-        return [shuffle["transferred"] for shuffle in shuffles] == [INPUTS - 1]
+        return [one.transferred for one in client.shuffles().running] == [INPUTS - 1]
 
     until(others_have_ended, "all inputs but one are transferred")
     return futures
@@ -54,14 +53,14 @@ def begin(client, gate):
 
 def test_a_progress_bar_counts_bytes(client, gate: Gate):
     futures = begin(client, gate)
-    [(name, shuffle)] = client.shuffles().items()
-    assert shuffle["expected_bytes"] * (INPUTS - 1) == shuffle["bytes"] * INPUTS > 0
+    [shuffle] = client.shuffles().running
+    assert shuffle.expected_bytes * (INPUTS - 1) == shuffle.bytes * INPUTS > 0
     file = io.StringIO()
     options = {"notebook": False, "file": file}
     bar = threading.Thread(target=treadle.progress, args=(futures,), kwargs=options)
     bar.start()
-    moved = f"{format_bytes(shuffle['bytes'])} of {format_bytes(shuffle['expected_bytes'])}"
-    until(lambda: f"shuffle {name[:8]}: {moved}" in file.getvalue(), "the bytes are shown")
+    moved = f"{format_bytes(shuffle.bytes)} of {format_bytes(shuffle.expected_bytes)}"
+    until(lambda: f"shuffle {shuffle.name[:8]}: {moved}" in file.getvalue(), "the bytes are shown")
     page = treadle.progress(futures, notebook=True)._repr_html_()
     assert moved in page
     gate.open()
@@ -74,12 +73,12 @@ def test_a_progress_bar_counts_bytes(client, gate: Gate):
 
 def test_a_trace_names_shuffles(client, gate: Gate):
     futures = begin(client, gate)
-    [name] = client.shuffles()
+    [name] = [one.name for one in client.shuffles().running]
     with treadle.trace() as trace:
         gate.open()
         client.gather(futures)
         del futures
-        until(lambda: not client.shuffles(), "it has ended")
+        until(lambda: not client.shuffles().running, "it has ended")
         frame = dd.from_pandas(pd.DataFrame({"key": np.arange(900)}), 3, sort=False)
         frame.shuffle("key", npartitions=2).compute()
     events = [event for event in trace.events if event.get("cat") == "shuffle"]

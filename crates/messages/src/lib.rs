@@ -272,6 +272,8 @@ pub struct Registration {
     pub aligned: Option<String>,
     /// What workers need to know of it. The scheduler passes it on.
     pub spec: Bytes,
+    /// What people call such a shuffle: `shuffle`, `merge`, `rechunk`.
+    pub kind: String,
     /// Ranks of tasks of the submission that read one partition, as far as they are known.
     pub readers: Vec<u32>,
     /// For each of them, which.

@@ -218,6 +218,9 @@ impl Core {
 
     fn notify(&mut self, client: ClientId, task: TaskId, notice: Notice) {
         self.counts.notices += 1;
+        if let Notice::Failed(failure) = &notice {
+            self.note_failure(failure);
+        }
         let Some(node) = self.clients.get_mut(client) else {
             return self.notify_stand_in(client, task, &notice);
         };

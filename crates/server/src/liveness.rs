@@ -166,8 +166,9 @@ impl Core {
             ]),
         );
         self.retired(worker);
+        let why = cause.clone();
         self.feed_own(Event::WorkerLost { worker, cause });
-        self.server_lost(worker);
+        self.server_lost(worker, &why);
     }
 
     /// A client is gone; why, as the log has it.

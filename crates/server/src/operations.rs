@@ -171,6 +171,7 @@ impl Core {
             "supervise" => self.supervise(arguments),
             "worker-exited" => self.told_of_exit(arguments),
             "shuffles" => Ok(Some(self.list_shuffles(arguments))),
+            "shuffle_records" => self.shuffle_records(),
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
             "host_shuffle" => self.host_shuffle(arguments),
             "end_shuffle" => self.end_hosted_shuffle(arguments),

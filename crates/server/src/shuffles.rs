@@ -6,6 +6,7 @@
 //! somebody does later, it begins anew, under another number.
 
 mod hosted;
+mod records;
 mod registry;
 
 use alloc::borrow::ToOwned;
@@ -19,11 +20,12 @@ use core::mem;
 use treadle_messages::{Batch, Registration, ToWorker};
 use treadle_scheduler::{Event, Submission};
 use treadle_shuffle::{MasterEffect, MasterEvent, Plan, ShuffleId, ToMaster, ToNode};
-use treadle_types::{ClientId, Runs, TaskId, Value, WorkerId};
+use treadle_types::{Cause, ClientId, Runs, TaskId, Value, WorkerId};
 
 use crate::effect::Effect;
 use crate::operations::{Arguments, dict, int};
 use crate::state::{Broken, Core};
+use records::Records;
 use registry::{Name, Registry, Role};
 
 /// The shuffles that there are.
@@ -33,6 +35,7 @@ pub(crate) struct Shuffles {
     /// Whether effects of the master are being carried out.
     is_acting: bool,
     moved: Moved,
+    records: Records,
 }
 
 /// What transfers have moved since the start, with those that ran again.
@@ -83,7 +86,11 @@ impl Core {
         client: ClientId,
         registration: Registration,
     ) -> Result<(), Broken> {
-        self.shuffles.registry.register(client, registration)
+        let called = self.clients.get(client).map(|node| node.name.clone());
+        let Shuffles {
+            registry, records, ..
+        } = &mut self.shuffles;
+        registry.register(client, called, registration, (self.now, records))
     }
 
     /// A batch is with the core, and the tasks of shuffles that it [brought](Shuffles::brought).
@@ -99,8 +106,9 @@ impl Core {
             };
             let inputs = view.inputs().count();
             self.shuffles.registry.came(&name, role, task);
-            if let Role::Barrier = role {
-                self.barrier_came(&name, inputs)?;
+            match role {
+                Role::Barrier => self.barrier_came(&name, inputs)?,
+                Role::Reader(_) => self.reader_came(&name, task),
             }
         }
         if batch.last {
@@ -124,6 +132,20 @@ impl Core {
             self.invalidate_maps(name, &gone, false);
         }
         Ok(())
+    }
+
+    fn reader_came(&mut self, name: &Name, task: TaskId) {
+        let registry = &self.shuffles.registry;
+        let is_known = registry.get(name).is_some_and(|known| known.key.is_some());
+        let key = (!is_known).then(|| self.collection_of(task)).flatten();
+        if let Some(known) = self.shuffles.registry.get_mut(name) {
+            known.key = known.key.take().or(key);
+            if let Some(number) = known.number {
+                let readers = known.readers.len() as u64;
+                let records = &mut self.shuffles.records;
+                records.read_by(number, readers, known.key.clone());
+            }
+        }
     }
 
     /// A submission has ended; or, without its number, its client is gone. Barriers that it has not
@@ -163,7 +185,10 @@ impl Core {
         let Some(name) = name else {
             return Value::None;
         };
-        match self.shuffles.registry.begin_anew(name) {
+        let Shuffles {
+            registry, records, ..
+        } = &mut self.shuffles;
+        match registry.begin_anew(name, self.now, records) {
             Ok(false) => {}
             // Transfers whose values somebody keeps have pushed their rows to the one that ended.
             Ok(true) => self.invalidate_maps(name, &Runs::range(0, u64::from(u32::MAX)), false),
@@ -247,7 +272,8 @@ impl Core {
     }
 
     /// A worker is gone, as the core knows.
-    pub(crate) fn server_lost(&mut self, worker: WorkerId) {
+    pub(crate) fn server_lost(&mut self, worker: WorkerId, cause: &Cause) {
+        self.shuffles.records.lost(worker, cause);
         self.tell_master(MasterEvent::Lost(worker.into()));
     }
 
@@ -265,6 +291,7 @@ impl Core {
 
     /// Hands the master an event. What follows is done in order, also if more events follow from it.
     fn tell_master(&mut self, event: MasterEvent) {
+        self.shuffles.records.recorder.saw(self.now, &event);
         let registry = &mut self.shuffles.registry;
         if let Err(error) = registry.master.handle(event, &mut registry.effects) {
             self.out.push(Effect::Fault(error.to_string()));
@@ -274,10 +301,12 @@ impl Core {
         }
         while !self.shuffles.registry.effects.is_empty() {
             for effect in mem::take(&mut self.shuffles.registry.effects) {
+                self.shuffles.records.recorder.follows(self.now, &effect);
                 self.act_for_master(effect);
             }
         }
         self.shuffles.is_acting = false;
+        self.look_after_records();
     }
 
     fn act_for_master(&mut self, effect: MasterEffect) {
@@ -314,6 +343,15 @@ impl Core {
                 let servers = groups.map(|group| WorkerId(group.id.server.node));
                 let servers: Vec<WorkerId> = servers.filter(|other| *other != worker).collect();
                 self.introduce(worker, &servers);
+                let addresses = servers.iter().chain([&worker]).filter_map(|server| {
+                    let node = self.workers.get(*server)?;
+                    Some((*server, node.address.clone()))
+                });
+                let holders = plan.groups.iter().flat_map(|group| group.holders());
+                let holders: BTreeSet<WorkerId> =
+                    holders.map(|server| WorkerId(server.node)).collect();
+                let addresses = addresses.filter(|(server, _)| holders.contains(server));
+                self.shuffles.records.held_at(plan.shuffle, addresses);
                 self.locate_planned(plan);
             }
             ToNode::Committed {

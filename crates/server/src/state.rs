@@ -198,6 +198,7 @@ impl Core {
                 core.look_after_workers(was_stopped);
                 core.lose_workers();
                 core.look_after_waiting();
+                core.look_after_records();
             }
         });
     }

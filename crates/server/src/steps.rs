@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Why a task failed: the kind, the key at fault, and more, as clients are told.
-    fn why(&self, failure: &Failure) -> Value {
+    pub(crate) fn why(&self, failure: &Failure) -> Value {
         let culprit = self.key(failure.culprit());
         let (kind, more) = match self.failed(failure).kind {
             FailedKind::Raised(error) => ("raised", Value::Bytes(error.to_vec())),

@@ -443,6 +443,8 @@ impl Master {
                 is_sealed,
             } => self.filled(shuffle, group, is_sealed, effects),
             ToMaster::Full { shuffle, group } => self.full(shuffle, group, effects),
+            // For the recorder.
+            ToMaster::Measured { .. } | ToMaster::Used { .. } => {}
         }
     }
 

@@ -12,9 +12,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use treadle_types::Runs;
+
 use crate::{
     AttemptId, BatchId, Commit, Expected, Generation, GroupId, Plan, ServerId, ShuffleId, Tally,
-    Transfer,
+    Transfer, Usage,
 };
 
 /// From the master to a process: its server, its writer and its reader.
@@ -108,6 +110,25 @@ pub enum ToMaster {
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
+    },
+    /// How many bytes a copy has by partition, before it says that it has all ([`Verdict::Complete`]).
+    /// Rows of attempts that do not count are among them if they are in files.
+    Measured {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The copy.
+        group: GroupId,
+        /// Its partitions.
+        partitions: Runs,
+        /// The bytes of each, in their order.
+        sizes: Vec<u64>,
+    },
+    /// What the process did for a shuffle that has ended: the answer to [`ToNode::Close`].
+    Used {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// What.
+        usage: Usage,
     },
 }
 

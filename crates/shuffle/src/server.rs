@@ -20,6 +20,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_types::Runs;
+
 use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
@@ -303,6 +305,18 @@ impl Server {
     /// Bytes of rows in memory, and bytes that are on their way into it.
     pub fn resident(&self) -> u64 {
         self.memory.resident + self.memory.arriving
+    }
+
+    /// The partitions of a copy, and the bytes of each: of what won, if it is complete, and of what is in
+    /// files beside that.
+    pub fn sizes(&self, shuffle: ShuffleId, group: GroupId) -> Option<(Runs, Vec<u64>)> {
+        let state = self.shuffles.get(&shuffle)?.groups.get(&group)?;
+        let bytes = |partition: u64| {
+            let partition = u32::try_from(partition).ok();
+            partition.map_or(0, |partition| state.counted(partition, None).bytes)
+        };
+        let sizes = state.partitions.iter().map(bytes).collect();
+        Some((state.partitions.clone(), sizes))
     }
 
     /// Whether nothing is held, waits or is read.

@@ -44,6 +44,7 @@ from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
 from treadle.client._scaling import SchedulerComm, identity
 from treadle.sidecar import SupervisedSidecar
+from treadle.sidecar._journal import Journal, path_of
 from treadle.supervision import (
     Death,
     Template,
@@ -236,7 +237,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             )
             self._address = self._server.address
             _addresses.remember(self.scheduler_address, **self._credentials("client"))
-            self._sidecar = SupervisedSidecar(self._connect_sidecar)
+            path = path_of(None)
+            journal = None if path is None else Journal(path, self._server.cluster)
+            self._sidecar = SupervisedSidecar(self._connect_sidecar, journal)
             self._scale(count)
         except BaseException:
             self._end()

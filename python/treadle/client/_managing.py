@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from dask.typing import no_default
@@ -16,25 +14,9 @@ from treadle.client import _distributed
 from treadle.client._cluster_options import dashboard_at
 from treadle.client._hosted import Hosted
 from treadle.client._local import LocalCluster, cluster_at
+from treadle.shuffle._history import ShuffleRecord, Shuffles
 
 __all__ = ["Managing"]
-
-
-class Shuffles(dict[str, dict[str, Any]]):
-    """What :meth:`Managing.shuffles` returns; a notebook shows it as a table."""
-
-    def _repr_html_(self) -> str:
-        columns = list(next(iter(self.values()), ()))
-        head = "".join(f"<th>{escape(name)}</th>" for name in ["shuffle", *columns])
-        rows = [[name, *row.values()] for name, row in self.items()]
-        cells = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
-def _next_of(shuffle: Mapping[str, Any]) -> str:
-    if shuffle["complete"]:
-        return "readers"
-    return "inputs" if shuffle["transferred"] < shuffle["inputs"] else "barrier"
 
 
 class Managing(Hosted):
@@ -67,21 +49,18 @@ class Managing(Hosted):
         return dashboard_at(self._scheduler_identity.get("http"))
 
     def shuffles(self) -> Shuffles:
-        """Return the shuffles that run, by Dask's name, the first one first.
+        """Return records of this scheduler's shuffles, those that run and the latest 256 that ended.
 
-        Each has the numbers of its ``inputs`` and of those ``transferred``, of its ``partitions`` and of
-        its ``outputs`` (those that somebody reads), ``complete``: whether outputs can be read, and the
-        ``rows`` and ``bytes`` that were moved. ``waits_for`` says what comes next: its inputs, the
-        comparison of its rows (the barrier), or readers. ``expected_bytes`` is what ``bytes`` comes to
-        if the inputs that are missing have as many as the others. ``generation`` rises when a worker is
-        lost.
+        They are :class:`treadle.shuffle.ShuffleRecord`, in the order in which they ended, those that
+        run last. What a record says of the ``work`` of a shuffle is complete when that has ended. The
+        journal has earlier ones, see ``treadle shuffle history``.
         """
-        running: Shuffles = self.sync(self._shuffles)
-        return running
+        records: Shuffles = self.sync(self._shuffles)
+        return records
 
     async def _shuffles(self) -> Shuffles:
-        rows = await ask(self._usable("ask for shuffles"), "", "shuffles", {})
-        return Shuffles({row.pop("name"): {**row, "waits_for": _next_of(row)} for row in rows})
+        told = await ask(self._usable("ask for shuffles"), "", "shuffle_records", {})
+        return Shuffles(map(ShuffleRecord.of, told))
 
     def scheduler_info(self, n_workers: int = -1, **_kwargs: Any) -> SchedulerInfo:
         """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""

@@ -24,6 +24,7 @@ import dask.config
 from treadle._compat.dask import PATCHED, is_partitioned
 from treadle._numbers import whole
 from treadle.client._distributed import default_client
+from treadle.shuffle._refused import falls_back, why_not
 
 __all__ = ["Unchosen", "unchosen_methods"]
 
@@ -39,6 +40,11 @@ _FRAMES_BELOW, _CHUNKS_BELOW = _BELOW
 dask.config.update_defaults(
     {"treadle": {name.split(".")[1]: {"tasks-below": below} for name, below in _BELOW.items()}}
 )
+
+
+# The method of the two shuffles of a merge that P2P cannot do. Dask takes "tasks" for the same as
+# ``Unchosen``, and then each of the two would be chosen anew.
+_FALLEN_BACK = "tasks, not p2p"
 
 
 class Unchosen(str):
@@ -89,11 +95,22 @@ def _scheduler_of_call() -> Any:
 
 def _is_free(method: Any, name: str) -> bool:
     """Whether nobody has chosen a method, and the client that will compute is Treadle's."""
+    return isinstance(_chosen(method, name), Unchosen) and _is_ours()
+
+
+def _is_p2p(method: Any, name: str) -> bool:
+    """Whether somebody has chosen P2P, and the client that will compute is Treadle's."""
+    return _chosen(method, name) == "p2p" and _is_ours()
+
+
+def _chosen(method: Any, name: str) -> Any:
+    return dask.config.get(name, None) if method is None else method
+
+
+def _is_ours() -> bool:
+    """Whether the client that will compute is Treadle's."""
     from treadle.client._connected import Connected
 
-    chosen = dask.config.get(name, None) if method is None else method
-    if not isinstance(chosen, Unchosen):
-        return False
     schedule = _scheduler_of_call()
     if schedule is not None:
         return isinstance(getattr(schedule, "__self__", None), Connected)
@@ -121,12 +138,22 @@ def _change_shuffles(module: Any) -> None:
 
     @wraps(lower)
     def _lower(self: Any) -> Any:
+        if self.method == _FALLEN_BACK:
+            return lower(self.substitute_parameters({"method": "tasks"}))
         counts = (self.frame.npartitions, self.npartitions_out)
-        if not (
+        is_chosen = _is_p2p(self.method, _FRAMES)
+        if not is_chosen and not (
             _is_free(self.method, _FRAMES)
             and _is_worthwhile(counts, _FRAMES_BELOW)
             and _are_frames(self.frame)
         ):
+            return lower(self)
+        # This column is sent, too, or has another name.
+        meta, column = self.frame._meta, self.partitioning_index
+        if why := why_not(meta, column, self.npartitions_out):
+            falls_back("a shuffle", why, self._name)
+            return lower(self.substitute_parameters({"method": "tasks"}))
+        if is_chosen:
             return lower(self)
         shuffled = lower(self.substitute_parameters({"method": "p2p"}))
         # Dask's shuffle by tasks gives outputs that ignore the index a new one. P2P keeps it.
@@ -136,21 +163,46 @@ def _change_shuffles(module: Any) -> None:
 
 
 def _change_merges(module: Any) -> None:
+    import pandas as pd
+
     lower = module.Merge._lower
 
     @wraps(lower)
     def _lower(self: Any) -> Any:
         counts = (self.operand("_npartitions") or 0, self.left.npartitions, self.right.npartitions)
         sides = ((self.left, self.left_on), (self.right, self.right_on))
-        if (
+        if _is_p2p(self.shuffle_method, _FRAMES):
+            if why := _why_no_merge(self):
+                falls_back("a merge", why, self._name)
+                self = self.substitute_parameters({"shuffle_method": _FALLEN_BACK})
+        elif (
             _is_free(self.shuffle_method, _FRAMES)
             and _is_worthwhile(counts[:1] if counts[0] else counts[1:], _FRAMES_BELOW)
             and _are_frames(self.left, self.right)
             # Who is partitioned need not be shuffled, which only a merge of separate shuffles knows.
             and not any(is_partitioned(self, *side) for side in sides)
         ):
-            self = self.substitute_parameters({"shuffle_method": "p2p"})
+            if why := _why_no_merge(self):
+                falls_back("a merge", why, self._name)
+            method = _FALLEN_BACK if why else "p2p"
+            self = self.substitute_parameters({"shuffle_method": method})
         return lower(self)
+
+    def _why_no_merge(merge: Any) -> str | None:
+        if merge._is_single_partition_broadcast or merge.is_broadcast_join:
+            # What it may shuffle decides for itself.
+            return None
+        column = module._HASH_COLUMN_NAME
+        partitions = merge.operand("_npartitions") or max(
+            merge.left.npartitions, merge.right.npartitions
+        )
+        for side in (merge.left, merge.right):
+            meta = side._meta
+            if isinstance(meta, pd.DataFrame):
+                meta = meta.assign(**{column: 0})
+            if why := why_not(meta, column, partitions):
+                return why
+        return None
 
     module.Merge._lower = _lower
     _mend_filtered(module.HashJoinP2P)

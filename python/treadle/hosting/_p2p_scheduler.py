@@ -23,7 +23,7 @@ from treadle._compat.distributed import (
 )
 from treadle.hosting._p2p_run import AGAIN, HostedSpec
 from treadle.hosting._scheduler_part import SchedulerPart
-from treadle.shuffle._graph import number_of, unpacks
+from treadle.shuffle._graph import kind_named, number_of, unpacks
 from treadle.shuffle._spec import describe
 
 __all__ = ["HostedShuffles"]
@@ -116,6 +116,7 @@ class HostedShuffles(ShuffleSchedulerPlugin):  # type: ignore[misc]
                     "outputs": [list(one) for one in outputs],
                     "workers": list(addresses),
                     "aligned": partner.number if isinstance(partner, HostedSpec) else None,
+                    "kind": kind_named(spec, partner),
                 },
             )
             if begun is not None:

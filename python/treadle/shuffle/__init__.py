@@ -2,7 +2,8 @@
 
 ``Agreed`` is what all maps of a shuffle know beforehand. ``split`` prepares the rows of a map, from which
 batches are gathered. ``assemble`` makes a partition from the pieces of all maps.
-``split_array`` and ``assemble_array`` do the same with the pieces of an array.
+``split_array`` and ``assemble_array`` do the same with the pieces of an array. ``ShuffleRecord`` is what
+``client.shuffles()`` says of a shuffle.
 
 ``Service`` is the stand-alone shuffle service, with ``Writer`` and ``Reader`` for direct use.
 """
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from treadle.shuffle._agreed import Agreed
     from treadle.shuffle._arrays import assemble_array, split_array
     from treadle.shuffle._assemble import assemble
+    from treadle.shuffle._history import ShuffleRecord, Sizes
+    from treadle.shuffle._refused import ShuffleRefusedError
     from treadle.shuffle._service import Reader, Receipt, Service, Shuffle, Writer
     from treadle.shuffle._service_errors import DamagedRows, NoRoom, RowsLost, ShuffleError
     from treadle.shuffle._split import split
@@ -33,6 +36,9 @@ __all__ = [
     "Service",
     "Shuffle",
     "ShuffleError",
+    "ShuffleRecord",
+    "ShuffleRefusedError",
+    "Sizes",
     "Writer",
     "assemble",
     "assemble_array",
@@ -51,6 +57,9 @@ _MODULES = {
     "Service": "_service",
     "Shuffle": "_service",
     "ShuffleError": "_service_errors",
+    "ShuffleRecord": "_history",
+    "ShuffleRefusedError": "_refused",
+    "Sizes": "_history",
     "Writer": "_service",
     "assemble": "_assemble",
     "assemble_array": "_arrays",

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     # A task that reads the barrier, with its rank in the submission.
     Reader = tuple[int, GraphNode]
     # Name, number of inputs, number of partitions, ranges of partitions that are read, the name of the
-    # other shuffle of a merge, the spec for workers, and the ranks of readers with their partitions.
-    Shuffle = tuple[str, int, int, list[tuple[int, int]], str | None, bytes, list[tuple[int, int]]]
+    # other shuffle of a merge, the spec for workers, the ranks of readers with their partitions, and
+    # what people call it.
+    Shuffle = tuple[
+        str, int, int, list[tuple[int, int]], str | None, bytes, list[tuple[int, int]], str
+    ]
 
 
 def is_barrier(node: GraphNode) -> bool:
@@ -46,7 +49,14 @@ def _shuffle(barrier: P2PBarrierTask, readers: list[Reader]) -> Shuffle:
         if len(found) == 1:
             reads.append((rank, number_of(found.pop(), spec)))
     maps = len(barrier.dependencies)
-    return name, maps, partitions, outputs, aligned, data, reads
+    return name, maps, partitions, outputs, aligned, data, reads, kind_named(spec, aligned)
+
+
+def kind_named(spec: Any, aligned: Any) -> str:
+    """Return what people call a shuffle; ``aligned`` is the other side of a merge, if it is one."""
+    if hasattr(spec, "new"):
+        return "rechunk"
+    return "shuffle" if aligned is None else "merge"
 
 
 def number_of(partition: Any, spec: Any) -> int:

@@ -70,23 +70,35 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
             f"Shuffle {spec.id} is of an unknown kind: {type(spec).__name__}. "
             "Treadle shuffles data frames, and rechunks arrays."
         )
-    if partitions > _MOST:
-        raise ValueError(
-            f"Shuffle {spec.id} has {partitions} partitions: at most {_MOST} are possible."
-        )
+    try:
+        check_partitions(partitions)
+        data = encode(told)
+    except ValueError as error:
+        raise ValueError(f"Shuffle {spec.id}: {error}. The method tasks may do it.") from None
     if outputs and (outputs[0][0] < 0 or outputs[-1][1] > partitions):
         raise ValueError(
             f"Shuffle {spec.id} has {partitions} partitions, and its graph reads others: "
             f"{outputs[0][0]} to {outputs[-1][1] - 1}."
         )
+    return partitions, outputs, data
+
+
+def check_partitions(partitions: int) -> None:
+    """Raise ``ValueError`` for more partitions than a shuffle can have."""
+    if partitions > _MOST:
+        raise ValueError(f"it has {partitions} partitions, and at most {_MOST} are possible")
+
+
+def encode(told: FrameSpec | ArraySpec) -> bytes:
+    """Return what workers are told, or raise ``ValueError`` if that is too much."""
     data = dumps(told)
     if len(data) > _MOST_BYTES:
         raise ValueError(
-            f"Shuffle {spec.id}: what its meta or chunks say takes {len(data)} bytes, and each worker is "
-            f"sent {_MOST_BYTES} at most. If columns have very many categories, shuffle their values as "
-            f"text or numbers."
+            f"what its meta or chunks say takes {len(data)} bytes, and each worker is sent "
+            f"{_MOST_BYTES} at most. If columns have very many categories, shuffle their values as "
+            "text or numbers"
         )
-    return partitions, outputs, data
+    return data
 
 
 def read_spec(data: bytes) -> FrameSpec | ArraySpec:

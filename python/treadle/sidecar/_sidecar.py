@@ -18,6 +18,7 @@ import dask
 from treadle._calls import pack_answer, unpack
 from treadle._loop import LoopThread
 from treadle.sidecar._connection import Connection, Handlers
+from treadle.sidecar._journal import Journal
 from treadle.sidecar._leases import Leases
 from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.worker import errors
@@ -36,9 +37,14 @@ class Sidecar:
     connect
         Makes the connection to the scheduler, of the role "sidecar", which calls the handlers that
         it is given. What it raises is raised.
+    journal
+        Where shuffles that have ended are recorded.
     """
 
-    def __init__(self, connect: Callable[[Handlers], Connection]) -> None:
+    def __init__(
+        self, connect: Callable[[Handlers], Connection], journal: Journal | None = None
+    ) -> None:
+        self._journal = journal
         self.closed = threading.Event()
         self.reason: str | None = None
         self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
@@ -60,12 +66,21 @@ class Sidecar:
             "worker-lost": self._worker_lost,
             "restarted": self._restarted,
             "steps": self._stepped,
+            "shuffle-ended": self._shuffle_ended,
         }
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._process)
         self._process()
+        if self._journal is not None:
+            await self._catch_up(self._journal)
         if dask.config.get("treadle.scheduler.steps", False):
             self.scheduler.steps.begin()
             await self.scheduler.observe()
+
+    async def _catch_up(self, journal: Journal) -> None:
+        """Record the shuffles that ended while there was no sidecar."""
+        for told in await self.scheduler.ask("", "shuffle_records", {}):
+            if told["state"] != "running":
+                journal.write(told)
 
     def succeed(self, clients: Mapping[str, str], reason: str | None) -> None:
         """Tell the clients of a sidecar that ended, given with their nodes, that this one is new."""
@@ -265,6 +280,10 @@ class Sidecar:
 
     async def _stepped(self, _about: dict[str, Any]) -> None:
         self.scheduler.steps.apply()
+
+    async def _shuffle_ended(self, told: dict[str, Any]) -> None:
+        if self._journal is not None:
+            self._journal.write(told)
 
     async def _restarted(self, _about: dict[str, Any]) -> None:
         self.scheduler.steps.restarted()

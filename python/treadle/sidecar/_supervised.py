@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from treadle.sidecar._connection import Connection, Handlers
+from treadle.sidecar._journal import Journal
 from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.sidecar._sidecar import Sidecar
 
@@ -28,13 +29,18 @@ class SupervisedSidecar:
     ----------
     connect
         As for :class:`Sidecar`. What it raises the first time is raised.
+    journal
+        Where shuffles that have ended are recorded. It is closed at the end.
     """
 
-    def __init__(self, connect: Callable[[Handlers], Connection]) -> None:
+    def __init__(
+        self, connect: Callable[[Handlers], Connection], journal: Journal | None = None
+    ) -> None:
         self._connect = connect
+        self._journal = journal
         self._lock = threading.Lock()
         self._unwanted = threading.Event()
-        self._sidecar = Sidecar(connect)
+        self._sidecar = Sidecar(connect, journal)
         threading.Thread(target=self._watch, name="treadle-watch-sidecar", daemon=True).start()
 
     @property
@@ -47,6 +53,8 @@ class SupervisedSidecar:
         self._unwanted.set()
         with self._lock:
             self._sidecar.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def _watch(self) -> None:
         while not self._unwanted.is_set():
@@ -65,5 +73,5 @@ class SupervisedSidecar:
             logger.error("The scheduler's Python side ended (%s): starting another", reason)
             clients = self._sidecar.scheduler.nodes
             self._sidecar.close()
-            self._sidecar = Sidecar(self._connect)
+            self._sidecar = Sidecar(self._connect, self._journal)
             self._sidecar.succeed(clients, reason)

@@ -209,7 +209,12 @@ impl DiskThread {
                     }
                 };
                 self.say(|inner| {
-                    inner.with(|machines| machines.spilled(run, bytes, written));
+                    inner.with(|machines| {
+                        if written.is_ok() {
+                            machines.usage(shuffle).spilled += bytes;
+                        }
+                        machines.spilled(run, bytes, written);
+                    });
                 });
             }
             Job::Load { load, run, part } => {
@@ -223,7 +228,16 @@ impl DiskThread {
                     self.log(&format!("cannot read rows of a shuffle: {reason}"));
                 }
                 let loaded = loaded.ok();
-                self.say(|inner| inner.with(|machines| machines.loaded(load, run, loaded)));
+                let pieces = loaded.iter().flatten();
+                let bytes: u64 = pieces.map(|(piece, _)| piece.bytes).sum();
+                self.say(|inner| {
+                    inner.with(|machines| {
+                        if let Some(shuffle) = shuffle {
+                            machines.usage(shuffle).loaded += bytes;
+                        }
+                        machines.loaded(load, run, loaded);
+                    });
+                });
             }
             Job::Restore { run, to, push } => {
                 let batch = self.restore(run, push.batch);

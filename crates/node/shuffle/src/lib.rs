@@ -246,7 +246,8 @@ impl Plane {
 
     /// Handles a message of the master.
     pub fn hear(&self, message: ToNode) {
-        self.0.with(|machines| machines.hear(message));
+        let callbacks = &*self.0.callbacks;
+        self.0.with(|machines| machines.hear(message, callbacks));
         if lock(&self.0.machines).due().is_some() {
             // Without the thread, no timer would run before the next event.
             let _ = self.0.serve_connections();

@@ -14,7 +14,7 @@ use treadle_shuffle::block::{ALIGNMENT, HEADER, Table};
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Reader,
     ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+    ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::WorkerId;
 
@@ -30,6 +30,9 @@ const SELF: ConnectionId = ConnectionId(0);
 
 /// The name of a batch of the server here.
 type Stored = (ShuffleId, GroupId, BatchId);
+
+/// Shuffles of which it is kept what was done for them.
+const MOST_USED: usize = 1024;
 
 /// An event of a machine. Steps are handled in their order.
 #[derive(Debug)]
@@ -105,6 +108,8 @@ pub(crate) struct Machines {
     pub(crate) after: After,
     pub(crate) is_over: bool,
     pub(crate) stats: Stats,
+    /// What was done for shuffles that have not ended.
+    usage: BTreeMap<ShuffleId, Usage>,
 }
 
 impl Machines {
@@ -139,6 +144,7 @@ impl Machines {
             after: After::default(),
             is_over: false,
             stats: Stats::default(),
+            usage: BTreeMap::new(),
         }
     }
 
@@ -201,12 +207,25 @@ impl Machines {
         self.stats.in_flight = self.writer.in_flight();
     }
 
+    /// What was done for a shuffle here, to add to it.
+    pub(crate) fn usage(&mut self, shuffle: ShuffleId) -> &mut Usage {
+        if self.usage.len() >= MOST_USED && !self.usage.contains_key(&shuffle) {
+            // It may have ended before a task of it did.
+            self.usage.pop_first();
+        }
+        self.usage.entry(shuffle).or_default()
+    }
+
     /// Handles a message of the master.
-    pub(crate) fn hear(&mut self, message: ToNode) {
+    pub(crate) fn hear(&mut self, message: ToNode, callbacks: &dyn Callbacks) {
         if let ToNode::Committed { ask, result, .. } = message {
             self.tasks.committed(ask, result);
             self.after.is_changed = true;
             return;
+        }
+        if let ToNode::Close(shuffle) = message {
+            let usage = self.usage.remove(&shuffle).unwrap_or_default();
+            self.tell_master(ToMaster::Used { shuffle, usage }, callbacks);
         }
         let server = ServerEvent::Master(message.clone());
         self.steps.push_back(Step::Server(server));
@@ -359,6 +378,7 @@ impl Machines {
             } => {
                 if let Some(arrived) = self.arrived.take() {
                     self.stats.stored += arrived.0.len() as u64;
+                    self.usage(shuffle).stored += arrived.0.len() as u64;
                     self.batches.insert((shuffle, group, batch), arrived);
                 }
             }
@@ -429,7 +449,25 @@ impl Machines {
                 self.send_rows(to, read, tally.narrow(), pieces, rows);
             }
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
-            ServerEffect::Report(message) => self.tell_master(message, callbacks),
+            ServerEffect::Report(message) => {
+                if let ToMaster::Sealed {
+                    shuffle,
+                    group,
+                    verdict: Verdict::Complete,
+                    ..
+                } = message
+                    && let Some((partitions, sizes)) = self.server.sizes(shuffle, group)
+                {
+                    let measured = ToMaster::Measured {
+                        shuffle,
+                        group,
+                        partitions,
+                        sizes,
+                    };
+                    self.tell_master(measured, callbacks);
+                }
+                self.tell_master(message, callbacks);
+            }
         }
     }
 
@@ -593,6 +631,7 @@ impl Machines {
             ToServer::Push(push) => match self.batch(push) {
                 Some(batch) => {
                     self.stats.pushed += batch.len() as u64;
+                    self.usage(push.shuffle).pushed += batch.len() as u64;
                     Some(batch)
                 }
                 // The transfer has just ended, and freed the bytes.

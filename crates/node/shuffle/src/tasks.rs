@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_reactor::thread::lock;
 use treadle_rows::{Wanted, digest};
 use treadle_shuffle::{
     Commit, CommitError, FromServer, Generation, GroupId, MapRange, ReadError, ReadPiece,
-    ReaderEvent, Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError,
+    ReaderEvent, Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage,
     WriterEvent,
 };
 use treadle_types::{Runs, WorkerId};
@@ -152,11 +153,17 @@ impl Plane {
             return Err(Failure::Failed(format!("{transfer:?} runs already")));
         }
         let watch = Stopwatch::new(&*inner.callbacks);
-        let outcome = inner.push(transfer, source, interrupted);
+        let (began, mut gathering) = (Instant::now(), Duration::ZERO);
+        let outcome = inner.push(transfer, source, &mut gathering, interrupted);
+        let pushing = began.elapsed().saturating_sub(gathering);
         if let Ok(receipt) = &outcome {
             watch.done(Activity::Push, transfer.shuffle, receipt.tally().bytes);
         }
         inner.with(|machines| {
+            let usage = machines.usage(transfer.shuffle);
+            usage.gathering += micros(gathering);
+            usage.pushing += micros(pushing);
+            count(usage, &outcome);
             let running = machines.tasks.transfers.remove(&transfer);
             if running.is_some_and(|running| running.outcome.is_none()) {
                 let event = WriterEvent::Cancel(transfer);
@@ -176,6 +183,7 @@ impl Plane {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Generation, Failure> {
         let inner = &*self.0;
+        let (shuffle, began) = (commit.shuffle, Instant::now());
         let ask = inner.with(|machines| {
             let ask = machines.tasks.next();
             machines.tasks.commits.insert(ask, None);
@@ -187,14 +195,14 @@ impl Plane {
             let outcome = machines.tasks.commits.get(&ask)?.as_ref()?;
             Some(outcome.as_ref().copied().map_err(|error| *error))
         });
-        inner.with(|machines| machines.tasks.commits.remove(&ask));
-        outcome?.map_err(|error| {
-            let text = error.to_string();
-            match error {
-                CommitError::Again(_) | CommitError::Ended(_) => Failure::Again(text),
-                CommitError::Damaged { .. } => Failure::Damaged(text),
-            }
-        })
+        let outcome = outcome.and_then(|outcome| outcome.map_err(commit_failed));
+        inner.with(|machines| {
+            machines.tasks.commits.remove(&ask);
+            let usage = machines.usage(shuffle);
+            usage.comparing += micros(began.elapsed());
+            count(usage, &outcome);
+        });
+        outcome
     }
 
     /// Gets the rows of a partition, of all maps or of some: pieces in the order of their maps. `width` is that
@@ -226,15 +234,25 @@ impl Plane {
             read
         });
         let watch = Stopwatch::new(&*inner.callbacks);
+        let began = Instant::now();
         let outcome = inner.fetch(read, partition, width, interrupted);
-        let mut reading = inner.with(|machines| {
+        let (mut reading, bytes) = inner.with(|machines| {
             let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
+            let rows = reading.kept.iter().chain(&reading.rows);
+            let bytes: u64 = rows.map(|(piece, _)| piece.bytes).sum();
+            let usage = machines.usage(shuffle);
+            usage.reading += micros(began.elapsed());
+            count(usage, &outcome);
+            if outcome.is_ok() {
+                usage.reads += 1;
+                usage.read_bytes += bytes;
+            }
             if reading.outcome.is_none() {
                 machines
                     .steps
                     .push_back(Step::Reader(ReaderEvent::Cancel(read)));
             }
-            reading
+            (reading, bytes)
         });
         outcome?;
         if !reading.kept.is_empty() {
@@ -242,8 +260,7 @@ impl Plane {
             // No map has rows in two groups.
             reading.rows.sort_unstable_by_key(|(piece, _)| piece.batch);
         }
-        let bytes = reading.rows.iter().map(|(piece, _)| piece.bytes);
-        watch.done(Activity::Read, shuffle, bytes.sum());
+        watch.done(Activity::Read, shuffle, bytes);
         Ok(reading.rows)
     }
 }
@@ -273,11 +290,13 @@ impl Inner {
         }
     }
 
-    /// Gathers the rows that the writer asks for, until the transfer ends.
+    /// Gathers the rows that the writer asks for, until the transfer ends. Adds how long that took to
+    /// `gathering`.
     fn push(
         &self,
         transfer: Transfer,
         source: &dyn Source,
+        gathering: &mut Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Receipt, Failure> {
         loop {
@@ -312,7 +331,10 @@ impl Inner {
             let groups: Vec<Wanted> = groups.collect();
             let allocate = |group: usize, len| ArenaMemory::new(len, wanted[group].2);
             let watch = Stopwatch::new(&*self.callbacks);
-            let arenas = source.gather(transfer, &groups, &allocate)?;
+            let began = Instant::now();
+            let arenas = source.gather(transfer, &groups, &allocate);
+            *gathering += began.elapsed();
+            let arenas = arenas?;
             let bytes = arenas.iter().map(|arena| arena.memory.len() as u64);
             watch.done(Activity::Gather, transfer.shuffle, bytes.sum());
             if arenas.len() != wanted.len() {
@@ -388,6 +410,27 @@ fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u
         Ok(digest) => digest as u32,
         // The bytes are not rows: no digest matches.
         Err(_) => !piece.digest,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Counts what did not end well. Who is interrupted is not needed any more.
+fn count<T>(usage: &mut Usage, outcome: &Result<T, Failure>) {
+    match outcome {
+        Ok(_) | Err(Failure::Interrupted) => {}
+        Err(Failure::Again(_)) => usage.again += 1,
+        Err(_) => usage.failed += 1,
+    }
+}
+
+fn commit_failed(error: CommitError) -> Failure {
+    let text = error.to_string();
+    match error {
+        CommitError::Again(_) | CommitError::Ended(_) => Failure::Again(text),
+        CommitError::Damaged { .. } => Failure::Damaged(text),
     }
 }
 

@@ -28,7 +28,7 @@ wire_struct! {
         definitions, recipes, options, option_sets, wanted,
     } check whole;
     Registration => proto::Registration {
-        submission, name, barrier, maps, partitions, outputs, aligned, spec, readers, reads,
+        submission, name, barrier, maps, partitions, outputs, aligned, spec, readers, reads, kind,
     } check paired;
     Hello => proto::Hello { name, python, version, info, role };
 }

@@ -8,7 +8,7 @@ use prost::Message as _;
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
     Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
-    ServerId, Share, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict, Winners,
+    ServerId, Share, Tally, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Winners,
 };
 use treadle_types::Runs;
 
@@ -72,6 +72,10 @@ wire_struct! {
     Ask => shuffle::Ask { group, transfer, tally };
     Fetch => shuffle::Fetch { read, shuffle, generation, group, partition, maps };
     MapRange => shuffle::MapRange { first, end };
+    Usage => shuffle::Usage {
+        reads, read_bytes, pushed, stored, spilled, loaded, again, failed, gathering, pushing,
+        comparing, reading,
+    };
 }
 
 wire_required! {
@@ -81,6 +85,7 @@ wire_required! {
     Transfer => shuffle::Transfer, "transfer";
     Tally => shuffle::Tally, "tally";
     Expected => shuffle::Expected, "expected";
+    Usage => shuffle::Usage, "usage";
     Verdict => shuffle::Verdict, "verdict";
     Answer => shuffle::Answer, "answer";
     Refusal => shuffle::Refusal, "refusal";
@@ -122,6 +127,8 @@ wire_enum! {
             Poisoned: shuffle::Poisoned { shuffle, group },
             Full: shuffle::Full { shuffle, group },
             Filled: shuffle::Filled { shuffle, group, is_sealed },
+            Measured: shuffle::Measured { shuffle, group, partitions, sizes },
+            Used: shuffle::Used { shuffle, usage },
         }
         to { Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)) }
         from(detacher) {

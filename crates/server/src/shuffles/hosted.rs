@@ -2,6 +2,7 @@
 //! So they have no barrier here, and what the master wants to run again is not passed on: whoever
 //! cannot commit or read tells the other scheduler, which begins all of it anew, as another shuffle.
 
+use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -9,6 +10,8 @@ use treadle_shuffle::{MasterEvent, ServerId, ShuffleId, Spec, ToMaster};
 use treadle_types::{Runs, Value, WorkerId};
 
 use crate::operations::{Answered, Arguments, OperationError, int};
+use crate::shuffles::Shuffles;
+use crate::shuffles::records::Described;
 use crate::state::Core;
 
 /// How many of them there may be at a time.
@@ -16,7 +19,8 @@ const MOST: usize = 4096;
 
 impl Core {
     /// Begins a shuffle: `name`, `maps`, `partitions`, `outputs` (ranges), `workers` (names of those
-    /// that may hold partitions) and `aligned` (the number of the other side of a merge). The answer is
+    /// that may hold partitions), `aligned` (the number of the other side of a merge), and for people `kind`
+    /// and `key` (the name of the tasks that read it). The answer is
     /// its number, and where its outputs are: the name of a worker, and a range. `None`: none of the
     /// workers is here.
     pub(crate) fn host_shuffle(&mut self, arguments: &Arguments) -> Answered {
@@ -55,7 +59,17 @@ impl Core {
             preferred: servers,
             committed: None,
         };
-        let shuffle = self.shuffles.registry.host(name, spec);
+        let described = Described {
+            name: &name.into(),
+            kind: arguments.text("kind").unwrap_or_default(),
+            client: None,
+            key: arguments.text("key").map(ToOwned::to_owned),
+            is_again: true,
+        };
+        let Shuffles {
+            registry, records, ..
+        } = &mut self.shuffles;
+        let shuffle = registry.host(described, spec, self.now, records);
         let shuffle = shuffle.map_err(|error| OperationError::Refused(error.to_string()))?;
         // Somebody has to ask for a plan: its homes have to be known before the first transfer.
         self.tell_master(MasterEvent::Message {

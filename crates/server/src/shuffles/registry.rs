@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
+use core::time::Duration;
 
 use bytes::Bytes;
 use treadle_messages::{Batch, Registration};
@@ -15,6 +16,7 @@ use treadle_shuffle::{
 };
 use treadle_types::{ClientId, Runs, TaskId, WorkerId};
 
+use crate::shuffles::records::{Described, Records};
 use crate::state::Broken;
 
 /// Shuffles of a client whose barriers may be missing yet.
@@ -54,6 +56,11 @@ impl Expected {
 pub(super) struct Known {
     pub(super) maps: u32,
     pub(super) spec: Bytes,
+    pub(super) kind: String,
+    /// Who registered it.
+    client: Option<String>,
+    /// The name of the tasks that read it.
+    pub(super) key: Option<String>,
     partitions: u32,
     outputs: Runs,
     aligned: Option<String>,
@@ -104,7 +111,9 @@ impl Registry {
     pub(super) fn register(
         &mut self,
         client: ClientId,
+        called: Option<String>,
         registration: Registration,
+        (now, records): (Duration, &mut Records),
     ) -> Result<(), Broken> {
         let mine = self.expected.iter().filter(|one| one.client == client);
         if mine.map(|one| one.barriers).sum::<usize>() >= MOST_EXPECTED {
@@ -128,6 +137,9 @@ impl Registry {
             let known = Known {
                 maps: registration.maps,
                 spec: registration.spec,
+                kind: registration.kind,
+                client: called,
+                key: None,
                 partitions: registration.partitions,
                 outputs: registration.outputs,
                 aligned: registration.aligned,
@@ -139,7 +151,7 @@ impl Registry {
                 committed: None,
             };
             self.known.insert(name.clone(), known);
-            if let Err(error) = self.begin(&name) {
+            if let Err(error) = self.begin(&name, now, records) {
                 self.known.remove(&name);
                 return Err(Broken::new(error.to_string()));
             }
@@ -173,7 +185,12 @@ impl Registry {
     }
 
     /// A shuffle begins, for the first time or anew.
-    fn begin(&mut self, name: &str) -> Result<(), ShuffleError> {
+    fn begin(
+        &mut self,
+        name: &str,
+        now: Duration,
+        records: &mut Records,
+    ) -> Result<(), ShuffleError> {
         let Some(known) = self.known.get(name) else {
             return Ok(());
         };
@@ -194,12 +211,19 @@ impl Registry {
             preferred: Vec::new(),
             committed: known.committed,
         };
-        let shuffle = ShuffleId(self.last + 1);
-        let event = MasterEvent::Register { shuffle, spec };
-        self.master.handle(event, &mut self.effects)?;
-        self.last = shuffle.0;
+        let shuffle = self.enter(spec, now, records)?;
         if let Some((name, _)) = self.known.get_key_value(name) {
             self.by_number.insert(shuffle, name.clone());
+        }
+        if let Some((name, known)) = self.known.get_key_value(name) {
+            let described = Described {
+                name,
+                kind: &known.kind,
+                client: known.client.clone(),
+                key: known.key.clone(),
+                is_again: known.committed.is_some(),
+            };
+            records.begun(shuffle, described);
         }
         if let Some(known) = self.known.get_mut(name) {
             known.number = Some(shuffle);
@@ -208,13 +232,35 @@ impl Registry {
         Ok(())
     }
 
-    /// A shuffle of another engine begins. It is known by its number alone.
-    pub(super) fn host(&mut self, name: &str, spec: Spec) -> Result<ShuffleId, ShuffleError> {
+    /// Registers a shuffle with the master.
+    fn enter(
+        &mut self,
+        spec: Spec,
+        now: Duration,
+        records: &mut Records,
+    ) -> Result<ShuffleId, ShuffleError> {
         let shuffle = ShuffleId(self.last + 1);
-        let event = MasterEvent::Register { shuffle, spec };
+        let event = MasterEvent::Register {
+            shuffle,
+            spec: spec.clone(),
+        };
         self.master.handle(event, &mut self.effects)?;
+        records.recorder.registered(now, shuffle, &spec);
         self.last = shuffle.0;
-        self.by_number.insert(shuffle, name.into());
+        Ok(shuffle)
+    }
+
+    /// A shuffle of another engine begins. It is known by its number alone.
+    pub(super) fn host(
+        &mut self,
+        described: Described<'_>,
+        spec: Spec,
+        now: Duration,
+        records: &mut Records,
+    ) -> Result<ShuffleId, ShuffleError> {
+        let shuffle = self.enter(spec, now, records)?;
+        self.by_number.insert(shuffle, described.name.clone());
+        records.begun(shuffle, described);
         Ok(shuffle)
     }
 
@@ -227,11 +273,16 @@ impl Registry {
     }
 
     /// A shuffle that has ended begins anew. `false`: there is none that has ended.
-    pub(super) fn begin_anew(&mut self, name: &str) -> Result<bool, ShuffleError> {
+    pub(super) fn begin_anew(
+        &mut self,
+        name: &str,
+        now: Duration,
+        records: &mut Records,
+    ) -> Result<bool, ShuffleError> {
         let known = self.known.get(name);
         let has_ended = known.is_some_and(|known| known.number.is_none());
         if has_ended {
-            self.begin(name)?;
+            self.begin(name, now, records)?;
         }
         Ok(has_ended)
     }

@@ -5,7 +5,7 @@ use treadle_messages::{FromClient, FromWorker, Registration, ToWorker};
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer, Generation, Group,
     GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Verdict,
+    ToMaster, ToNode, ToServer, Transfer, Usage, Verdict,
 };
 use treadle_types::Runs;
 
@@ -77,6 +77,7 @@ pub(super) fn packets() -> [(&'static str, Vec<u8>); 3] {
         spec: Bytes::from_static(b"spec"),
         readers: vec![8, 9],
         reads: vec![2, 3],
+        kind: "shuffle".into(),
     };
     [
         ("to-worker-shuffle", packed(&to_worker)),
@@ -147,7 +148,7 @@ fn to_node() -> [(&'static str, ToNode); 5] {
     ]
 }
 
-fn to_master() -> [(&'static str, ToMaster); 6] {
+fn to_master() -> [(&'static str, ToMaster); 8] {
     let (shuffle, group) = (SHUFFLE, group(3));
     let verdict = Verdict::Short {
         found: TALLY,
@@ -180,6 +181,26 @@ fn to_master() -> [(&'static str, ToMaster); 6] {
             },
         ),
         ("damaged", ToMaster::Damaged { shuffle, group }),
+        (
+            "measured",
+            ToMaster::Measured {
+                shuffle,
+                group,
+                partitions: Runs::range(2, 4),
+                sizes: vec![0, 1 << 40],
+            },
+        ),
+        (
+            "used",
+            ToMaster::Used {
+                shuffle,
+                usage: Usage {
+                    reads: 3,
+                    reading: 70_000,
+                    ..Usage::default()
+                },
+            },
+        ),
     ]
 }
 

@@ -416,10 +416,19 @@ fn registration() -> impl Strategy<Value = Registration> {
     let readers = prop::collection::vec((number(), number()), 0..5);
     (
         (number(), text(), number(), number(), 0..1000u32),
-        (settled(), prop::option::of(text()), bytes(), readers),
+        (
+            settled(),
+            prop::option::of(text()),
+            bytes(),
+            readers,
+            text(),
+        ),
     )
         .prop_map(
-            |((submission, name, barrier, maps, partitions), (outputs, aligned, spec, readers))| {
+            |(
+                (submission, name, barrier, maps, partitions),
+                (outputs, aligned, spec, readers, kind),
+            )| {
                 let (readers, reads) = readers.into_iter().unzip();
                 Registration {
                     submission,
@@ -432,6 +441,7 @@ fn registration() -> impl Strategy<Value = Registration> {
                     spec,
                     readers,
                     reads,
+                    kind,
                 }
             },
         )

@@ -19,6 +19,7 @@ type About = (
     Option<String>,
     Vec<u8>,
     Vec<(u32, u32)>,
+    String,
 );
 
 /// The shuffles among the tasks of a plan.
@@ -133,7 +134,7 @@ impl Shuffles {
         let about: Vec<About> = about.extract()?;
         let names: Vec<String> = about.iter().map(|about| about.0.clone()).collect();
         for (at, ((barrier, _), about)) in barriers.into_iter().zip(about).enumerate() {
-            let (name, maps, partitions, outputs, aligned, spec, reads) = about;
+            let (name, maps, partitions, outputs, aligned, spec, reads, kind) = about;
             let outputs = Runs::from_ranges(outputs)
                 .ok_or_else(|| PyValueError::new_err("ranges of partitions out of order"))?;
             // The first of two is aligned with nothing.
@@ -150,6 +151,7 @@ impl Shuffles {
                 spec: spec.into(),
                 readers,
                 reads,
+                kind,
             });
         }
         Ok(())

@@ -1,0 +1,351 @@
+//! What shuffles leave behind: the master's record of each, with names, how it ended, and why.
+//!
+//! The latest are kept here. The sidecar is told of each, and keeps more of them in a file.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use treadle_scheduler::State;
+use treadle_shuffle::{Phase, Record, Recorder, ServerId, ShuffleId, Sizes, Trouble, Usage};
+use treadle_types::{Cause, Failure, TaskId, Value, WorkerId};
+
+use super::registry::Name;
+use crate::operations::{Answered, dict, int};
+use crate::state::Core;
+
+/// Shuffles that have ended and are remembered.
+const MOST: usize = 256;
+
+/// What the host engine knows of a shuffle, beside its record.
+#[derive(Debug)]
+struct About {
+    name: Name,
+    kind: String,
+    client: Option<String>,
+    /// The name of the tasks that read it.
+    key: Option<String>,
+    /// How many partitions these read, as far as is known.
+    readers: u64,
+    /// An earlier run of it was read: of this one only a part may be.
+    is_again: bool,
+    /// Where it is held, and was: addresses.
+    servers: BTreeMap<WorkerId, String>,
+    /// Why some of them were lost.
+    losses: BTreeMap<WorkerId, String>,
+    /// Why its tasks failed.
+    failure: Option<Value>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) recorder: Recorder,
+    about: BTreeMap<ShuffleId, About>,
+    /// The latest that have ended.
+    ended: VecDeque<Value>,
+}
+
+/// What a client says of a shuffle, for people.
+pub(super) struct Described<'a> {
+    pub(super) name: &'a Name,
+    pub(super) kind: &'a str,
+    pub(super) client: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) is_again: bool,
+}
+
+impl Records {
+    pub(super) fn begun(&mut self, shuffle: ShuffleId, described: Described<'_>) {
+        let about = About {
+            name: described.name.clone(),
+            kind: described.kind.to_owned(),
+            client: described.client,
+            key: described.key,
+            readers: 0,
+            is_again: described.is_again,
+            servers: BTreeMap::new(),
+            losses: BTreeMap::new(),
+            failure: None,
+        };
+        self.about.insert(shuffle, about);
+    }
+
+    /// A task reads some partitions of it.
+    pub(super) fn read_by(&mut self, shuffle: ShuffleId, readers: u64, key: Option<String>) {
+        if let Some(about) = self.about.get_mut(&shuffle) {
+            about.readers = readers;
+            about.key = about.key.take().or(key);
+        }
+    }
+
+    pub(super) fn held_at(
+        &mut self,
+        shuffle: ShuffleId,
+        addresses: impl Iterator<Item = (WorkerId, String)>,
+    ) {
+        if let Some(about) = self.about.get_mut(&shuffle) {
+            about.servers.extend(addresses);
+        }
+    }
+
+    pub(super) fn lost(&mut self, worker: WorkerId, cause: &Cause) {
+        for about in self.about.values_mut() {
+            if about.servers.contains_key(&worker) {
+                about.losses.insert(worker, cause.to_string());
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Clients are told why a task failed. If it is one of a shuffle, that has failed, too.
+    pub(crate) fn note_failure(&mut self, failure: &Failure) {
+        if self.shuffles.records.about.is_empty() {
+            return;
+        }
+        let culprit = failure.culprit();
+        let numbers: Vec<ShuffleId> = self.shuffles.records.about.keys().copied().collect();
+        for shuffle in numbers {
+            let about = &self.shuffles.records.about[&shuffle];
+            if about.failure.is_some() {
+                continue;
+            }
+            let known = self.shuffles.registry.get(&about.name);
+            let Some(known) = known.filter(|known| known.number == Some(shuffle)) else {
+                continue;
+            };
+            let barrier = known.barrier.and_then(|task| self.scheduler.task(task));
+            let has_failed = barrier.is_some_and(|barrier| barrier.state() == State::Failed);
+            if !has_failed && !known.readers.contains_key(&culprit) {
+                continue;
+            }
+            let why = self.why(failure);
+            if let Some(about) = self.shuffles.records.about.get_mut(&shuffle) {
+                about.failure = Some(why);
+            }
+        }
+    }
+
+    /// The records of all shuffles that are known, the first one first.
+    pub(crate) fn shuffle_records(&self) -> Answered {
+        let records = &self.shuffles.records;
+        let running = records.about.keys().filter_map(|&shuffle| {
+            let record = records.recorder.record(self.now, shuffle)?;
+            Some(self.told_of_shuffle(&record, None))
+        });
+        Ok(Some(Value::List(
+            records.ended.iter().cloned().chain(running).collect(),
+        )))
+    }
+
+    /// Keeps the records of shuffles that have ended, and tells the sidecar.
+    pub(crate) fn look_after_records(&mut self) {
+        for record in self.shuffles.records.recorder.take_ended(self.now) {
+            let about = self.shuffles.records.about.get(&record.shuffle);
+            let has_failed = about.is_some_and(|about| about.failure.is_some());
+            // Of one that nobody began there is nothing else to say.
+            if record.began.is_some() || has_failed {
+                let outcome = self.outcome(&record);
+                let told = self.told_of_shuffle(&record, Some(outcome));
+                self.inform_sidecar("shuffle-ended", told.clone());
+                let ended = &mut self.shuffles.records.ended;
+                if ended.len() >= MOST {
+                    ended.pop_front();
+                }
+                ended.push_back(told);
+            }
+            self.shuffles.records.about.remove(&record.shuffle);
+        }
+    }
+
+    /// How a shuffle ended. What a worker read that was lost is not known.
+    fn outcome(&self, record: &Record) -> &'static str {
+        let about = self.shuffles.records.about.get(&record.shuffle);
+        let readers = about.map_or(1, |about| match about.is_again {
+            true => 1,
+            false => about.readers.max(1),
+        });
+        let mut troubles = record.troubles.iter();
+        let is_known = !troubles.any(|(_, trouble)| matches!(trouble, Trouble::Lost(_)));
+        let is_read = record.usage.reads >= readers || !is_known;
+        if record.phase == Phase::Read && is_read {
+            "finished"
+        } else if about.is_some_and(|about| about.failure.is_some()) {
+            "failed"
+        } else {
+            "cancelled"
+        }
+    }
+
+    /// A record, for people. Without an outcome, it runs.
+    fn told_of_shuffle(&self, record: &Record, outcome: Option<&'static str>) -> Value {
+        let about = self.shuffles.records.about.get(&record.shuffle);
+        let optional = |text: Option<&String>| text.cloned().map_or(Value::None, Value::Str);
+        let master = &self.shuffles.registry.master;
+        let progress = master.progress(record.shuffle).unwrap_or_default();
+        let tally = record.committed.unwrap_or(record.moved);
+        let at = |time: Duration| Value::Float((self.settings.started + time).as_secs_f64());
+        let [waiting, transfer, barrier, read] = record.spent;
+        let seconds = [
+            ("waiting", waiting),
+            ("transfer", transfer),
+            ("barrier", barrier),
+            ("read", read),
+        ];
+        let seconds = seconds.map(|(name, time)| (name, Value::Float(time.as_secs_f64())));
+        let servers = about.into_iter().flat_map(|about| about.servers.values());
+        let troubles = record.troubles.iter().map(|&(time, trouble)| {
+            dict([
+                ("time", at(time)),
+                ("what", Value::Str(text_of(about, trouble))),
+            ])
+        });
+        let phase = match record.phase {
+            Phase::Waiting => "waiting",
+            Phase::Transfer => "transfer",
+            Phase::Barrier => "barrier",
+            Phase::Read => "read",
+        };
+        dict([
+            ("number", int(record.shuffle.0)),
+            (
+                "name",
+                Value::Str(about.map_or_else(String::new, |about| about.name.to_string())),
+            ),
+            (
+                "kind",
+                Value::Str(about.map_or_else(String::new, |about| about.kind.clone())),
+            ),
+            ("key", optional(about.and_then(|about| about.key.as_ref()))),
+            (
+                "client",
+                optional(about.and_then(|about| about.client.as_ref())),
+            ),
+            ("state", Value::str(outcome.unwrap_or("running"))),
+            ("phase", Value::str(phase)),
+            ("began", at(record.began.unwrap_or(record.registered))),
+            ("ended", record.ended.map_or(Value::None, at)),
+            ("seconds", dict(seconds)),
+            ("inputs", int(record.maps)),
+            ("transferred", int(progress.transferred)),
+            ("partitions", int(record.partitions)),
+            ("outputs", int(record.outputs)),
+            ("rows", int(tally.rows)),
+            ("bytes", int(tally.bytes)),
+            (
+                "expected_bytes",
+                int(match record.committed {
+                    Some(tally) => tally.bytes,
+                    None => {
+                        super::expected(progress.tally.bytes, progress.transferred, progress.maps)
+                    }
+                }),
+            ),
+            ("moved_rows", int(record.moved.rows)),
+            ("moved_bytes", int(record.moved.bytes)),
+            ("transfers", int(record.transfers)),
+            ("repeated", int(record.repeated)),
+            ("generation", int(record.generation.0)),
+            ("copies", int(record.copies)),
+            (
+                "servers",
+                Value::List(servers.cloned().map(Value::Str).collect()),
+            ),
+            (
+                "sizes",
+                record.sizes.as_ref().map_or(Value::None, told_of_sizes),
+            ),
+            ("work", told_of_usage(&record.usage)),
+            ("troubles", Value::List(troubles.collect())),
+            ("more_troubles", int(record.more_troubles)),
+            (
+                "failure",
+                about
+                    .and_then(|about| about.failure.clone())
+                    .unwrap_or(Value::None),
+            ),
+        ])
+    }
+
+    /// The name of a task among others of its collection: `name` of the key `(name, 3)`.
+    pub(super) fn collection_of(&self, task: TaskId) -> Option<String> {
+        match self.key(task) {
+            Value::Str(name) => Some(name),
+            Value::Tuple(parts) => match parts.into_iter().next() {
+                Some(Value::Str(name)) => Some(name),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+fn text_of(about: Option<&About>, trouble: Trouble) -> String {
+    let address = |server: ServerId| {
+        let address = about.and_then(|about| about.servers.get(&WorkerId(server.node)));
+        address.map_or_else(|| format!("number {}", server.node), String::clone)
+    };
+    match trouble {
+        Trouble::Lost(server) => {
+            let cause = about.and_then(|about| about.losses.get(&WorkerId(server.node)));
+            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+            format!("worker {} was lost{cause}", address(server))
+        }
+        Trouble::Damaged(server) => format!(
+            "rows at worker {} could not be read, or were not those that were sent",
+            address(server)
+        ),
+        Trouble::Poisoned(server) => {
+            format!(
+                "worker {} could not write rows to its files",
+                address(server)
+            )
+        }
+        Trouble::Differs(Some(map)) => format!("input {map} had other rows when it ran again"),
+        Trouble::Differs(None) => "an input had other rows when it ran again".to_owned(),
+    }
+}
+
+fn told_of_sizes(sizes: &Sizes) -> Value {
+    let pairs = |pairs: Vec<(u64, u64)>| {
+        let pairs = pairs.into_iter();
+        let pairs = pairs.map(|(first, second)| Value::Tuple(vec![int(first), int(second)]));
+        Value::List(pairs.collect())
+    };
+    let largest = sizes.largest.iter();
+    let largest = largest.map(|&(partition, bytes)| (u64::from(partition), bytes));
+    dict([
+        ("count", int(sizes.count)),
+        ("bytes", int(sizes.bytes)),
+        ("empty", int(sizes.empty)),
+        ("quantiles", pairs(sizes.quantiles.clone())),
+        ("largest", pairs(largest.collect())),
+        (
+            "bars",
+            Value::List(sizes.bars.iter().map(|&bytes| int(bytes)).collect()),
+        ),
+        ("bar", int(sizes.bar)),
+    ])
+}
+
+fn told_of_usage(usage: &Usage) -> Value {
+    let seconds = |micros: u64| Value::Float(Duration::from_micros(micros).as_secs_f64());
+    dict([
+        ("reads", int(usage.reads)),
+        ("read_bytes", int(usage.read_bytes)),
+        ("pushed_bytes", int(usage.pushed)),
+        ("stored_bytes", int(usage.stored)),
+        ("spilled_bytes", int(usage.spilled)),
+        ("loaded_bytes", int(usage.loaded)),
+        ("again", int(usage.again)),
+        ("failed", int(usage.failed)),
+        ("gather_seconds", seconds(usage.gathering)),
+        ("push_seconds", seconds(usage.pushing)),
+        ("compare_seconds", seconds(usage.comparing)),
+        ("read_seconds", seconds(usage.reading)),
+    ])
+}

@@ -115,7 +115,7 @@ def backends() -> str:
     text = (ROOT / "pyproject.toml").read_text()
     _, _, section = text.partition(f'[project.entry-points."{BACKENDS}"]')
     found = re.findall(
-        r'^"?(treadle[+\w]*)"? = "(.+)"$', section.partition("\n\n")[0], re.MULTILINE
+        r'^"?(treadle[-+\w]*)"? = "(.+)"$', section.partition("\n\n")[0], re.MULTILINE
     )
     return "".join(f"{name} = {place}\n" for name, place in found)
 

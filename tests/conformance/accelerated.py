@@ -4,8 +4,7 @@ With `-p forced_p2p`, the client that all tests share is of an accelerated clust
 that has a cluster of its own (`gen_cluster`) gets that accelerated: `-p distributed_shuffles` finds them in
 a checkout of distributed.
 
-The shuffles that begin are counted and reported; with fewer than `--treadle-shuffles N` the exit status
-is 16, whatever became of the tests.
+The shuffles that begin are counted ([counted.py](counted.py)); there are no calls to count.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import distributed
 import distributed.utils_test
 import pytest
 
+import counted
 import treadle
 from treadle.hosting._p2p_scheduler import HostedShuffles
 
@@ -76,24 +76,12 @@ _gen_cluster = distributed.utils_test.gen_cluster
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--treadle-shuffles", type=int, default=0)
+    counted.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     distributed.utils_test.gen_cluster = gen_cluster
     if (forced := sys.modules.get("forced_p2p")) is not None:
         forced.client = accelerated(forced.client)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    session.config.stash[COUNT] = next(_shuffles)
-    if session.config.stash[COUNT] < session.config.getoption("--treadle-shuffles"):
-        session.exitstatus = 16
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    terminalreporter.write_line(f"{config.stash[COUNT]} P2P shuffles whose rows Treadle moved")
-
-
-COUNT = pytest.StashKey[int]()
+    counts = counted.Counts(config, {"shuffles": _shuffles})
+    config.pluginmanager.register(counts, "treadle_counts")

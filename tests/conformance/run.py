@@ -109,7 +109,7 @@ FULL = (
         0,
         "accelerated",
         always=FORCED_P2P,
-        shuffles=1,
+        shuffles=100,
         section="p2p",
     ),
     Suite("xarray-distributed", ("xarray/tests/test_distributed.py",), 85, "treadle_distributed"),
@@ -285,9 +285,7 @@ class Pytest:
 
     def with_treadle(self, suite: Suite, outcomes: Path) -> tuple[int, dict[str, str]]:
         """Exit status, and outcome by test id, under Treadle."""
-        options = ("-p", suite.plugin, *suite.options)
-        if suite.calls:
-            options += (f"--treadle-calls={suite.calls}",)
+        options = ("-p", suite.plugin, f"--treadle-calls={suite.calls}", *suite.options)
         if suite.shuffles:
             options += (f"--treadle-shuffles={suite.shuffles}",)
         options = (f"--numprocesses={self.workers}", *options, *self._without(suite))

@@ -280,11 +280,7 @@ impl Dial {
             Err(error) => error,
         };
         // Where the local listener takes this one for somebody else's, the port may lead to ours.
-        let is_unknown = matches!(
-            error,
-            HandshakeError::Closed(_) | HandshakeError::Connect(_)
-        );
-        if way.is_local && !is_unknown {
+        if way.is_local && !error.is_unanswered() {
             self.ways.pop_front();
         }
         self.failure = Some(NetError::Handshake {

@@ -63,6 +63,14 @@ pub enum HandshakeError {
     Timeout(f64),
 }
 
+impl HandshakeError {
+    /// Whether nobody answered. Otherwise somebody did, and one side does not want the other.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Closed(_) | Self::Connect(_))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Preamble,

@@ -11,6 +11,7 @@ __all__ = ["LIBRARY"]
 _EXTENSION = "serve what clients of distributed ask the scheduler for"
 _MESSAGE = "write and read what distributed puts into messages"
 _COMM = "have distributed connect to its addresses"
+_TRANSPORT = "carry the messages of Dask's own processes"
 _SHUFFLE = "run P2P shuffles"
 _STEPS = "keep groups, spans and computations of tasks"
 _EXCHANGE = "exchange values with workers of Dask"
@@ -32,6 +33,8 @@ LIBRARY = Library(
             ("call_later", "call_soon", "stop"),
         ),
         "Backend": Contact("distributed.comm.registry:Backend", _COMM),
+        "BaseListener": Contact("distributed.comm.core:BaseListener", _TRANSPORT),
+        "BaseTCPBackend": Contact("distributed.comm.tcp:BaseTCPBackend", _TRANSPORT),
         "Broker": Contact("distributed.broker:Broker", "publish events of topics"),
         "Comm": Contact("distributed.comm.core:Comm", _COMM),
         "CollectTaskMetaDataPlugin": Contact(
@@ -47,6 +50,7 @@ LIBRARY = Library(
             "distributed.shuffle._shuffle:DataFrameShuffleSpec", _SHUFFLE
         ),
         "EventExtension": Contact("distributed.event:EventExtension", _EXTENSION),
+        "FatalCommClosedError": Contact("distributed.comm.core:FatalCommClosedError", _TRANSPORT),
         "MemorySamplerExtension": Contact(
             "distributed.diagnostics.memory_sampler:MemorySamplerExtension", _EXTENSION
         ),
@@ -134,7 +138,9 @@ LIBRARY = Library(
             "distributed.client:_close_global_client", "close the last client when a script ends"
         ),
         "dumps": Contact("distributed.protocol.pickle:dumps", _MESSAGE),
+        "ensure_concrete_host": Contact("distributed.comm.utils:ensure_concrete_host", _TRANSPORT),
         "error_message": Contact("distributed.core:error_message", _HOSTED),
+        "from_frames": Contact("distributed.comm.utils:from_frames", _TRANSPORT),
         "gather_from_workers": Contact("distributed.utils_comm:gather_from_workers", _EXCHANGE),
         "get_global_client": Contact(
             "distributed.client:_get_global_client", "find the last client"
@@ -149,6 +155,7 @@ LIBRARY = Library(
         ),
         "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
         "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
+        "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),
         "parse_memory_limit": Contact(
             "distributed.worker_memory:parse_memory_limit", "read limits of memory as it does"
         ),
@@ -176,6 +183,8 @@ LIBRARY = Library(
         "thread_state": Contact(
             "distributed.threadpoolexecutor:thread_state", "serve `secede` and `rejoin`"
         ),
+        "to_frames": Contact("distributed.comm.utils:to_frames", _TRANSPORT),
+        "unparse_host_port": Contact("distributed.comm.addressing:unparse_host_port", _TRANSPORT),
         "wait_of_distributed": Contact(
             "distributed.client:_wait", "recognise what `wait` hands to `Client.sync`"
         ),

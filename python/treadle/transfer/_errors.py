@@ -18,7 +18,10 @@ class TransferError(OSError):
 
 
 class HandshakeError(TransferError, ConnectionError):
-    """No connection came about: nobody listens there, or one side does not trust the other."""
+    """No connection came about: one side does not trust the other, or nobody listens there.
+
+    In the second case its ``errno`` is ``ECONNREFUSED``.
+    """
 
 
 class ConnectionEnded(TransferError, ConnectionError):

@@ -358,6 +358,12 @@ class Connection:
             received = [await self._receive(None, None)]
         return received
 
+    def abort(self) -> None:
+        """Begin to close the connection, without waiting. Whoever waits here gets an error at once."""
+        self._native._start_close()
+        self._notices.look()
+        self._notices.close()
+
     async def close(self) -> None:
         """Close the connection, when what was sent has left, or after five seconds."""
         self._native._start_close()

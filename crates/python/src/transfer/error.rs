@@ -25,6 +25,9 @@ pub(crate) fn raised(error: NetError, doing: &str) -> PyErr {
             Some(number) => TransferError::new_err((number, error.to_string())),
             None => TransferError::new_err(error.to_string()),
         },
+        NetError::Handshake { error: ref why, .. } if why.is_unanswered() => {
+            HandshakeError::new_err((libc::ECONNREFUSED, error.to_string()))
+        }
         NetError::Handshake { .. } => HandshakeError::new_err(error.to_string()),
         NetError::Ended(end) => ended(&end, text),
         NetError::Failed(failure) => failed(failure, text),

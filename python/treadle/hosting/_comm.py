@@ -75,7 +75,7 @@ def _options(prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _native_address(prefix: str, host: str, port: int) -> str:
     scheme = "treadle+tls://" if prefix == _TLS else "treadle://"
-    return scheme + unparse_host_port(host, port)
+    return f"{scheme}{unparse_host_port(host, port)}"
 
 
 class TransferComm(Comm):  # type: ignore[misc]
@@ -90,7 +90,7 @@ class TransferComm(Comm):  # type: ignore[misc]
         self._peer_addr = peer
         self._closed = False
         self._finalizer = weakref.finalize(self, connection.abort)
-        self._finalizer.atexit = False  # type: ignore[misc]
+        self._finalizer.atexit = False
 
     @property
     def local_address(self) -> str:
@@ -272,12 +272,12 @@ class TransferListener(BaseListener):  # type: ignore[misc]
 
     @property
     def listen_address(self) -> str:
-        return self.prefix + unparse_host_port(self._host, self._port)
+        return f"{self.prefix}{unparse_host_port(self._host, self._port)}"
 
     @property
     def contact_address(self) -> str:
         host = ensure_concrete_host(self._host, default_host=self._default_host)
-        return self.prefix + unparse_host_port(host, self._port)
+        return f"{self.prefix}{unparse_host_port(host, self._port)}"
 
 
 class TcpBackend(BaseTCPBackend):  # type: ignore[misc]

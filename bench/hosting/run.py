@@ -14,7 +14,17 @@ sys.path += [str(HERE.parent), str(HERE.parent / "cluster")]
 
 from report import machine, parser, report  # noqa: E402
 
-MODULES = ("attach", "adopt", "accelerate", "first", "pieces", "idle", "attached", "scaling")
+MODULES = (
+    "attach",
+    "adopt",
+    "accelerate",
+    "comm",
+    "first",
+    "pieces",
+    "idle",
+    "attached",
+    "scaling",
+)
 
 if __name__ == "__main__":
     report(parser(__doc__, MODULES).parse_args(), machine())

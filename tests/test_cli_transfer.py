@@ -398,6 +398,8 @@ def pair(source: str, target: str, one: float, several: float) -> dict[str, Any]
         "one_mb_per_second": one,
         "several_mb_per_second": several,
         "round_trip_seconds": 1e-4,
+        "cause": "processor",
+        "evidence": "nothing else held it back",
     }
 
 
@@ -413,7 +415,8 @@ def test_slow_pairs_and_slow_sockets_are_named() -> None:
     assert [one["slow"] for one in pairs[:4]] == [False, False, False, True]
     assert [one["single_sockets_are_slow"] for one in pairs[:4]] == [False, False, True, False]
     lines = _probe.remarks({"sockets": 8, "pairs": pairs, "unreachable": {}})
-    assert len(lines) == 3
+    assert len(lines) == 7
     assert lines[0].startswith("single sockets are slow: a → c, 8 carry 6.6 ×")
     assert lines[1].startswith("slow: c → a, 540 MB/s")
-    assert lines[2] == "not measured: b → c: no route"
+    assert lines[2] == "a → b, one socket: processor: nothing else held it back"
+    assert lines[6] == "not measured: b → c: no route"

@@ -13,7 +13,7 @@ class InterpreterLockWarning(UserWarning):
     """The tasks of a graph hold the interpreter's lock, so that its threads run one after another.
 
     :func:`treadle.get` says so once in a process, by measurement: while at least two threads worked,
-    it had to wait for the lock nearly every time that it looked, for a second. Tasks of less than a
+    it had to wait for the lock at most of its looks, for a second. Tasks of less than a
     millisecond are not reported: processes would cost more than they gain.
     """
 

@@ -30,6 +30,11 @@ pub struct Config {
     /// A copy of a group with so many bytes takes no rows of further transfers: those go to the next
     /// epoch.
     pub split: u64,
+    /// Reads for which a server loads rows from files at once. Others wait until it is their turn.
+    pub reads: usize,
+    /// A server with a request that has waited for so long, and with requests of other applications, tells
+    /// the application of that one to pause.
+    pub slow: Duration,
     /// In how many ranges of maps a server counts the rows of a partition. Readers that share a partition
     /// read whole ranges, and so not much more than what is theirs. 1: each reads the whole partition.
     pub stripes: u32,
@@ -53,6 +58,8 @@ impl Default for Config {
             poison: Duration::from_secs(5),
             hedge: Duration::from_secs(10),
             split: u64::MAX,
+            reads: 64,
+            slow: Duration::from_millis(200),
             stripes: 1,
             reserve: 10,
             repairs: 5,
@@ -81,6 +88,8 @@ treadle_guards::guards! {
         Lease,
         /// Each batch is read by one of the readers that share a partition.
         Ownership,
+        /// Applications are served in proportion to their priorities, and told to pause if they want more.
+        Shares,
         /// A copy that cannot take a push ends its epoch: rows go on to other servers.
         Poison,
     }

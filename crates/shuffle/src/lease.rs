@@ -11,6 +11,25 @@ use crate::config::Guard;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ApplicationId(pub u64);
 
+/// Whose a shuffle is, and how much it counts where several have to share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tenant {
+    /// Its application.
+    pub application: ApplicationId,
+    /// Its share of a server that is overloaded, compared to the priorities of others that want more than
+    /// theirs. At least 1, which is the default.
+    pub priority: u32,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self {
+            application: ApplicationId::default(),
+            priority: 1,
+        }
+    }
+}
+
 /// The leases of all applications. The host ends the shuffles that [`Leases::expire`] returns
 /// ([`MasterEvent::End`](crate::MasterEvent::End)).
 #[derive(Debug)]

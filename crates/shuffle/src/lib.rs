@@ -45,7 +45,7 @@ mod writer;
 pub use config::{Config, Guard};
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
-pub use lease::{ApplicationId, Leases};
+pub use lease::{ApplicationId, Leases, Tenant};
 pub use maps::MapSet;
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{

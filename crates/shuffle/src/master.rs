@@ -26,13 +26,15 @@ use treadle_types::Runs;
 use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
-    Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, ToMaster,
-    ToNode, Transfer,
+    Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, Tenant,
+    ToMaster, ToNode, Transfer,
 };
 
 /// What a shuffle is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
+    /// Whose it is, for servers that are overloaded.
+    pub tenant: Tenant,
     /// How many inputs it has.
     pub maps: u32,
     /// How many partitions it has.
@@ -168,6 +170,7 @@ struct Member {
 
 #[derive(Debug)]
 struct Shuffle {
+    tenant: Tenant,
     maps: u32,
     partitions: u32,
     outputs: Runs,
@@ -392,6 +395,7 @@ impl Master {
             layout.users += 1;
         }
         let shuffle = Shuffle {
+            tenant: spec.tenant,
             maps: spec.maps,
             partitions: spec.partitions,
             outputs: spec.outputs,

@@ -11,6 +11,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use treadle_types::Runs;
 
@@ -400,6 +401,10 @@ pub enum Refusal {
     /// There is no room in memory, and writing to disk fails for this reason.
     #[error("the server has no memory left, and cannot write to its disks: {0}")]
     NoRoom(Arc<str>),
+    /// The server has more to do than it can, and the application more than its share of that: come again
+    /// after so long.
+    #[error("the server is overloaded, and has no more for this application for {0:?}")]
+    Sleep(Duration),
     /// Too much waits already: come again.
     #[error("the server is busy")]
     Busy,

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use treadle_types::Runs;
 
-use crate::{Generation, GroupId, ServerId, ShuffleId};
+use crate::{Generation, GroupId, ServerId, ShuffleId, Tenant};
 
 /// Some partitions of a shuffle, and the servers that have them.
 ///
@@ -70,6 +70,8 @@ pub struct Plan {
     pub shuffle: ShuffleId,
     /// Which assignment this is.
     pub generation: Generation,
+    /// Whose it is.
+    pub tenant: Tenant,
     /// How many inputs there are.
     pub maps: u32,
     /// How many partitions there are, with those that nobody wants.

@@ -411,7 +411,21 @@ impl Reader {
                 let Some(&Step::Fetching(group)) = step else {
                     return;
                 };
-                if group.server != from || self.switch(read, group, effects) {
+                if group.server != from {
+                    return;
+                }
+                if let Refusal::Sleep(_) | Refusal::Busy = reason
+                    && let Some(state) = self.reads.get_mut(&read)
+                {
+                    let pause = match reason {
+                        Refusal::Sleep(pause) => pause,
+                        _ => pause(&self.config, state.tries),
+                    };
+                    state.since = self.now;
+                    state.step = Step::Retrying(group, self.now + pause);
+                    return;
+                }
+                if self.switch(read, group, effects) {
                     return;
                 }
                 if let Some(state) = self.reads.get_mut(&read) {

@@ -480,7 +480,7 @@ fn sum(measured: &Measured) -> Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AttemptId, Chosen, Commit, GroupId, Transfer};
+    use crate::{AttemptId, Chosen, Commit, GroupId, Tenant, Transfer};
     use alloc::collections::BTreeMap;
     use alloc::sync::Arc;
     use alloc::vec;
@@ -505,6 +505,7 @@ mod tests {
 
     fn spec() -> Spec {
         Spec {
+            tenant: Tenant::default(),
             maps: 2,
             partitions: 4,
             outputs: Runs::range(0, 4),

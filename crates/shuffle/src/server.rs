@@ -14,6 +14,7 @@ mod memory;
 mod pushes;
 mod reads;
 mod sealing;
+mod shares;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -28,10 +29,11 @@ use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
-use crate::server::reads::Reading;
+use crate::server::reads::{Reading, Waiting};
+use crate::server::shares::Shares;
 use crate::{
     BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece, Refusal,
-    ServerId, ShuffleError, ShuffleId, ToMaster, ToNode, ToServer,
+    ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
@@ -212,7 +214,12 @@ pub struct Server {
     arriving: BTreeMap<(ConnectionId, ShuffleId, GroupId, BatchId), u64>,
     /// Shuffles that the master was asked for.
     asked: BTreeSet<ShuffleId>,
+    /// What applications were given: of room for pushes, and of reads of files.
+    pushed: Shares,
+    read: Shares,
     readings: BTreeMap<u64, Reading>,
+    /// Reads that wait for their turn.
+    waiting: VecDeque<Waiting>,
     next_load: u64,
     fills: Fills,
 }
@@ -238,7 +245,10 @@ impl Server {
             parked: VecDeque::new(),
             arriving: BTreeMap::new(),
             asked: BTreeSet::new(),
+            pushed: Shares::default(),
+            read: Shares::default(),
             readings: BTreeMap::new(),
+            waiting: VecDeque::new(),
             next_load: 0,
             fills: Fills::new(),
         }
@@ -291,6 +301,7 @@ impl Server {
                 self.unpark(effects);
             }
         }
+        self.pump_reads(effects);
         self.pump_fills(effects);
         Ok(())
     }
@@ -325,6 +336,7 @@ impl Server {
             && self.parked.is_empty()
             && self.arriving.is_empty()
             && self.readings.is_empty()
+            && self.waiting.is_empty()
     }
 
     /// A plan, or a newer one. Groups that it does not have are gone; nobody will ask for them.
@@ -424,6 +436,12 @@ impl Server {
             Some((copy, role, group))
         });
         copies.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Whose a shuffle is. One that is not known here has the least priority.
+    fn tenant(&self, shuffle: ShuffleId) -> Tenant {
+        let held = self.shuffles.get(&shuffle);
+        held.map_or_else(Tenant::default, |held| held.plan.tenant)
     }
 
     /// Whether a group is of this process.

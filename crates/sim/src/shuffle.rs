@@ -9,6 +9,7 @@ mod data;
 mod engine;
 pub mod large;
 mod network;
+pub mod overload;
 mod plan;
 mod process;
 mod running;

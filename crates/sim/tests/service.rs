@@ -3,6 +3,7 @@
 use treadle_shuffle::Guard;
 use treadle_sim::kernel::{Trace, assert_happened, assert_noticed, run_seeds};
 use treadle_sim::shuffle::large::{Large, simulate_large};
+use treadle_sim::shuffle::overload::{Load, simulate_overload};
 use treadle_sim::shuffle::{Plan, Summary, simulate_plan, simulate_service};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --service --seed $N";
@@ -60,6 +61,35 @@ fn a_server_killed_and_restarted_at_the_same_address_between_two_maps_loses_no_r
 }
 
 #[test]
+fn a_server_that_is_drained_leaves_without_a_job_noticing() {
+    let mut filled = 0;
+    for at in 0..60 {
+        let sum = simulate_plan(Plan::drained(at), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("drained after {at} × 100 µs: {error}"));
+        // It has left, and not since it had to.
+        assert_eq!((sum.finished, sum.losses), (1, 1), "{at}: {sum:?}");
+        let noticed = (sum.transfers, sum.invalidations, sum.given_back);
+        assert_eq!(noticed, (16, 0, 0), "{at}: {sum:?}");
+        filled += u64::from(sum.fills > 0);
+    }
+    assert!(filled > 30, "{filled}");
+}
+
+/// In the end of each, nothing may be at a server: neither in memory nor in a file.
+#[test]
+fn an_application_that_is_gone_leaves_nothing_and_others_go_on() {
+    let mut vanished = 0;
+    for at in 0..60 {
+        let sum = simulate_plan(Plan::vanished(at), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("gone after {at} × 100 µs: {error}"));
+        assert_eq!(sum.finished + sum.failed, 3, "{at}: {sum:?}");
+        assert!(sum.finished >= 2 && sum.spills > 0, "{at}: {sum:?}");
+        vanished += sum.vanished;
+    }
+    assert!(vanished > 30, "{vanished}");
+}
+
+#[test]
 fn a_server_that_cannot_write_holds_nobody_up() {
     for seed in 0..8 {
         let sum = simulate_plan(Plan::full_disk(seed), Trace::Off);
@@ -106,6 +136,21 @@ fn the_master_keeps_little_of_a_large_shuffle() {
     // The earlier attempts of each 20th map are in half of the groups.
     let list = 16 * 4_200;
     assert!(large.commit < list + 160 * (4_200 / 8 + 200), "{large:?}");
+}
+
+#[test]
+fn who_is_overloaded_serves_by_priority_and_who_wants_little_never_sleeps() {
+    for load in [Load::Pushes, Load::Reads] {
+        for seed in 0..2 {
+            let result = simulate_overload(load, seed);
+            let result = result.unwrap_or_else(|error| panic!("{load:?}, seed {seed}: {error}"));
+            let slept: u64 = result.slept.iter().sum();
+            assert!(slept > 10, "{load:?}, seed {seed}: {result:?}");
+        }
+        let symptoms = ["another share than its priority says", "has to wait"];
+        let without = |seed, _| simulate_overload(load, seed);
+        assert_noticed(Guard::Shares.path(), 1, &symptoms, without);
+    }
 }
 
 /// How a violation shows.

@@ -16,7 +16,7 @@ use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_shuffle::{
     ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, Plan, ShuffleId, Spec,
-    Standing, ToMaster, ToNode,
+    Standing, Tenant, ToMaster, ToNode,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -450,6 +450,10 @@ impl State {
         }
         let shuffle = ShuffleId(self.last_shuffle + 1);
         let spec = Spec {
+            tenant: Tenant {
+                application,
+                priority: 1,
+            },
             maps: is.maps,
             partitions: is.partitions,
             outputs: Runs::range(0, u64::from(is.partitions)),

@@ -18,7 +18,7 @@ use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wa
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
     AttemptId, Commit, Config, Generation, MapRange, Master, MasterEffect, MasterEvent, ReadPiece,
-    Receipt, ServerId, ShuffleId, Spec, ToMaster, Transfer,
+    Receipt, ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -199,6 +199,7 @@ impl Cluster {
 
     fn register_copies(&self, maps: u32, partitions: u32, copies: u32) {
         let spec = Spec {
+            tenant: Tenant::default(),
             maps,
             partitions,
             outputs: Runs::range(0, u64::from(partitions)),

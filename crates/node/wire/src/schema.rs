@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use treadle_broadcast::{Runs, Settled};
-use treadle_shuffle::{AttemptId, Generation, ShuffleId};
+use treadle_shuffle::{ApplicationId, AttemptId, Generation, ShuffleId};
 use treadle_types::{Cause, ClientId, WorkerId};
 
 use super::codec::Pieces;
@@ -192,7 +192,7 @@ macro_rules! plain {
 plain!(bool, u32, u64, i32, f64, String);
 
 macro_rules! ids {
-    ($($own:ident: $wire:ty),*) => {$(
+    ($($own:ident: $wire:ty),* $(,)?) => {$(
         impl Wire<$wire> for $own {
             fn to_wire(&self) -> $wire {
                 self.0
@@ -205,7 +205,9 @@ macro_rules! ids {
     )*};
 }
 
-ids!(WorkerId: u32, ClientId: u32, Generation: u32, ShuffleId: u64, AttemptId: u64);
+ids!(
+    WorkerId: u32, ClientId: u32, Generation: u32, ShuffleId: u64, AttemptId: u64, ApplicationId: u64,
+);
 
 impl Wire<String> for Arc<str> {
     fn to_wire(&self) -> String {

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 use prost::Message as _;
 use treadle_shuffle::{
     Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
     Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
-    ServerId, Share, Tally, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Winners,
+    ServerId, Share, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Winners,
 };
 use treadle_types::Runs;
 
@@ -66,7 +67,8 @@ wire_struct! {
         ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
     };
     Expected => shuffle::Expected { winners, tally };
-    Plan => shuffle::Plan { shuffle, generation, maps, partitions, groups } check fits;
+    Plan => shuffle::Plan { shuffle, generation, tenant, maps, partitions, groups } check fits;
+    Tenant => shuffle::Tenant { application, priority };
     Seal => shuffle::Seal { shuffle, generation, group, round, expected };
     Push => shuffle::Push { shuffle, group, batch, tally, length };
     Ask => shuffle::Ask { group, transfer, tally };
@@ -84,6 +86,7 @@ wire_required! {
     BatchId => shuffle::Batch, "batch";
     Transfer => shuffle::Transfer, "transfer";
     Tally => shuffle::Tally, "tally";
+    Tenant => shuffle::Tenant, "tenant";
     Expected => shuffle::Expected, "expected";
     Usage => shuffle::Usage, "usage";
     Verdict => shuffle::Verdict, "verdict";
@@ -180,6 +183,10 @@ wire_enum! {
     Refusal => refusal::Reason {
         units { Unknown, Sealed, Unsealed, Busy, Malformed, Damaged }
         values { Stranger, Stale, NoRoom }
+        to { Self::Sleep(pause) => refusal::Reason::Sleep(pause.as_micros() as u64) }
+        from(_detacher) {
+            refusal::Reason::Sleep(micros) => Self::Sleep(Duration::from_micros(micros)),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use treadle_shuffle::{MasterEvent, ServerId, ShuffleId, Spec, ToMaster};
+use treadle_shuffle::{MasterEvent, ServerId, ShuffleId, Spec, Tenant, ToMaster};
 use treadle_types::{Runs, Value, WorkerId};
 
 use crate::operations::{Answered, Arguments, OperationError, int};
@@ -51,6 +51,7 @@ impl Core {
         };
         let aligned = arguments.integer("aligned");
         let spec = Spec {
+            tenant: Tenant::default(),
             maps,
             partitions,
             outputs: outputs.clone(),

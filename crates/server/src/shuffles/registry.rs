@@ -13,6 +13,7 @@ use treadle_messages::{Batch, Registration};
 use treadle_scheduler::Located;
 use treadle_shuffle::{
     Config, Generation, Master, MasterEffect, MasterEvent, ShuffleError, ShuffleId, Spec, Tally,
+    Tenant,
 };
 use treadle_types::{ClientId, Runs, TaskId, WorkerId};
 
@@ -203,6 +204,7 @@ impl Registry {
             }
         };
         let spec = Spec {
+            tenant: Tenant::default(),
             maps: known.maps,
             partitions: known.partitions,
             outputs: known.outputs.clone(),

@@ -325,6 +325,7 @@ impl Shuffle {
         let plan = Plan {
             shuffle: id,
             generation: self.generation,
+            tenant: self.tenant,
             maps: self.maps,
             partitions: self.partitions,
             groups: groups.collect(),

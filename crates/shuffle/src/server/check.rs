@@ -40,6 +40,11 @@ impl Server {
             0,
             (self.parked.len() as u64).saturating_sub(most),
         )?;
+        let waiting = self.waiting.len() as u64;
+        Broken::unless_equal("reads beyond the bound", 0, waiting.saturating_sub(most))?;
+        if self.readings.len() < self.config.reads {
+            Broken::unless_equal("reads that could begin", 0, waiting)?;
+        }
         for reading in self.readings.values() {
             let held = self.shuffles.get(&reading.fetch.shuffle);
             let is_there = held.is_some_and(|held| held.groups.contains_key(&reading.group));

@@ -1,13 +1,17 @@
 //! Taking batches in: announced, parked, admitted, arrived.
 
 use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::block::Table;
 use crate::config::Guard;
+use crate::server::shares::Turn;
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
-    Answer, Ask, FromServer, GroupId, Push, Refusal, ShuffleError, ShuffleId, ToMaster, Transfer,
+    Answer, ApplicationId, Ask, FromServer, GroupId, Push, Refusal, ShuffleError, ShuffleId,
+    ToMaster, Transfer,
 };
 
 /// An announced push that waits.
@@ -15,8 +19,12 @@ use crate::{
 pub(super) struct Parked {
     pub(super) from: ConnectionId,
     pub(super) push: Push,
+    pub(super) turn: Turn,
     pub(super) until: Duration,
 }
+
+/// What waits for room, with its place among all that waits.
+type Awaiting = BTreeMap<(bool, ApplicationId), VecDeque<(usize, Parked)>>;
 
 /// What is done about a push.
 enum Decision {
@@ -43,7 +51,11 @@ impl Server {
         match decision {
             Decision::AwaitPlan => self.park(from, push, effects),
             Decision::AwaitRoom => {
-                self.park(from, push, effects);
+                let application = self.tenant(push.shuffle).application;
+                match self.pause_of(application, self.turns()) {
+                    Some(pause) => self.refuse(from, &push, Refusal::Sleep(pause), effects),
+                    None => self.park(from, push, effects),
+                }
                 self.memory.is_wanted = true;
                 self.relieve(effects);
             }
@@ -56,11 +68,22 @@ impl Server {
             return self.refuse(from, &push, Refusal::Busy, effects);
         }
         self.want_plan(push.shuffle, effects);
+        let application = self.tenant(push.shuffle).application;
+        let ahead = self.ahead(application, self.turns());
         self.parked.push_back(Parked {
             from,
             push,
+            turn: Turn::new(ahead, self.now),
             until: self.now + self.config.patience,
         });
+    }
+
+    /// What waits, and whose it is.
+    fn turns(&self) -> impl ExactSizeIterator<Item = (ApplicationId, Turn)> + '_ {
+        self.parked.iter().map(|parked| {
+            let tenant = self.tenant(parked.push.shuffle);
+            (tenant.application, parked.turn)
+        })
     }
 
     /// Asks the master for the plan of a shuffle that is not known here, once.
@@ -97,8 +120,11 @@ impl Server {
         if state.is_poisoned && Guard::Poison.holds() {
             return Decision::Refuse(Refusal::Damaged);
         }
-        let is_extra = state.role.is_first && !state.role.is_sole;
-        let reserve = if is_extra { self.config.reserve } else { 0 };
+        let reserve = if self.has_reserve(push) {
+            0
+        } else {
+            self.config.reserve
+        };
         if !self.memory.has_room(push.length, reserve) {
             return Decision::AwaitRoom;
         }
@@ -118,6 +144,8 @@ impl Server {
                 let key = (from, push.shuffle, push.group, push.batch);
                 if let Entry::Vacant(place) = self.arriving.entry(key) {
                     place.insert(push.length);
+                    let tenant = self.tenant(push.shuffle);
+                    self.pushed.serve(tenant, push.length);
                     self.memory.arriving += push.length;
                     effects.push(ServerEffect::Admit { from, push });
                 }
@@ -131,7 +159,10 @@ impl Server {
     /// Looks at what waits once more, and makes room.
     pub(super) fn unpark(&mut self, effects: &mut Effects) {
         self.memory.is_wanted = false;
-        for parked in core::mem::take(&mut self.parked) {
+        // By whether the reserve is theirs, and application: what waits for room, with its place.
+        let mut waiting = Awaiting::new();
+        let parked = core::mem::take(&mut self.parked);
+        for (at, parked) in parked.into_iter().enumerate() {
             let is_late = parked.until <= self.now;
             let until = match is_late {
                 true => self.now + self.config.patience,
@@ -148,19 +179,73 @@ impl Server {
                         let reason = Refusal::NoRoom(reason);
                         self.refuse(parked.from, &parked.push, reason, effects);
                     }
-                    None => {
-                        self.memory.is_wanted = true;
-                        self.parked.push_back(Parked { until, ..parked });
-                    }
+                    None => self.await_room(at, Parked { until, ..parked }, &mut waiting),
                 },
-                // Whoever came first is let in first.
-                Decision::Admit if self.memory.is_wanted => {
-                    self.parked.push_back(Parked { until, ..parked });
+                Decision::Admit => self.await_room(at, Parked { until, ..parked }, &mut waiting),
+                decision => self.carry_out(decision, parked.from, parked.push, effects),
+            }
+        }
+        self.admit_waiting(&mut waiting, effects);
+        let mut rest: Vec<(usize, Parked)> = waiting.into_values().flatten().collect();
+        rest.sort_unstable_by_key(|(at, _)| *at);
+        self.memory.is_wanted = !rest.is_empty();
+        // What waits for a plan stays before them.
+        self.parked
+            .extend(rest.into_iter().map(|(_, parked)| parked));
+        self.relieve(effects);
+    }
+
+    fn await_room(&self, at: usize, parked: Parked, waiting: &mut Awaiting) {
+        let key = match Guard::Shares.holds() {
+            true => {
+                let application = self.tenant(parked.push.shuffle).application;
+                (self.has_reserve(&parked.push), application)
+            }
+            false => (true, ApplicationId::default()),
+        };
+        waiting.entry(key).or_default().push_back((at, parked));
+    }
+
+    /// Lets in what there is room for: of the application that was given least compared with its
+    /// priority, whoever came first. What the reserve is for does not wait for the others.
+    fn admit_waiting(&mut self, waiting: &mut Awaiting, effects: &mut Effects) {
+        let mut is_full = false;
+        loop {
+            let open = waiting.iter().filter(|((has_reserve, _), queue)| {
+                !queue.is_empty() && (*has_reserve || !is_full)
+            });
+            let next = open.min_by_key(|((has_reserve, application), queue)| {
+                let place = queue.front().map(|(at, _)| *at);
+                (self.pushed.tag(*application), !*has_reserve, place)
+            });
+            let Some(&key) = next.map(|(key, _)| key) else {
+                return;
+            };
+            let Some((at, parked)) = waiting.get_mut(&key).and_then(VecDeque::pop_front) else {
+                return;
+            };
+            match self.decide(&parked.push) {
+                Decision::AwaitRoom | Decision::AwaitPlan => {
+                    let queue = waiting.entry(key).or_default();
+                    queue.push_front((at, parked));
+                    if key.0 {
+                        return;
+                    }
+                    is_full = true;
                 }
                 decision => self.carry_out(decision, parked.from, parked.push, effects),
             }
         }
-        self.relieve(effects);
+    }
+
+    /// Whether a push may use the reserve: it is for a second copy, or the only one.
+    fn has_reserve(&self, push: &Push) -> bool {
+        let held = self.shuffles.get(&push.shuffle);
+        let group = self.resolve(push.shuffle, push.group).ok();
+        let state = held
+            .zip(group)
+            .and_then(|(held, group)| held.groups.get(&group));
+        state.is_none_or(|state| !state.role.is_first || state.role.is_sole)
     }
 
     /// The bytes of a push are here.
@@ -346,6 +431,7 @@ impl Server {
             }
             key.0 != from
         });
+        self.waiting.retain(|waiting| waiting.to != from);
         self.readings.retain(|&load, reading| {
             if reading.to == from {
                 effects.push(ServerEffect::Forget { load });

@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::config::Guard;
+use crate::server::shares::Turn;
 use crate::server::{ConnectionId, Effects, Place, Server, ServerEffect};
 use crate::{BatchId, Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
 
@@ -19,6 +20,14 @@ pub(super) struct Reading {
     pub(super) loaded: BTreeMap<u64, Option<Vec<ReadPiece>>>,
 }
 
+/// A read that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) to: ConnectionId,
+    pub(super) fetch: Fetch,
+    pub(super) turn: Turn,
+}
+
 impl Server {
     /// Somebody wants a partition.
     pub(super) fn fetch(&mut self, to: ConnectionId, fetch: Fetch, effects: &mut Effects) {
@@ -26,6 +35,66 @@ impl Server {
             Ok(group) => group,
             Err(reason) => return unread(to, fetch.read, reason, effects),
         };
+        if self.readings.len() < self.config.reads.max(1) && self.waiting.is_empty() {
+            return self.begin_read(to, (fetch, group), effects);
+        }
+        let application = self.tenant(fetch.shuffle).application;
+        let waiting = || {
+            self.waiting.iter().map(|waiting| {
+                let tenant = self.tenant(waiting.fetch.shuffle);
+                (tenant.application, waiting.turn)
+            })
+        };
+        let turn = Turn::new(self.ahead(application, waiting()), self.now);
+        let reason = match self.pause_of(application, waiting()) {
+            Some(pause) => Refusal::Sleep(pause),
+            None if self.waiting.len() >= self.config.parked => Refusal::Busy,
+            None => {
+                return self.waiting.push_back(Waiting { to, fetch, turn });
+            }
+        };
+        unread(to, fetch.read, reason, effects);
+    }
+
+    /// Begins the reads that wait, as many as may be at once: those of the applications that have been
+    /// given least, compared with their priorities.
+    pub(super) fn pump_reads(&mut self, effects: &mut Effects) {
+        while self.readings.len() < self.config.reads.max(1) && !self.waiting.is_empty() {
+            let next = match Guard::Shares.holds() && self.is_shared() {
+                true => {
+                    let tags = self.waiting.iter().map(|waiting| {
+                        let application = self.tenant(waiting.fetch.shuffle).application;
+                        self.read.tag(application)
+                    });
+                    // The first of those that are equal.
+                    tags.enumerate().min_by_key(|(_, tag)| *tag)
+                }
+                false => Some((0, 0)),
+            };
+            let next = next.and_then(|(at, _)| self.waiting.remove(at));
+            let Some(Waiting { to, fetch, .. }) = next else {
+                return;
+            };
+            match self.readable(&fetch) {
+                Ok(group) => self.begin_read(to, (fetch, group), effects),
+                Err(reason) => unread(to, fetch.read, reason, effects),
+            }
+        }
+    }
+
+    fn begin_read(
+        &mut self,
+        to: ConnectionId,
+        (fetch, group): (Fetch, GroupId),
+        effects: &mut Effects,
+    ) {
+        let held = self.shuffles.get(&fetch.shuffle);
+        let state = held.and_then(|held| held.groups.get(&group));
+        let bytes = state.map_or(0, |state| {
+            let stripes = fetch.maps.map(|maps| state.stripes_of(maps));
+            state.counted(fetch.partition, stripes).bytes
+        });
+        self.read.serve(self.tenant(fetch.shuffle), bytes);
         let load = self.next_load;
         self.next_load += 1;
         let reading = Reading {
@@ -176,6 +245,13 @@ impl Server {
         reason: &Refusal,
         effects: &mut Effects,
     ) {
+        self.waiting.retain(|waiting| {
+            let is_of_it = (waiting.fetch.shuffle, waiting.fetch.group) == (shuffle, group);
+            if is_of_it {
+                unread(waiting.to, waiting.fetch.read, reason.clone(), effects);
+            }
+            !is_of_it
+        });
         self.readings.retain(|&load, reading| {
             let is_of_it = reading.fetch.shuffle == shuffle && reading.group == group;
             if is_of_it {

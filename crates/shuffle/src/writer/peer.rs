@@ -1,11 +1,12 @@
 //! What is to be sent to each server, and how much of it is under way.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::config::pause;
 use crate::writer::window::Window;
-use crate::{Config, GroupId, ServerId, Transfer};
+use crate::{Config, GroupId, ServerId, ShuffleId, Transfer};
 
 /// Something to send, to a copy of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -64,6 +65,13 @@ pub(super) struct Peer {
     retry_at: Duration,
 }
 
+/// Pushes of a shuffle to a server that has told its application to pause.
+#[derive(Debug, Default)]
+struct Asleep {
+    until: Duration,
+    queue: VecDeque<Item>,
+}
+
 /// All servers that something is to be sent to, or was.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
@@ -74,6 +82,8 @@ pub(super) struct Peers {
     ready: BTreeSet<ServerId>,
     /// Those that can take nothing more for now, in this turn.
     full: BTreeSet<ServerId>,
+    /// What is not sent before a time: servers said so, to an application.
+    asleep: BTreeMap<(ServerId, ShuffleId), Asleep>,
     /// After whom the next turn is.
     last: ServerId,
     bytes: u64,
@@ -86,12 +96,48 @@ impl Peers {
 
     fn push(&mut self, item: Item) {
         let server = item.at.server;
+        let key = (server, item.transfer.shuffle);
+        if let Some(asleep) = self.asleep.get_mut(&key)
+            && item.what != What::Ask
+        {
+            let peer = self.peers.get(&server);
+            let is_sent = peer.is_some_and(|peer| peer.sent.contains_key(&item));
+            if !is_sent && !asleep.queue.contains(&item) {
+                asleep.queue.push_back(item);
+            }
+            return;
+        }
         let peer = self.peers.entry(server).or_default();
         if peer.sent.contains_key(&item) || peer.queue.contains(&item) {
             return;
         }
         peer.queue.push_back(item);
         self.ready.insert(server);
+    }
+
+    /// A server has told the application of a shuffle to pause.
+    pub(super) fn sleep(&mut self, server: ServerId, shuffle: ShuffleId, until: Duration) {
+        let asleep = self.asleep.entry((server, shuffle)).or_default();
+        asleep.until = asleep.until.max(until);
+        if let Some(peer) = self.peers.get_mut(&server) {
+            let (sleep, stay) = core::mem::take(&mut peer.queue)
+                .into_iter()
+                .partition(|item| item.what != What::Ask && item.transfer.shuffle == shuffle);
+            peer.queue = stay;
+            let sleep: VecDeque<Item> = sleep;
+            asleep.queue.extend(sleep);
+        }
+        self.tidy(server);
+    }
+
+    /// What has slept for long enough is to be sent.
+    fn wake(&mut self, now: Duration) {
+        let asleep = self.asleep.iter();
+        let over = asleep.filter(|(_, asleep)| asleep.until <= now);
+        for key in over.map(|(&key, _)| key).collect::<Vec<_>>() {
+            let asleep = self.asleep.remove(&key);
+            self.queue(asleep.into_iter().flat_map(|asleep| asleep.queue));
+        }
     }
 
     /// Something is to be sent.
@@ -103,6 +149,7 @@ impl Peers {
 
     /// What is next, from the servers in turn.
     pub(super) fn next(&mut self, now: Duration) -> Option<(ServerId, Item)> {
+        self.wake(now);
         let peers = &self.peers;
         let can = |server: &&ServerId| {
             let peer = &peers[*server];
@@ -180,6 +227,10 @@ impl Peers {
     /// Nothing is to be sent to a copy, or awaited from it, of a part.
     pub(super) fn forget(&mut self, transfer: Transfer, part: GroupId, at: GroupId) {
         let server = at.server;
+        if let Some(asleep) = self.asleep.get_mut(&(server, transfer.shuffle)) {
+            let is_of_it = |item: &Item| item.is_of(transfer, part) && item.at == at;
+            asleep.queue.retain(|item| !is_of_it(item));
+        }
         let Some(peer) = self.peers.get_mut(&server) else {
             return;
         };
@@ -233,7 +284,10 @@ impl Peers {
     pub(super) fn retry_at(&self, now: Duration) -> Option<Duration> {
         let ready = self.ready.iter().map(|server| &self.peers[server]);
         let paused = ready.filter(|peer| peer.tries > 0 && peer.retry_at > now);
-        paused.map(|peer| peer.retry_at).min()
+        let asleep = self.asleep.values();
+        let asleep = asleep.filter(|asleep| !asleep.queue.is_empty());
+        let wakes = asleep.map(|asleep| asleep.until);
+        paused.map(|peer| peer.retry_at).chain(wakes).min()
     }
 
     fn tidy(&mut self, server: ServerId) {
@@ -250,6 +304,10 @@ impl Peers {
     }
 
     pub(super) fn is_expected(&self, item: Item) -> bool {
+        let asleep = self.asleep.get(&(item.at.server, item.transfer.shuffle));
+        if asleep.is_some_and(|asleep| asleep.queue.contains(&item)) {
+            return true;
+        }
         let peer = self.peers.get(&item.at.server);
         peer.is_some_and(|peer| peer.sent.contains_key(&item) || peer.queue.contains(&item))
     }

@@ -103,6 +103,10 @@ impl Writer {
         match reason {
             // Whether the rows are among those that are complete is the question.
             Refusal::Sealed => self.ask_all(transfer, id, effects),
+            Refusal::Sleep(pause) => {
+                self.peers.sleep(server, transfer.shuffle, now + pause);
+                self.peers.queue([item]);
+            }
             Refusal::Stale(_) | Refusal::Stranger(_) => {
                 part.step = Step::Waiting;
                 part.waits.get_or_insert(now);

@@ -8,7 +8,7 @@ use treadle_shuffle::block::{Table, TableBuilder};
 use treadle_shuffle::{
     AttemptId, Broken, Config, ConnectionId, FromServer, Gathered, GroupId, Master, MasterEffect,
     MasterEvent, Plan, Push, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Spec, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+    Tenant, ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -32,6 +32,7 @@ pub(crate) fn transfer(map: u32, attempt: u64) -> Transfer {
 
 pub(crate) fn spec(maps: u32, partitions: u32) -> Spec {
     Spec {
+        tenant: Tenant::default(),
         maps,
         partitions,
         outputs: Runs::range(0, u64::from(partitions)),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, ToMaster,
-    ToNode, Verdict,
+    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Tenant,
+    ToMaster, ToNode, Verdict,
 };
 use treadle_types::Runs;
 
@@ -294,6 +294,10 @@ impl World {
             .map(|source| MasterEvent::Register {
                 shuffle: source.shuffle,
                 spec: Spec {
+                    tenant: Tenant {
+                        application: ApplicationId(index as u64),
+                        priority: 1 + index as u32 % 3,
+                    },
                     maps: job.plan.maps,
                     partitions: job.plan.partitions,
                     outputs: job.plan.outputs.clone(),

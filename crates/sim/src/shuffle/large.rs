@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use treadle_shuffle::{
     AttemptId, Config, GroupId, Master, MasterEffect, MasterEvent, Receipt, Receipts, ServerId,
-    Share, ShuffleId, Spec, Standing, Tally, ToMaster, ToNode, Transfer, Verdict,
+    Share, ShuffleId, Spec, Standing, Tally, Tenant, ToMaster, ToNode, Transfer, Verdict,
 };
 use treadle_types::Runs;
 
@@ -63,6 +63,7 @@ pub fn simulate_large(large: Large) -> Result<Figures, String> {
         head.say(MasterEvent::Standing { server, standing })?;
     }
     let spec = Spec {
+        tenant: Tenant::default(),
         maps: large.maps,
         partitions: large.partitions,
         outputs: Runs::range(0, large.partitions.into()),

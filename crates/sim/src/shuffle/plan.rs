@@ -212,6 +212,41 @@ impl Plan {
         plan
     }
 
+    /// One job on six servers in three domains, one of which is asked to leave after so many tenths of a
+    /// millisecond. It goes as soon as others have what it has.
+    pub fn drained(at: u64) -> Self {
+        let mut plan = Self::bare(at, 6, 3);
+        plan.must_finish = true;
+        plan.jobs.push(Job {
+            hold: Duration::from_millis(50),
+            ..Job::plain(16, 16, 60)
+        });
+        let fault = Fault::Drain {
+            place: (at % 6 + 1) as u32,
+            length: Duration::from_secs(50),
+        };
+        plan.faults.push((Duration::from_micros(100 * at), fault));
+        plan
+    }
+
+    /// Three jobs on four servers with little memory, of which one says nothing any more after so many
+    /// tenths of a millisecond.
+    pub fn vanished(at: u64) -> Self {
+        let mut plan = Self::bare(at, 4, 2);
+        plan.budget = 2_000;
+        plan.config.run = 500;
+        for index in 0..3 {
+            let is_gone = index == 1;
+            plan.jobs.push(Job {
+                cancel: is_gone.then(|| Duration::from_micros(100 * at)),
+                vanishes: is_gone,
+                hold: Duration::from_millis(20),
+                ..Job::plain(16, 16, 60)
+            });
+        }
+        plan
+    }
+
     /// One job on four servers, of which one has little memory and cannot write to its disk.
     pub fn full_disk(seed: u64) -> Self {
         let mut plan = Self::bare(seed, 4, 4);

@@ -1,11 +1,13 @@
 //! Valid messages of the shuffle plane.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use treadle_messages::{FromClient, FromWorker, Registration, ToWorker};
 use treadle_shuffle::{
-    Answer, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer, Generation, Group,
-    GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share, ShuffleId, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Usage, Verdict,
+    Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer,
+    Generation, Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
+    ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict,
 };
 use treadle_types::Runs;
 
@@ -110,6 +112,10 @@ fn to_node() -> [(&'static str, ToNode); 5] {
     let plan = Plan {
         shuffle: SHUFFLE,
         generation: GENERATION,
+        tenant: Tenant {
+            application: ApplicationId(3),
+            priority: 2,
+        },
         maps: 2,
         partitions: 100,
         groups: vec![
@@ -234,7 +240,7 @@ fn to_server() -> [(&'static str, ToServer); 4] {
     ]
 }
 
-fn from_server() -> [(&'static str, FromServer); 5] {
+fn from_server() -> [(&'static str, FromServer); 6] {
     let (shuffle, group, transfer) = (SHUFFLE, group(3), TRANSFER);
     let batch = TRANSFER.batch(2);
     let piece = |batch: BatchId| ReadPiece {
@@ -263,6 +269,10 @@ fn from_server() -> [(&'static str, FromServer); 5] {
         read: 4,
         reason: Refusal::Stale(GENERATION),
     };
+    let paused = FromServer::Unread {
+        read: 4,
+        reason: Refusal::Sleep(Duration::from_millis(250)),
+    };
     [
         (
             "acked",
@@ -276,5 +286,6 @@ fn from_server() -> [(&'static str, FromServer); 5] {
         ("answer", answer),
         ("rows", rows),
         ("unread", unread),
+        ("paused", paused),
     ]
 }

@@ -1,11 +1,14 @@
 //! What the parts of the shuffle plane say survives the wire, and what cannot be is refused.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use treadle_node_wire::{Shuffled, WireError, decode_shuffled, encode_shuffled};
 use treadle_shuffle::{
-    Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
-    Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
-    ServerId, Share, ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Answer, ApplicationId, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch,
+    FromServer, Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt,
+    Refusal, Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Verdict,
 };
 use treadle_types::Runs;
 
@@ -132,6 +135,10 @@ fn plan() -> BoxedStrategy<Plan> {
             Plan {
                 shuffle,
                 generation,
+                tenant: Tenant {
+                    application: ApplicationId(u64::from(maps) << 20),
+                    priority: maps,
+                },
                 maps,
                 partitions,
                 groups: groups
@@ -290,6 +297,7 @@ fn refusal() -> BoxedStrategy<Refusal> {
         server().prop_map(Refusal::Stranger),
         number().prop_map(|generation| Refusal::Stale(Generation(generation))),
         any::<String>().prop_map(|reason| Refusal::NoRoom(reason.into())),
+        any::<u64>().prop_map(|micros| Refusal::Sleep(Duration::from_micros(micros))),
         prop::sample::select(vec![
             Refusal::Unknown,
             Refusal::Sealed,
@@ -403,6 +411,7 @@ fn plans_that_cannot_be_are_refused_by_name() {
         let plan = Plan {
             shuffle: ShuffleId(1),
             generation: Generation(1),
+            tenant: Tenant::default(),
             maps: 3,
             partitions,
             groups: groups.collect(),

@@ -475,6 +475,7 @@ class ShuffleMember:
         *,
         name: str,
         application: int,
+        priority: int = 1,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | None = None,
         insecure: bool = False,

@@ -162,7 +162,8 @@ def test_shuffles_of_an_application_without_a_process_end(
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
     master = start("shuffle-master", "127.0.0.1:0", "--lease", "0.5")
     with Service(master.address, timeout=SOON) as watcher:
-        with Service(master.address, timeout=SOON) as service:
+        with Service(master.address, priority=3, timeout=SOON) as service:
             service.shuffle(1, 1, copies=1)
-            assert len(watcher.state()["shuffles"]) == 1
+            (shuffle,) = watcher.state()["shuffles"]
+            assert shuffle["priority"] == 3
         until(lambda: not watcher.state()["shuffles"], "the shuffle ends")

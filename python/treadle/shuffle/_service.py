@@ -61,6 +61,10 @@ class Service:
     application
         Shuffles are kept as long as some process of their application is connected, and for a minute after
         that. Processes that share shuffles have the same number. By default a random one.
+    priority
+        How much of a server the application gets while several want more than it can do, compared to the
+        priorities of the others: with 3, three times as much as with 1. At least 1, which is the default.
+        It counts for the shuffles that are registered by this object.
     secret, certificates, insecure
         As those of :class:`treadle.Client`.
     timeout
@@ -70,6 +74,8 @@ class Service:
     ------
     OSError
         The master cannot be reached.
+    ValueError
+        ``priority`` is no number from 1 to 2³² - 1.
     """
 
     def __init__(
@@ -80,12 +86,16 @@ class Service:
         memory_limit: int = 1 << 30,
         local_directory: str | os.PathLike[str] | None = None,
         application: int | None = None,
+        priority: int = 1,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | None = None,
         insecure: bool = False,
         timeout: float = 60.0,
     ) -> None:
+        if not 1 <= priority < 1 << 32:
+            raise ValueError(f"priority={priority}: give a number from 1 to 2³² - 1")
         self.timeout = timeout
+        self.priority = priority
         self.application = secrets.randbits(63) if application is None else application
         self._connection: dict[str, Any] = {
             "secret": secret,
@@ -105,6 +115,7 @@ class Service:
                 address,
                 name=f"{socket.gethostname()}-{os.getpid()}",
                 application=self.application,
+                priority=priority,
                 timeout=timeout,
                 **self._connection,
             )

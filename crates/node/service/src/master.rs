@@ -77,7 +77,7 @@ struct Member {
 
 /// A shuffle that has not ended.
 struct Known {
-    application: ApplicationId,
+    tenant: Tenant,
     is: Register,
     /// Maps whose rows are lost, and that have not run again since.
     gone: Runs,
@@ -443,17 +443,17 @@ impl State {
     }
 
     fn register(&mut self, from: u32, is: Register, answer: &mut Answer) -> Result<(), String> {
-        let application = self.members.get(&from).map(|it| it.hello.application);
-        let application = ApplicationId(application.unwrap_or_default());
+        let hello = self.members.get(&from).map(|it| &it.hello);
+        let tenant = hello.map_or_else(Tenant::default, |hello| Tenant {
+            application: ApplicationId(hello.application),
+            priority: hello.priority.max(1),
+        });
         if !(1..=2).contains(&is.copies) {
             return Err(format!("copies={}: give 1 or 2", is.copies));
         }
         let shuffle = ShuffleId(self.last_shuffle + 1);
         let spec = Spec {
-            tenant: Tenant {
-                application,
-                priority: 1,
-            },
+            tenant,
             maps: is.maps,
             partitions: is.partitions,
             outputs: Runs::range(0, u64::from(is.partitions)),
@@ -464,9 +464,9 @@ impl State {
         };
         self.tell(MasterEvent::Register { shuffle, spec })?;
         self.last_shuffle = shuffle.0;
-        self.leases.grant(application, shuffle, awake::now());
+        self.leases.grant(tenant.application, shuffle, awake::now());
         let known = Known {
-            application,
+            tenant,
             is,
             gone: Runs::new(),
             differs: false,
@@ -518,7 +518,8 @@ impl State {
             Some(json!({
                 "shuffle": id.0,
                 "name": known.is.name,
-                "application": format!("{:016x}", known.application.0),
+                "application": format!("{:016x}", known.tenant.application.0),
+                "priority": known.tenant.priority,
                 "maps": known.is.maps,
                 "partitions": known.is.partitions,
                 "copies": known.is.copies,

@@ -13,7 +13,7 @@ use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Callbacks, Done, Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{AttemptId, ToMaster};
+use treadle_shuffle::{AttemptId, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
 use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
@@ -33,8 +33,9 @@ pub struct MemberOptions {
     pub net: Options,
     /// For people.
     pub name: String,
-    /// Whose shuffles it registers: members of one application keep them together.
-    pub application: u64,
+    /// Whose shuffles it registers, and how much they count at servers that are overloaded. Members of one
+    /// application keep its shuffles together.
+    pub tenant: Tenant,
 }
 
 /// How a member holds partitions.
@@ -127,7 +128,8 @@ impl Member {
                 .as_ref()
                 .map_or_else(String::new, |held| held.domain.clone()),
             weight: holding.as_ref().map_or(0, |held| held.weight),
-            application: options.application,
+            application: options.tenant.application.0,
+            priority: options.tenant.priority,
             version: env!("CARGO_PKG_VERSION").into(),
         };
         wire::send(&peer, wire::HELLO, &hello);

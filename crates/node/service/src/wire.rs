@@ -41,6 +41,9 @@ pub(crate) struct Hello {
     /// The version of its code.
     #[prost(string, tag = "6")]
     pub(crate) version: String,
+    /// How much its shuffles count at servers that are overloaded.
+    #[prost(uint32, tag = "7")]
+    pub(crate) priority: u32,
 }
 
 /// The master's answer.

@@ -20,7 +20,9 @@ use treadle_node_service::{
 };
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
-use treadle_shuffle::{Commit, Generation, MapRange, Receipt, ShuffleId, Transfer};
+use treadle_shuffle::{
+    ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tenant, Transfer,
+};
 
 pyo3::import_exception!(treadle.shuffle._service_errors, Again);
 pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
@@ -205,7 +207,7 @@ impl ShuffleServer {
                 master: address(master, &net)?,
                 net,
                 name,
-                application: 0,
+                tenant: Tenant::default(),
             },
             domain,
             weight,
@@ -308,7 +310,7 @@ pub(crate) struct ShuffleMember(Member);
 #[pymethods]
 impl ShuffleMember {
     #[new]
-    #[pyo3(signature = (master, *, name, application, secret=None, certificates=None,
+    #[pyo3(signature = (master, *, name, application, priority=1, secret=None, certificates=None,
                         insecure=false, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
@@ -316,6 +318,7 @@ impl ShuffleMember {
         master: &str,
         name: String,
         application: u64,
+        priority: u32,
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
         insecure: bool,
@@ -336,7 +339,10 @@ impl ShuffleMember {
             master: address(master, &net)?,
             net,
             name,
-            application,
+            tenant: Tenant {
+                application: ApplicationId(application),
+                priority,
+            },
         };
         let connected = interruptible(py, timeout, |interrupted| {
             let mut wait = Wait {

@@ -89,6 +89,32 @@ fn error(effects: &[ReaderEffect]) -> Option<ReadError> {
 }
 
 #[test]
+fn who_is_told_to_pause_asks_again_after_that() {
+    let plan = Head::new(1, spec(3, 4)).plan();
+    let mut getter = Getter::new(&plan);
+    let pause = Duration::from_secs(2);
+    let unread = FromServer::Unread {
+        read: 5,
+        reason: Refusal::Sleep(pause),
+    };
+    let effects = getter.event(ReaderEvent::Server {
+        from: server_id(0),
+        message: unread,
+        computed: Vec::new(),
+    });
+    assert_eq!(effects, []);
+    let effects = getter.wait();
+    assert_eq!(getter.now, pause);
+    assert!(matches!(
+        effects[..],
+        [ReaderEffect::Send {
+            message: ToServer::Fetch(_),
+            ..
+        }]
+    ));
+}
+
+#[test]
 fn rows_are_returned_if_they_are_all_as_they_were_and_in_order() {
     let plan = Head::new(1, spec(3, 4)).plan();
     let effects = Getter::new(&plan).rows(&[0, 2], 0, 0);

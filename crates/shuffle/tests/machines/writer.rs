@@ -1,6 +1,7 @@
 //! What is pushed when, and what a receipt says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use treadle_shuffle::{
     Answer, Config, FromServer, Generation, GroupId, MasterEvent, Plan, Refusal, ServerId,
@@ -268,6 +269,19 @@ fn a_refusal_is_waited_out_asked_about_or_fatal() {
         pusher.now = pusher.writer.next_deadline().expect("it is tried again");
         assert_eq!(pushes(&pusher.event(WriterEvent::Tick)), [(0, 0)]);
     }
+    // Not before the server said.
+    let pause = Duration::from_secs(1);
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    pusher.gathered(T(), group, &[(1, 100)]);
+    let effects = pusher.event(refused(group, 0, Refusal::Sleep(pause)));
+    assert_eq!(pushes(&effects), []);
+    let end = pusher.now + pause;
+    assert_eq!(pusher.writer.next_deadline(), Some(end));
+    pusher.now = end - Duration::from_millis(1);
+    assert_eq!(pushes(&pusher.event(WriterEvent::Tick)), []);
+    pusher.now = end;
+    assert_eq!(pushes(&pusher.event(WriterEvent::Tick)), [(0, 0)]);
     let (transfer, server) = (T(), server_id(0));
     let fatal = [
         (

@@ -117,14 +117,11 @@ impl Process {
             ("batches in memory", self.store.len()),
             ("files", self.runs.len() + self.writing.len()),
             ("batches of transfers", self.arenas.len()),
-            (
-                "reads",
-                self.reads.len()
-                    + self.rows.len()
-                    + self.kept.len()
-                    + self.loading.len()
-                    + self.loaded.len(),
-            ),
+            ("reads of tasks", self.reads.len()),
+            ("answers to reads", self.rows.len()),
+            ("reads with the rows of some groups", self.kept.len()),
+            ("reads of files", self.loading.len()),
+            ("runs that were read", self.loaded.len()),
             ("tasks", self.tasks.len()),
             ("shuffles", usize::from(!self.server.is_empty())),
             ("transfers", usize::from(!self.writer.is_empty())),

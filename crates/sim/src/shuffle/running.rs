@@ -28,6 +28,10 @@ impl World {
     /// Rows of one group are there, and others follow.
     pub(super) fn keep(&mut self, pid: Pid, read: u64) {
         let process = &mut self.procs[pid];
+        if !process.reads.contains_key(&read) {
+            // It was cancelled a moment ago.
+            return;
+        }
         let rows = process.rows.remove(&read).unwrap_or_default();
         process.kept.entry(read).or_default().extend(rows);
     }

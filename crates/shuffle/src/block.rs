@@ -217,6 +217,8 @@ pub struct Table {
     width: u32,
     /// No piece is for a partition below the first or above the last of these.
     bounds: (u32, u32),
+    /// How many pieces there are.
+    len: usize,
     bytes: Bytes,
 }
 
@@ -237,6 +239,7 @@ impl Table {
         let table = Self {
             width,
             bounds,
+            len: header.pieces as usize,
             bytes,
         };
         let mut sum = Tally::default();
@@ -271,7 +274,7 @@ impl Table {
 
     /// How many pieces there are.
     pub fn len(&self) -> usize {
-        self.bytes.len() / self.entry()
+        self.len
     }
 
     /// Whether there are none.
@@ -288,7 +291,8 @@ impl Table {
 
     fn word(&self, index: usize, field: usize) -> u32 {
         let at = index * self.entry() + 4 * field;
-        u32::from_le_bytes(core::array::from_fn(|i| self.bytes[at + i]))
+        let word = &self.bytes[at..at + 4];
+        u32::from_le_bytes(core::array::from_fn(|i| word[i]))
     }
 
     /// Where the piece ends, in rows and in bytes.

@@ -8,6 +8,7 @@
 //! ```
 
 mod check;
+mod counts;
 mod fill;
 mod group;
 mod memory;
@@ -106,6 +107,17 @@ pub enum ServerEvent {
     Tick,
 }
 
+/// A piece that is sent to a reader, and where its rows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// The piece.
+    pub piece: ReadPiece,
+    /// Where its batch is.
+    pub place: Place,
+    /// Where its rows begin among those of the batch, in bytes; of a batch in memory only.
+    pub offset: u64,
+}
+
 /// What a server wants done. Batches are named by shuffle, group and batch.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ServerEffect {
@@ -182,7 +194,7 @@ pub enum ServerEffect {
         /// The partition.
         partition: u32,
         /// What to send.
-        pieces: Vec<(ReadPiece, Place)>,
+        pieces: Vec<Sent>,
     },
     /// What was loaded for a read may go.
     Forget {
@@ -324,7 +336,7 @@ impl Server {
         let state = self.shuffles.get(&shuffle)?.groups.get(&group)?;
         let bytes = |partition: u64| {
             let partition = u32::try_from(partition).ok();
-            partition.map_or(0, |partition| state.counted(partition, None).bytes)
+            partition.map_or(0, |partition| state.counts.of(partition, None).bytes)
         };
         let sizes = state.partitions.iter().map(bytes).collect();
         Some((state.partitions.clone(), sizes))

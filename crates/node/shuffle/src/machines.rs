@@ -1,6 +1,7 @@
 //! The three state machines of a worker process, and the state of the host around them: maps from ids to
 //! bytes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -10,10 +11,10 @@ use bytes::Bytes;
 use treadle_net::Peer;
 use treadle_reactor::awake;
 use treadle_rows::Batch;
-use treadle_shuffle::block::{ALIGNMENT, HEADER, Table};
+use treadle_shuffle::block::{ALIGNMENT, HEADER};
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Reader,
-    ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
+    ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
     ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::WorkerId;
@@ -88,8 +89,8 @@ pub(crate) struct Machines {
     pub(crate) tasks: Tasks,
     /// Batches of running transfers.
     arenas: BTreeMap<(Transfer, GroupId), Gathered>,
-    /// Stored batches.
-    batches: HashMap<Stored, Arrived>,
+    /// Stored batches, by group.
+    batches: HashMap<(ShuffleId, GroupId), BTreeMap<BatchId, Arrived>>,
     /// The runs of batches that are in files, or on their way to one.
     in_runs: HashMap<Stored, u64>,
     runs: HashMap<u64, Vec<Stored>>,
@@ -379,7 +380,8 @@ impl Machines {
                 if let Some(arrived) = self.arrived.take() {
                     self.stats.stored += arrived.0.len() as u64;
                     self.usage(shuffle).stored += arrived.0.len() as u64;
-                    self.batches.insert((shuffle, group, batch), arrived);
+                    let of_group = self.batches.entry((shuffle, group)).or_default();
+                    of_group.insert(batch, arrived);
                 }
             }
             ServerEffect::Drop {
@@ -387,8 +389,12 @@ impl Machines {
                 group,
                 batch,
             } => {
-                if let Some((bytes, _)) = self.batches.remove(&(shuffle, group, batch)) {
-                    self.after.garbage.push(bytes);
+                if let Entry::Occupied(mut of_group) = self.batches.entry((shuffle, group)) {
+                    let removed = of_group.get_mut().remove(&batch);
+                    self.after.garbage.extend(removed.map(|(bytes, _)| bytes));
+                    if of_group.get().is_empty() {
+                        of_group.remove();
+                    }
                 }
             }
             ServerEffect::Spill {
@@ -397,8 +403,9 @@ impl Machines {
                 group,
                 batches,
             } => {
+                let of_group = self.batches.get(&(shuffle, group));
                 let batches = batches.into_iter().filter_map(|id| {
-                    let (bytes, table) = self.batches.get(&(shuffle, group, id))?;
+                    let (bytes, table) = of_group?.get(&id)?;
                     Some((id, bytes.clone(), table.clone()))
                 });
                 let batches: Vec<_> = batches.collect();
@@ -436,15 +443,11 @@ impl Machines {
                 load,
                 shuffle,
                 group,
-                partition,
                 pieces,
+                ..
             } => {
-                let rows = pieces.iter().map(|(piece, place)| match place {
-                    Place::Run(run) => self.loaded_piece((load, *run), piece),
-                    _ => self.stored_piece(shuffle, group, piece, partition),
-                });
-                let rows: Option<Vec<Bytes>> = rows.collect();
-                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+                let rows = self.rows_of(load, shuffle, group, &pieces);
+                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, read, tally.narrow(), pieces, rows);
             }
@@ -512,15 +515,46 @@ impl Machines {
         Some(loaded[at.ok()?].1.clone())
     }
 
-    fn stored_piece(
+    /// The rows of pieces. `None`: some are not here.
+    fn rows_of(
         &self,
+        load: u64,
         shuffle: ShuffleId,
         group: GroupId,
-        piece: &ReadPiece,
-        partition: u32,
-    ) -> Option<Bytes> {
-        let (bytes, table) = self.batches.get(&(shuffle, group, piece.batch))?;
-        piece_of(bytes, table, partition)
+        pieces: &[Sent],
+    ) -> Option<Vec<Bytes>> {
+        let batches = self.batches.get(&(shuffle, group));
+        // Both are in order: hardly any batch has to be searched for.
+        let mut next = batches.map(|batches| batches.range(..));
+        let mut rows = Vec::with_capacity(pieces.len());
+        for Sent {
+            piece,
+            place,
+            offset,
+        } in pieces
+        {
+            if let Place::Run(run) = place {
+                rows.push(self.loaded_piece((load, *run), piece)?);
+                continue;
+            }
+            let following = next
+                .as_mut()
+                .and_then(Iterator::next)
+                .filter(|&(id, _)| *id == piece.batch);
+            let (bytes, table) = match following {
+                Some((_, found)) => found,
+                None => {
+                    let mut from_it = batches?.range(piece.batch..);
+                    let found = from_it.next().filter(|&(id, _)| *id == piece.batch)?.1;
+                    next = Some(from_it);
+                    found
+                }
+            };
+            let start = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
+            let start = start + *offset as usize;
+            rows.push(bytes.slice(start..start + piece.bytes as usize));
+        }
+        Some(rows)
     }
 
     fn send_rows(
@@ -649,8 +683,10 @@ impl Machines {
     fn tell_copy(&mut self, to: ServerId, message: ToServer) {
         let mut batch = None;
         if let ToServer::Push(push) = &message {
-            let stored = (push.shuffle, push.group.at(self.me), push.batch);
-            if let Some((bytes, _)) = self.batches.get(&stored) {
+            let group = (push.shuffle, push.group.at(self.me));
+            let stored = (group.0, group.1, push.batch);
+            let of_group = self.batches.get(&group);
+            if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(&push.batch)) {
                 batch = Some(bytes.clone());
             } else if let Some(&run) = self.in_runs.get(&stored) {
                 if !self.disk.restore(run, to, *push) {
@@ -695,7 +731,7 @@ impl Machines {
     /// How many things are kept, for tests and diagnosis.
     pub(crate) fn leftovers(&self) -> usize {
         self.arenas.len()
-            + self.batches.len()
+            + self.batches.values().map(BTreeMap::len).sum::<usize>()
             + self.in_runs.len()
             + self.loading.len()
             + self.loaded.len()
@@ -719,12 +755,4 @@ impl fmt::Debug for Machines {
             .field("me", &self.me)
             .finish_non_exhaustive()
     }
-}
-
-/// The rows of a batch for a partition.
-fn piece_of(batch: &Bytes, table: &Table, partition: u32) -> Option<Bytes> {
-    let piece = table.find(partition)?;
-    let rows = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
-    let start = rows + piece.offset as usize;
-    Some(batch.slice(start..start + piece.tally.bytes as usize))
 }

@@ -112,7 +112,7 @@ impl Server {
 impl GroupState {
     fn check(&self, compares: bool) -> Result<(), &'static str> {
         let (mut idle, mut all) = (0, Tally::default());
-        let mut in_memory = BTreeMap::<(u32, u32), Tally>::new();
+        let mut in_memory = self.counts.emptied();
         let mut is_all_in_memory = true;
         for attempt in self.attempts.values() {
             let tally: Tally = attempt.batches.values().map(|batch| batch.tally).sum();
@@ -122,33 +122,27 @@ impl GroupState {
             all.add(&tally);
         }
         for (id, batch) in self.batches() {
-            let stripe = self.stripe_of(id.map);
             if batch.place == Place::Memory {
                 idle += batch.length;
             }
             is_all_in_memory &= batch.table.is_some();
-            for piece in batch.table.iter().flat_map(|table| table.pieces()) {
-                in_memory
-                    .entry((piece.partition, stripe))
-                    .or_default()
-                    .add(&piece.tally);
+            if let Some(table) = &batch.table {
+                in_memory.add(id.map, table);
             }
         }
         if idle != self.idle_bytes {
             return Err("more or fewer bytes can be written than are counted");
         }
-        let counted: Tally = self.counts.values().copied().sum();
-        if counted.narrow() != all.narrow() {
+        if self.counts.whole().narrow() != all.narrow() {
             return Err("partitions have other rows than batches");
         }
-        let narrow = |counts: &BTreeMap<(u32, u32), Tally>| {
-            let counts = counts.iter().map(|(&p, tally)| (p, tally.narrow()));
-            counts
-                .filter(|(_, tally)| !tally.is_empty())
-                .collect::<BTreeMap<_, _>>()
-        };
-        if is_all_in_memory && narrow(&in_memory) != narrow(&self.counts) {
+        if is_all_in_memory && !in_memory.iter().eq(self.counts.iter()) {
             return Err("a partition has other rows than its batches");
+        }
+        if let Some(index) = &self.index
+            && *index != self.make_index()
+        {
+            return Err("it is read from other batches than are there");
         }
         if let Some(sealed) = &self.sealed
             && compares

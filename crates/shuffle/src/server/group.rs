@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use treadle_types::Runs;
 
 use crate::block::Table;
-use crate::{AttemptId, BatchId, Expected, MapRange, Place, Push, Tally, Transfer};
+use crate::server::counts::Counts;
+use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
 
 /// A group: its batches by attempt, and how many rows each partition has.
 #[derive(Debug)]
@@ -14,12 +15,11 @@ pub(super) struct GroupState {
     pub(super) partitions: Runs,
     /// In the order of the maps.
     pub(super) attempts: BTreeMap<(u32, AttemptId), Attempt>,
-    /// What all batches together have by partition and stripe, with half of the digest. Also batches in
-    /// runs that did not win: whoever reads the runs finds those as well.
-    pub(super) counts: BTreeMap<(u32, u32), Tally>,
-    /// So many maps with consecutive numbers are a stripe: their rows are read, and compared with what is
-    /// counted, together.
-    stripe: u32,
+    /// What all batches together have. Also batches in runs that did not win: whoever reads the runs finds
+    /// those as well.
+    pub(super) counts: Counts,
+    /// What a sealed group is read from, until its batches change.
+    pub(super) index: Option<Vec<Indexed>>,
     /// Batches in memory that are not being written, in the order in which they came.
     pub(super) idle: BTreeMap<u64, BatchId>,
     pub(super) next: u64,
@@ -72,13 +72,22 @@ pub(super) struct Batch {
     pub(super) place: Place,
 }
 
+/// A batch in memory of a sealed group, as readers find it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Indexed {
+    pub(super) batch: BatchId,
+    pub(super) table: Table,
+    pub(super) place: Place,
+    pub(super) has_won: bool,
+}
+
 impl GroupState {
     pub(super) fn new(partitions: Runs, stripe: u32) -> Self {
         Self {
+            counts: Counts::new(&partitions, stripe),
             partitions,
             attempts: BTreeMap::new(),
-            counts: BTreeMap::new(),
-            stripe,
+            index: None,
             idle: BTreeMap::new(),
             next: 0,
             idle_bytes: 0,
@@ -102,6 +111,7 @@ impl GroupState {
     }
 
     pub(super) fn batch_mut(&mut self, id: BatchId) -> Option<&mut Batch> {
+        self.index = None;
         let attempt = self.attempts.get_mut(&(id.map, id.attempt))?;
         attempt.batches.get_mut(&id.number)
     }
@@ -111,28 +121,24 @@ impl GroupState {
         self.sealed.as_ref()?.winners.get(map)
     }
 
-    /// The whole stripes that these maps are in.
-    pub(super) fn stripes_of(&self, maps: MapRange) -> MapRange {
-        let first = maps.first / self.stripe;
-        let end = maps.end.div_ceil(self.stripe).max(first);
-        MapRange {
-            first: first * self.stripe,
-            end: end.saturating_mul(self.stripe),
+    /// What readers look through.
+    pub(super) fn indexed(&mut self) -> &[Indexed] {
+        if self.index.is_none() {
+            self.index = Some(self.make_index());
         }
+        self.index.as_deref().unwrap_or_default()
     }
 
-    /// What all batches have for a partition; of whole stripes, or of all maps.
-    pub(super) fn counted(&self, partition: u32, stripes: Option<MapRange>) -> Tally {
-        let (first, end) = stripes.map_or((0, u32::MAX), |maps| {
-            (maps.first / self.stripe, maps.end.div_ceil(self.stripe))
+    pub(super) fn make_index(&self) -> Vec<Indexed> {
+        let all = self.batches().filter_map(|(batch, stored)| {
+            Some(Indexed {
+                batch,
+                table: stored.table.clone()?,
+                place: stored.place,
+                has_won: self.winner(batch.map) == Some(batch.attempt),
+            })
         });
-        let counts = self.counts.range((partition, first)..(partition, end));
-        counts.map(|(_, tally)| *tally).sum()
-    }
-
-    /// The stripe of a map.
-    pub(super) fn stripe_of(&self, map: u32) -> u32 {
-        map / self.stripe
+        all.collect()
     }
 
     /// Whether a table has only partitions of the group.
@@ -144,13 +150,8 @@ impl GroupState {
     /// Adds a batch that is in memory.
     pub(super) fn add(&mut self, push: &Push, table: Table) {
         let id = push.batch;
-        let stripe = self.stripe_of(id.map);
-        for piece in table.pieces() {
-            self.counts
-                .entry((piece.partition, stripe))
-                .or_default()
-                .add(&piece.tally);
-        }
+        self.index = None;
+        self.counts.add(id.map, &table);
         let attempt = self.attempts.entry((id.map, id.attempt)).or_default();
         attempt.tally.add(&push.tally);
         self.stored += push.length;
@@ -180,6 +181,7 @@ impl GroupState {
         batches: &mut Vec<BatchId>,
     ) -> u64 {
         let mut bytes = 0;
+        self.index = None;
         let attempt = self.attempts.get_mut(&(one.map, one.attempt));
         let all = attempt.into_iter().flat_map(|state| &mut state.batches);
         for (&number, batch) in all {
@@ -216,7 +218,7 @@ impl GroupState {
     /// Removes the batches of an attempt that are in memory and not being written. Those in files stay,
     /// and stay counted, until the group goes. Returns what was removed.
     pub(super) fn lose_attempt(&mut self, map: u32, id: AttemptId) -> Vec<(BatchId, u64)> {
-        let stripe = self.stripe_of(map);
+        self.index = None;
         let Some(attempt) = self.attempts.get_mut(&(map, id)) else {
             return Vec::new();
         };
@@ -235,10 +237,8 @@ impl GroupState {
                 continue;
             };
             attempt.tally.subtract(&batch.tally);
-            for piece in batch.table.iter().flat_map(Table::pieces) {
-                if let Some(count) = self.counts.get_mut(&(piece.partition, stripe)) {
-                    count.subtract(&piece.tally);
-                }
+            if let Some(table) = &batch.table {
+                self.counts.subtract(map, table);
             }
             if self.idle.remove(&batch.arrival).is_some() {
                 self.idle_bytes -= batch.length;

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::config::Guard;
 use crate::server::shares::Turn;
-use crate::server::{ConnectionId, Effects, Place, Server, ServerEffect};
-use crate::{BatchId, Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
+use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
+use crate::{Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
 
 /// A read that waits for runs.
 #[derive(Debug)]
@@ -91,8 +91,8 @@ impl Server {
         let held = self.shuffles.get(&fetch.shuffle);
         let state = held.and_then(|held| held.groups.get(&group));
         let bytes = state.map_or(0, |state| {
-            let stripes = fetch.maps.map(|maps| state.stripes_of(maps));
-            state.counted(fetch.partition, stripes).bytes
+            let stripes = fetch.maps.map(|maps| state.counts.stripes_of(maps));
+            state.counts.of(fetch.partition, stripes).bytes
         });
         self.read.serve(self.tenant(fetch.shuffle), bytes);
         let load = self.next_load;
@@ -148,12 +148,12 @@ impl Server {
             return;
         };
         let (shuffle, partition) = (reading.fetch.shuffle, reading.fetch.partition);
-        let held = self.shuffles.get(&shuffle);
-        let Some(state) = held.and_then(|held| held.groups.get(&reading.group)) else {
+        let held = self.shuffles.get_mut(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&reading.group)) else {
             return;
         };
         // Whole stripes are read, since those are counted.
-        let stripes = reading.fetch.maps.map(|maps| state.stripes_of(maps));
+        let stripes = reading.fetch.maps.map(|maps| state.counts.stripes_of(maps));
         let is_in = |map: u32| stripes.is_none_or(|maps| maps.contains(map));
         // A run may have been written meanwhile: what was in memory is there then.
         for &run in &state.runs {
@@ -172,42 +172,51 @@ impl Server {
             return;
         }
         let mut pieces = Vec::new();
+        // Everything that is here, whether it won or not, is everything that came.
+        let mut all = Tally::default();
         for (&run, loaded) in &reading.loaded {
-            let loaded = loaded.iter().flatten();
-            pieces.extend(loaded.map(|&piece| (piece, Place::Run(run))));
-        }
-        for (batch, stored) in state.batches().filter(|(batch, _)| is_in(batch.map)) {
-            let piece = stored
-                .table
-                .as_ref()
-                .and_then(|table| table.find(partition));
-            if let Some(piece) = piece {
-                let piece = ReadPiece {
-                    batch,
-                    rows: piece.tally.rows,
-                    bytes: piece.tally.bytes,
-                    digest: piece.tally.digest as u32,
-                };
-                pieces.push((piece, stored.place));
+            for &piece in loaded.iter().flatten() {
+                all.add(&piece.tally());
+                if !Guard::Attempt.holds()
+                    || state.winner(piece.batch.map) == Some(piece.batch.attempt)
+                {
+                    pieces.push(Sent {
+                        piece,
+                        place: Place::Run(run),
+                        offset: 0,
+                    });
+                }
             }
         }
-        // Everything that is here, whether it won or not, is everything that came.
-        let all: Tally = pieces.iter().map(|(piece, _)| piece.tally()).sum();
-        let count = state.counted(partition, stripes);
+        for one in state.indexed().iter().filter(|one| is_in(one.batch.map)) {
+            let Some(found) = one.table.find(partition) else {
+                continue;
+            };
+            all.add(&found.tally);
+            if one.has_won || !Guard::Attempt.holds() {
+                pieces.push(Sent {
+                    piece: ReadPiece {
+                        batch: one.batch,
+                        rows: found.tally.rows,
+                        bytes: found.tally.bytes,
+                        digest: found.tally.digest as u32,
+                    },
+                    place: one.place,
+                    offset: found.offset,
+                });
+            }
+        }
+        let count = state.counts.of(partition, stripes);
         if Guard::Receipts.holds() && all.narrow() != count.narrow() {
             return self.damage(load, effects);
         }
-        if Guard::Attempt.holds() {
-            let won = |id: BatchId| state.winner(id.map) == Some(id.attempt);
-            pieces.retain(|(piece, _)| won(piece.batch));
-        }
         if let Some(maps) = reading.fetch.maps.filter(|_| Guard::Ownership.holds()) {
-            pieces.retain(|(piece, _)| maps.contains(piece.batch.map));
+            pieces.retain(|sent| maps.contains(sent.piece.batch.map));
         }
         if Guard::Order.holds() {
-            pieces.sort_unstable_by_key(|(piece, _)| piece.batch);
+            pieces.sort_unstable_by_key(|sent| sent.piece.batch);
         } else {
-            pieces.sort_unstable_by_key(|(piece, _)| {
+            pieces.sort_unstable_by_key(|Sent { piece, .. }| {
                 let arrival = state.batch(piece.batch).map(|batch| batch.arrival);
                 (arrival, piece.batch)
             });

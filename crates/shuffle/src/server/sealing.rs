@@ -49,6 +49,7 @@ impl Server {
             return;
         };
         state.sealed = Some(expected);
+        state.index = None;
         self.sealed_fill(shuffle, group);
         if !Guard::Attempt.holds() {
             return;

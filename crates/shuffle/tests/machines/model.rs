@@ -212,7 +212,7 @@ impl Run {
         });
         let sent = sent.unwrap_or_else(|| panic!("nothing was sent: {effects:?}"));
         sent.iter()
-            .map(|(piece, _)| (piece.batch.map, piece.rows))
+            .map(|sent| (sent.piece.batch.map, sent.piece.rows))
             .collect()
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     Answer, Ask, Config, ConnectionId, Expected, Fetch, FromServer, Generation, GroupId, MapRange,
-    Place, Plan, ReadPiece, Refusal, Seal, ServerEffect, ServerEvent, ServerId, ToMaster, ToNode,
-    ToServer, Transfer, Verdict,
+    Place, Plan, ReadPiece, Refusal, Seal, Sent, ServerEffect, ServerEvent, ServerId, ToMaster,
+    ToNode, ToServer, Transfer, Verdict,
 };
 
 use crate::support::{C, Head, Holder, S, answer, batch, server_id, spec, transfer};
@@ -78,7 +78,7 @@ fn fetch(plan: &Plan, partition: u32) -> ToServer {
 fn sent(effects: &[ServerEffect]) -> Option<Vec<(u32, u64, Place)>> {
     effects.iter().find_map(|effect| match effect {
         ServerEffect::Send { pieces, .. } => {
-            let piece = |(piece, place): &(ReadPiece, Place)| (piece.batch.map, piece.rows, *place);
+            let piece = |sent: &Sent| (sent.piece.batch.map, sent.piece.rows, sent.place);
             Some(pieces.iter().map(piece).collect())
         }
         _ => None,

@@ -450,7 +450,7 @@ impl World {
                 ServerEffect::Send {
                     to, read, pieces, ..
                 } => {
-                    let pieces: Vec<_> = pieces.into_iter().map(|(piece, _)| piece).collect();
+                    let pieces: Vec<_> = pieces.into_iter().map(|sent| sent.piece).collect();
                     let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                     let message = FromServer::Rows {
                         read,

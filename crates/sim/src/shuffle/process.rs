@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
-    ReadPiece, Reader, ReaderEffect, ReaderEvent, Server, ServerEffect, ServerEvent, ServerId,
-    ShuffleId, Tally, ToServer, Transfer, TransferError, Writer, WriterEffect, WriterEvent,
+    ReadPiece, Reader, ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent,
+    ServerId, ShuffleId, Tally, ToServer, Transfer, TransferError, Writer, WriterEffect,
+    WriterEvent,
 };
 
 use crate::kernel::Link;
@@ -235,7 +236,7 @@ impl World {
                 pieces,
             } => {
                 let mut rows = Vec::new();
-                for &(piece, place) in &pieces {
+                for &Sent { piece, place, .. } in &pieces {
                     let found = match place {
                         Place::Run(run) => {
                             let loaded = process.loaded.get(&(load, run)).into_iter().flatten();
@@ -250,7 +251,7 @@ impl World {
                     let found = found.ok_or_else(|| format!("{piece:?} is sent, and not there"))?;
                     rows.push((piece.batch.map, found.clone()));
                 }
-                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|(piece, _)| piece).collect();
+                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 let message = FromServer::Rows {
                     read,

@@ -1,0 +1,121 @@
+//! How many rows there are by partition and range of maps.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use treadle_types::Runs;
+
+use crate::block::Table;
+use crate::{MapRange, Tally};
+
+/// What all batches of a group together have, with half of the digest.
+#[derive(Debug)]
+pub(super) struct Counts {
+    /// The ranges of the group's partitions, and how many partitions are in those before.
+    ranges: Vec<(u64, u64, usize)>,
+    partitions: usize,
+    /// So many maps with consecutive numbers are a stripe: their rows are read, and compared with what is
+    /// counted, together.
+    stripe: u32,
+    /// By stripe, then by the position of the partition. Of stripes that have no rows there is none.
+    tallies: BTreeMap<u32, Vec<Tally>>,
+}
+
+impl Counts {
+    pub(super) fn new(partitions: &Runs, stripe: u32) -> Self {
+        let mut before = 0;
+        let mut ranges = Vec::new();
+        for &(start, end) in partitions.ranges() {
+            ranges.push((start, end, before));
+            before += (end - start) as usize;
+        }
+        Self {
+            ranges,
+            partitions: before,
+            stripe,
+            tallies: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the pieces of a batch of this map. Those of other partitions are left out.
+    pub(super) fn add(&mut self, map: u32, table: &Table) {
+        let empty = || vec![Tally::default(); self.partitions];
+        let tallies = self.tallies.entry(map / self.stripe);
+        let tallies = tallies.or_insert_with(empty);
+        for piece in table.pieces() {
+            if let Some(at) = position(&self.ranges, piece.partition) {
+                tallies[at].add(&piece.tally);
+            }
+        }
+    }
+
+    /// Takes them away.
+    pub(super) fn subtract(&mut self, map: u32, table: &Table) {
+        let Some(tallies) = self.tallies.get_mut(&(map / self.stripe)) else {
+            return;
+        };
+        for piece in table.pieces() {
+            if let Some(at) = position(&self.ranges, piece.partition) {
+                tallies[at].subtract(&piece.tally);
+            }
+        }
+    }
+
+    /// The whole stripes that these maps are in.
+    pub(super) fn stripes_of(&self, maps: MapRange) -> MapRange {
+        let first = maps.first / self.stripe;
+        let end = maps.end.div_ceil(self.stripe).max(first);
+        MapRange {
+            first: first * self.stripe,
+            end: end.saturating_mul(self.stripe),
+        }
+    }
+
+    /// What there is of a partition; of whole stripes, or of all maps.
+    pub(super) fn of(&self, partition: u32, stripes: Option<MapRange>) -> Tally {
+        let (first, end) = stripes.map_or((0, u32::MAX), |maps| {
+            (maps.first / self.stripe, maps.end.div_ceil(self.stripe))
+        });
+        let Some(at) = position(&self.ranges, partition) else {
+            return Tally::default();
+        };
+        let stripes = self.tallies.range(first..end);
+        stripes.map(|(_, tallies)| tallies[at]).sum()
+    }
+
+    /// What there is altogether.
+    pub(super) fn whole(&self) -> Tally {
+        self.tallies.values().flatten().copied().sum()
+    }
+
+    /// All that is not empty, by stripe and position.
+    pub(super) fn iter(&self) -> impl Iterator<Item = ((u32, usize), Tally)> + '_ {
+        let all = self.tallies.iter().flat_map(|(&stripe, tallies)| {
+            let tallies = tallies.iter().enumerate();
+            tallies.map(move |(at, tally)| ((stripe, at), tally.narrow()))
+        });
+        all.filter(|(_, tally)| !tally.is_empty())
+    }
+
+    /// Without rows.
+    pub(super) fn emptied(&self) -> Self {
+        Self {
+            ranges: self.ranges.clone(),
+            tallies: BTreeMap::new(),
+            ..*self
+        }
+    }
+}
+
+fn position(ranges: &[(u64, u64, usize)], partition: u32) -> Option<usize> {
+    let partition = u64::from(partition);
+    let after = match ranges {
+        [_] => 1,
+        _ => ranges.partition_point(|&(start, ..)| start <= partition),
+    };
+    let &(start, end, before) = ranges.get(after.checked_sub(1)?)?;
+    (start..end)
+        .contains(&partition)
+        .then(|| before + (partition - start) as usize)
+}

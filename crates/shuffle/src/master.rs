@@ -206,6 +206,8 @@ struct GroupState {
     spoiled: BTreeSet<ServerId>,
     is_open: bool,
     is_split: bool,
+    /// Its copies were asked to compare. Some may be complete, and take no more.
+    is_compared: bool,
 }
 
 impl GroupState {
@@ -218,6 +220,7 @@ impl GroupState {
             spoiled: BTreeSet::new(),
             is_open: true,
             is_split: false,
+            is_compared: false,
         }
     }
 

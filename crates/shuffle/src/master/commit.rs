@@ -81,7 +81,8 @@ impl Master {
             return self.restart(id, None, effects);
         }
         shuffle.round += 1;
-        for (&name, state) in &shuffle.groups {
+        for (&name, state) in &mut shuffle.groups {
+            state.is_compared = true;
             let expected = commit.take(name);
             for &server in &state.copies {
                 let group = name.at(server);

@@ -138,9 +138,10 @@ impl Master {
             maps.insert(0);
         }
         for group in shuffle.groups.values_mut() {
-            // What is complete takes no rows: those of the lost group go to a new one.
+            // What is complete takes no rows: those of the lost group go to a new one. Also elsewhere, a map
+            // that runs again may find that rows are missing at copies that were not heard any more.
             let is_beside = lost.iter().any(|lost| lost.partitions == group.partitions);
-            if is_beside {
+            if is_beside || (group.is_compared && shuffle.copies > 1) {
                 group.close();
             }
         }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::writer::part::{Part, Step};
+use crate::writer::peer::Item;
 use crate::writer::{Effects, Writer, WriterEffect};
 use crate::{GroupId, Plan, ToServer, Transfer};
 
@@ -42,6 +43,7 @@ impl Writer {
             self.drop_part(transfer, part, effects);
         }
         self.drop_copies(transfer, plan);
+        self.ask_copies(transfer, plan);
         let Some(running) = self.transfers.get_mut(&transfer) else {
             return;
         };
@@ -98,6 +100,28 @@ impl Writer {
             }
             part.copies.retain(|copy| is_there(copy.id));
             part.asked.retain(|(copy, _)| is_there(*copy));
+        }
+    }
+
+    /// Copies that have come since others were asked are asked, too: they were filled from one of those, which
+    /// may have less than another.
+    fn ask_copies(&mut self, transfer: Transfer, plan: &Plan) {
+        let Some(running) = self.transfers.get_mut(&transfer) else {
+            return;
+        };
+        let asking = running.parts.iter();
+        let asking = asking.filter(|(_, part)| part.step == Step::Asking);
+        let asked = asking.filter_map(|(&id, _)| Some((id, running.asks(plan, plan.group(id)?))));
+        for (id, copies) in asked.collect::<Vec<_>>() {
+            let Some(part) = running.parts.get_mut(&id) else {
+                continue;
+            };
+            for copy in copies {
+                if part.asked.iter().all(|(other, _)| *other != copy) {
+                    part.asked.push((copy, None));
+                    self.peers.queue([Item::ask(transfer, id, copy)]);
+                }
+            }
         }
     }
 

@@ -206,8 +206,9 @@ struct GroupState {
     spoiled: BTreeSet<ServerId>,
     is_open: bool,
     is_split: bool,
-    /// Its copies were asked to compare. Some may be complete, and take no more.
-    is_compared: bool,
+    /// The [mark](crate::Expected::mark) of what its copies were asked to compare with. Some may be complete
+    /// by that, and take no more.
+    compared: Option<u64>,
 }
 
 impl GroupState {
@@ -220,7 +221,7 @@ impl GroupState {
             spoiled: BTreeSet::new(),
             is_open: true,
             is_split: false,
-            is_compared: false,
+            compared: None,
         }
     }
 

@@ -117,6 +117,29 @@ pub struct Expected {
     pub tally: Tally,
 }
 
+impl Expected {
+    /// A number that two that differ hardly ever have both.
+    pub fn mark(&self) -> u64 {
+        let Tally {
+            rows,
+            bytes,
+            digest,
+        } = self.tally;
+        let winners = self.winners.iter();
+        let winners = winners.map(|(map, attempt)| mix(mix(u64::from(map)) ^ attempt.0));
+        let start = mix(mix(mix(rows) ^ bytes) ^ digest);
+        winners.fold(start, u64::wrapping_add)
+    }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
 /// What a barrier asks the master to commit: the results of all transfers, added up by group.
 ///
 /// Which attempts count is said once for all groups. With `m` maps and `g` groups that takes `16 m` bytes

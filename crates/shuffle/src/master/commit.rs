@@ -1,13 +1,14 @@
 //! Whether all rows are there: what servers have is compared with what the receipts say.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use core::mem;
 
 use crate::config::Guard;
 use crate::master::{Effects, Master, Phase};
 use crate::{
-    Commit, CommitError, Generation, GroupId, MapSet, MasterEffect, Seal, ServerId, ShuffleId,
-    Tally, ToNode, Verdict,
+    Commit, CommitError, Expected, Generation, GroupId, MapSet, MasterEffect, Seal, ServerId,
+    ShuffleId, Tally, ToNode, Verdict,
 };
 
 /// A barrier waits until all servers have compared.
@@ -70,9 +71,6 @@ impl Master {
             });
             return sealing.answer(id, Err(CommitError::Again(id)), effects);
         }
-        if let Phase::Sealing(before) = mem::replace(&mut shuffle.phase, Phase::Open) {
-            before.answer(id, Err(CommitError::Again(id)), effects);
-        }
         if shuffle
             .committed
             .is_some_and(|before| before != sealing.total)
@@ -80,10 +78,38 @@ impl Master {
             sealing.answer(id, Err(CommitError::Again(id)), effects);
             return self.restart(id, None, effects);
         }
+        match shuffle.phase {
+            Phase::Open => {}
+            // A barrier that was cancelled may come late: these receipts are of other attempts, with the same
+            // rows. Others were committed, and only those are kept.
+            Phase::Committed => {
+                return sealing.answer(id, Ok(shuffle.generation), effects);
+            }
+            // One of two barriers is late, and nobody knows which.
+            Phase::Sealing(_) => return sealing.answer(id, Err(CommitError::Again(id)), effects),
+        }
+        let groups = shuffle.groups.keys();
+        let groups: Vec<_> = groups.map(|&name| (name, commit.take(name))).collect();
+        let is_other = |(name, expected): &&(GroupId, Expected)| {
+            let before = shuffle.groups[name].compared;
+            before.is_some_and(|before| before != expected.mark())
+        };
+        let others: Vec<GroupId> = groups
+            .iter()
+            .filter(is_other)
+            .map(|(name, _)| *name)
+            .collect();
+        if !others.is_empty() {
+            // Copies may have dropped what counts now.
+            sealing.answer(id, Err(CommitError::Again(id)), effects);
+            return self.lose_groups(id, &others, effects);
+        }
         shuffle.round += 1;
-        for (&name, state) in &mut shuffle.groups {
-            state.is_compared = true;
-            let expected = commit.take(name);
+        for (name, expected) in groups {
+            let Some(state) = shuffle.groups.get_mut(&name) else {
+                continue;
+            };
+            state.compared = Some(expected.mark());
             for &server in &state.copies {
                 let group = name.at(server);
                 sealing.awaited.insert(group, expected.tally);

@@ -448,8 +448,9 @@ impl Master {
             ToMaster::Filled {
                 shuffle,
                 group,
+                source,
                 is_sealed,
-            } => self.filled(shuffle, group, is_sealed, effects),
+            } => self.filled(shuffle, (group, source), is_sealed, effects),
             ToMaster::Full { shuffle, group } => self.full(shuffle, group, effects),
             // For the recorder.
             ToMaster::Measured { .. } | ToMaster::Used { .. } => {}

@@ -95,6 +95,8 @@ pub enum ToMaster {
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
+        /// The copy that it was filled from.
+        source: GroupId,
         /// Whether it was compared with the receipts.
         is_sealed: bool,
     },
@@ -217,6 +219,8 @@ pub enum ToServer {
         shuffle: ShuffleId,
         /// The copy that is addressed.
         group: GroupId,
+        /// The copy that it was filled from.
+        source: GroupId,
         /// What the copy was sealed with, if it was.
         expected: Option<Expected>,
     },

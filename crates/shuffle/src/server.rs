@@ -286,8 +286,9 @@ impl Server {
                 ToServer::Adopt {
                     shuffle,
                     group,
+                    source,
                     expected,
-                } => self.adopt(from, (shuffle, group), expected, effects),
+                } => self.adopt(from, shuffle, (group, source), expected, effects),
             },
             ServerEvent::Arrived { from, push, table } => {
                 self.arrived(from, push, table, effects)?;

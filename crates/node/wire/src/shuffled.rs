@@ -129,7 +129,7 @@ wire_enum! {
             Damaged: shuffle::Damaged { shuffle, group },
             Poisoned: shuffle::Poisoned { shuffle, group },
             Full: shuffle::Full { shuffle, group },
-            Filled: shuffle::Filled { shuffle, group, is_sealed },
+            Filled: shuffle::Filled { shuffle, group, source, is_sealed },
             Measured: shuffle::Measured { shuffle, group, partitions, sizes },
             Used: shuffle::Used { shuffle, usage },
         }
@@ -155,7 +155,7 @@ wire_enum! {
         values { Push, Ask, Fetch }
         structs {
             Abandon: shuffle::Abandon { group, transfer },
-            Adopt: shuffle::Adopt { shuffle, group, expected },
+            Adopt: shuffle::Adopt { shuffle, group, source, expected },
         }
     }
 }

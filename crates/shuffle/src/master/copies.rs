@@ -142,11 +142,12 @@ impl Master {
         self.settle(id, effects);
     }
 
-    /// A copy is filled. It counts from now on, unless the barrier relies on copies that were compared.
+    /// A copy is filled. It counts from now on, unless the barrier relies on copies that were compared, or
+    /// the one that it was filled from is none any more: the others may have more.
     pub(super) fn filled(
         &mut self,
         id: ShuffleId,
-        copy: GroupId,
+        (copy, source): (GroupId, GroupId),
         is_sealed: bool,
         effects: &mut Effects,
     ) {
@@ -157,7 +158,8 @@ impl Master {
         let Some((_, group)) = shuffle.holder_mut(copy) else {
             return;
         };
-        if group.filling != Some(copy.server) || !(is_sealed || is_open) {
+        let is_whole = group.copies.first() == Some(&source.server);
+        if group.filling != Some(copy.server) || !is_whole || !(is_sealed || is_open) {
             return;
         }
         group.filling = None;

@@ -114,6 +114,7 @@ impl Server {
                 let message = ToServer::Adopt {
                     shuffle,
                     group: fill.to,
+                    source: copy,
                     expected: state.sealed.clone(),
                 };
                 effects.push(ServerEffect::Tell { to, message });
@@ -193,7 +194,8 @@ impl Server {
     pub(super) fn adopt(
         &mut self,
         from: ConnectionId,
-        (shuffle, group): (ShuffleId, GroupId),
+        shuffle: ShuffleId,
+        (group, source): (GroupId, GroupId),
         expected: Option<Expected>,
         effects: &mut Effects,
     ) {
@@ -217,6 +219,7 @@ impl Server {
             None | Some(Verdict::Complete) => ToMaster::Filled {
                 shuffle,
                 group,
+                source,
                 is_sealed,
             },
             Some(_) => ToMaster::Damaged { shuffle, group },

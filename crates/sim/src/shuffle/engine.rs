@@ -129,6 +129,10 @@ impl World {
     fn worker_joined(&mut self, server: ServerId) -> Result<(), String> {
         let mut workers = self.head.workers.keys().copied();
         let before = workers.find(|other| other.node == server.node);
+        if before.is_some_and(|before| before.incarnation > server.incarnation) {
+            // The word of a process that has ended came late: its connection is gone.
+            return Ok(());
+        }
         // The master finds out by itself that there was another process at this place.
         if let Some(before) = before {
             self.engine_loses(before);

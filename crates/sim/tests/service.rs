@@ -44,6 +44,18 @@ fn rows_read_are_those_of_the_winning_attempts_or_an_error_names_what_is_missing
     assert_that_much_happened(&run(1_000..2_000));
 }
 
+/// Each of these found a fault: rows that were pushed to a group of which one copy was complete (305840,
+/// 310896), rows that only some copies had and a filled one was taken to have (257275, 226111, 439855), receipts
+/// of a barrier that had been cancelled (459773, 459851).
+#[test]
+fn seeds_that_failed_once() {
+    for seed in [
+        305_840, 310_896, 257_275, 226_111, 439_855, 459_773, 459_851,
+    ] {
+        run(seed..seed + 1);
+    }
+}
+
 /// Cloud Shuffle Service with two replicas returned 7 of 16 partitions with rows missing, and no error.
 #[test]
 fn a_server_killed_and_restarted_at_the_same_address_between_two_maps_loses_no_row() {

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,25 @@ def make_in_process_client(**kwargs: Any) -> distributed.Client:
             n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", **kwargs
         )
     return client_class()(threads_per_worker=2, **kwargs)
+
+
+class Shared:
+    """The client of a module; a test that fails or leaves something behind costs a new one."""
+
+    def __init__(self, make: Callable[[], distributed.Client]) -> None:
+        self.make = make
+        self.client: distributed.Client | None = None
+
+    def get(self) -> distributed.Client:
+        if self.client is None:
+            self.client = self.make()
+        return self.client
+
+    def drop(self) -> None:
+        client, self.client = self.client, None
+        if client is not None:
+            with suppress(Exception):
+                client.close(timeout=SOON)
 
 
 def connect(client: distributed.Client, **kwargs: Any) -> distributed.Client:

@@ -24,6 +24,7 @@ from client_support import (
     AGAINST,
     SOON,
     Gate,
+    Shared,
     addresses,
     client_class,
     connect,
@@ -71,25 +72,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
     return report
 
 
-class Shared:
-    """The client of a module; a test that fails or leaves something behind costs a new one."""
-
-    def __init__(self, make: Callable[[], distributed.Client]) -> None:
-        self.make = make
-        self.client: distributed.Client | None = None
-
-    def get(self) -> distributed.Client:
-        if self.client is None:
-            self.client = self.make()
-        return self.client
-
-    def drop(self) -> None:
-        client, self.client = self.client, None
-        if client is not None:
-            with suppress(Exception):
-                client.close(timeout=SOON)
-
-
 def left_over(client: distributed.Client) -> dict[str, Any]:
     """The keys that the client or its cluster still know."""
     for state in list(client.futures.values()):
@@ -107,6 +89,22 @@ def left_over(client: distributed.Client) -> dict[str, Any]:
         if getattr(state, "status", None) != "cancelled"
     }
     return {**client.who_has(), **futures}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_client_is_left() -> Iterator[None]:
+    """A client that stays connected is in the traces and among the clusters of later modules."""
+    yield
+    if AGAINST != "treadle":
+        return
+    from treadle import processes
+    from treadle.client._connected import connected
+
+    processes._close()
+    left = [client for client in connected if client.status == "running"]
+    for client in left:
+        client.close(timeout=SOON)
+    assert not left, f"the tests of this module have left clients open: {left}"
 
 
 def lend(shared: Shared, request: pytest.FixtureRequest) -> Iterator[distributed.Client]:

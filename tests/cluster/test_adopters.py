@@ -12,8 +12,7 @@ import distributed
 import pytest
 
 import treadle
-from client_support import AGAINST, SOON, make_client
-from conftest import Shared
+from client_support import AGAINST, SOON, Shared, make_client
 from waiting import until
 
 # An attached one is started by distributed, with all that it imports.

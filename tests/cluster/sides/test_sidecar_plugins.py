@@ -92,6 +92,7 @@ class Hooks(SchedulerPlugin):
     async def start(self, scheduler: Any) -> None:
         scheduler.set_metadata(["started"], scheduler.get_metadata(["started"], 0) + 1)
         scheduler.set_metadata(["told"], [])
+        scheduler.set_metadata(["events"], [])
         self.scheduler = scheduler
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
@@ -107,7 +108,7 @@ class Hooks(SchedulerPlugin):
         scheduler.task_metadata["told"].append(("restart",))
 
     def log_event(self, topic: str, msg: Any) -> None:
-        self.scheduler.task_metadata["told"].append((topic, msg))
+        self.scheduler.task_metadata["events"].append((topic, msg))
 
 
 def add_plugin(client: HubClient, plugin: Any, *, idempotent: bool = False) -> None:
@@ -128,13 +129,16 @@ def test_scheduler_plugins_are_told(hub: Hub, alice: HubClient, bob: HubClient) 
     hub.notify("worker-lost", address="treadle://w:1", name="w", cause="signal 9")
     assert alice.sidecar("get_metadata", keys=["told"]) == [
         ("add_worker", "treadle://w:1"),
-        ("t", 1),
         ("restart",),
         ("remove_worker", "treadle://w:1"),
     ]
+    # The scheduler logs events of its own, as distributed's does.
+    events = alice.sidecar("get_metadata", keys=["events"])
+    assert ("t", 1) in events
+    assert ("Client-bob", {"action": "remove-client", "client": "Client-bob"}) in events
     alice.sidecar("unregister_scheduler_plugin", name="hooks")
     hub.notify("restarted")
-    assert len(alice.sidecar("get_metadata", keys=["told"])) == 4
+    assert len(alice.sidecar("get_metadata", keys=["told"])) == 3
     with pytest.raises(ValueError, match="Could not find plugin"):
         alice.sidecar("unregister_scheduler_plugin", name="hooks")
 

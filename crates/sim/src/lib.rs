@@ -5,7 +5,6 @@
 //! comes of each task is compared with a sequential run, and after each step the invariants of every
 //! core are verified, and those between them.
 
-pub mod broadcast;
 mod client;
 mod liveness;
 mod network;
@@ -16,7 +15,6 @@ mod process;
 pub mod scaling;
 mod server;
 mod sessions;
-pub mod shuffle;
 mod universe;
 mod verify;
 mod versions;

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use treadle_sim::kernel::Trace;
-use treadle_sim::{broadcast, scaling, shuffle};
+use treadle_sim::scaling;
+use treadle_sim_broadcast as broadcast;
+use treadle_sim_shuffle as shuffle;
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]

@@ -8,9 +8,9 @@ use treadle_shuffle::{
     WriterEvent,
 };
 
-use crate::shuffle::engine::{Down, Up};
-use crate::shuffle::tasks::{Failure, Rows, Task, Value, Work};
-use crate::shuffle::world::{Item, Pid, World};
+use crate::engine::{Down, Up};
+use crate::tasks::{Failure, Rows, Task, Value, Work};
+use crate::world::{Item, Pid, World};
 
 /// A task that runs.
 #[derive(Debug)]

@@ -10,12 +10,12 @@ use treadle_shuffle::{
     WriterEvent,
 };
 
-use crate::kernel::Link;
-use crate::shuffle::data::{Batch, tally};
-use crate::shuffle::engine::Up;
-use crate::shuffle::running::Running;
-use crate::shuffle::tasks::{Failure, Rows, Task, Value};
-use crate::shuffle::world::{Item, Pid, World};
+use crate::data::{Batch, tally};
+use crate::engine::Up;
+use crate::running::Running;
+use crate::tasks::{Failure, Rows, Task, Value};
+use crate::world::{Item, Pid, World};
+use treadle_sim_kernel::Link;
 
 type BatchName = (ShuffleId, GroupId, BatchId);
 /// What was read from a run for a partition.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use treadle_shuffle::{Config, Standing};
 use treadle_types::Runs;
 
-use crate::kernel::Random;
+use treadle_sim_kernel::Random;
 
 /// A shuffle, or two whose outputs are read together.
 #[derive(Clone, Debug)]

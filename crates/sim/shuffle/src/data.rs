@@ -6,7 +6,7 @@ use treadle_shuffle::block::{Header, Table, TableBuilder};
 use treadle_shuffle::{GroupId, RowDigest, ShuffleId, Tally, Transfer};
 use treadle_types::Runs;
 
-use crate::kernel::mix;
+use treadle_sim_kernel::mix;
 
 /// A batch, as its bytes would be.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use treadle_shuffle::{
     WriterEvent,
 };
 
-use crate::kernel::Link;
-use crate::shuffle::data::Batch;
-use crate::shuffle::engine::{Down, Up};
-use crate::shuffle::tasks::Rows;
-use crate::shuffle::world::{Item, Pid, World};
+use crate::data::Batch;
+use crate::engine::{Down, Up};
+use crate::tasks::Rows;
+use crate::world::{Item, Pid, World};
+use treadle_sim_kernel::Link;
 
 /// A connection from the writer and the reader of a process to the server of another.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use treadle_broadcast::{CastId, Event, Neighbour, Runs};
 use treadle_types::{Cause, ClientId};
 
 use super::{Item, Pid, World};
-use crate::broadcast::network::Body;
-use crate::broadcast::plan::Fault;
+use crate::network::Body;
+use crate::plan::Fault;
 
 impl World {
     pub(super) fn fault(&mut self, fault: Fault) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use treadle_broadcast::{Config, Network, Tree};
 
-use crate::kernel::{Random, mix};
+use treadle_sim_kernel::{Random, mix};
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]

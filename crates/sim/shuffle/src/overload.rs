@@ -14,7 +14,7 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
-use crate::kernel::Random;
+use treadle_sim_kernel::Random;
 
 /// What is too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

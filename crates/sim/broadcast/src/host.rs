@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Effect, Event, Message, Neighbour, Outcome};
 
-use crate::broadcast::network::Body;
-use crate::broadcast::world::{Item, Pid, Process, World};
-use crate::kernel::mix;
+use crate::network::Body;
+use crate::world::{Item, Pid, Process, World};
+use treadle_sim_kernel::mix;
 
 /// What there is of a payload.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
-use crate::shuffle::data::Source;
-use crate::shuffle::tasks::{Failure, Job, Task, Value, Work};
-use crate::shuffle::world::{Item, Pid, World};
+use crate::data::Source;
+use crate::tasks::{Failure, Job, Task, Value, Work};
+use crate::world::{Item, Pid, World};
 
 /// Tasks that one worker is given at once.
 const SLOTS: usize = 3;

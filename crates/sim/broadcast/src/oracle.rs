@@ -7,9 +7,9 @@ use treadle_broadcast::plan::STAR;
 use treadle_broadcast::{CastId, Message, Neighbour, Outcome, Output, Runs};
 use treadle_types::ClientId;
 
-use crate::broadcast::host::value;
-use crate::broadcast::network::Body;
-use crate::broadcast::world::{Pid, World};
+use crate::host::value;
+use crate::network::Body;
+use crate::world::{Pid, World};
 
 /// Without faults an abort is answered within this, however long engines run.
 const PROMPT: Duration = Duration::from_secs(3);

@@ -9,9 +9,9 @@ use treadle_broadcast::{
 };
 use treadle_types::{ClientId, WorkerId};
 
-use crate::broadcast::plan::Plan;
-use crate::broadcast::world::{World, run};
-use crate::kernel::Trace;
+use crate::plan::Plan;
+use crate::world::{World, run};
+use treadle_sim_kernel::Trace;
 
 /// What came of a push to engines that each have a host of their own, and that have been called
 /// before.

@@ -9,13 +9,13 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
-use crate::kernel::{self, Kernel, Random, Trace, World as _};
-use crate::shuffle::data::Batch;
-use crate::shuffle::engine::{Down, Head, Up};
-use crate::shuffle::network::Connection;
-use crate::shuffle::plan::{Fault, Plan};
-use crate::shuffle::process::Process;
-use crate::shuffle::tasks::{Job, Rows, Task};
+use crate::data::Batch;
+use crate::engine::{Down, Head, Up};
+use crate::network::Connection;
+use crate::plan::{Fault, Plan};
+use crate::process::Process;
+use crate::tasks::{Job, Rows, Task};
+use treadle_sim_kernel::{self as kernel, Kernel, Random, Trace, World as _};
 
 /// A process, by position.
 pub(super) type Pid = usize;
@@ -23,7 +23,7 @@ pub(super) type Pid = usize;
 /// A worker that says nothing for so long is lost.
 const SILENCE: Duration = Duration::from_millis(10);
 
-crate::kernel::counters! {
+treadle_sim_kernel::counters! {
     /// What happened in simulations.
     pub struct Summary {
         /// Events.

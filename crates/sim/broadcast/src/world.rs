@@ -9,16 +9,16 @@ use std::time::Duration;
 use treadle_broadcast::{CastId, Effects, Event, Me, Member, Message, Neighbour, Relay, Runs};
 use treadle_types::{ClientId, WorkerId};
 
-use crate::broadcast::host::Stored;
-use crate::broadcast::network::{Body, Connection};
-use crate::broadcast::oracle::Oracle;
-use crate::broadcast::plan::{Action, Fault, Node, Plan};
-use crate::kernel::{self, Kernel, Line, Random, Trace, World as _, mix};
+use crate::host::Stored;
+use crate::network::{Body, Connection};
+use crate::oracle::Oracle;
+use crate::plan::{Action, Fault, Node, Plan};
+use treadle_sim_kernel::{self as kernel, Kernel, Line, Random, Trace, World as _, mix};
 
 /// A process, by position.
 pub(crate) type Pid = usize;
 
-crate::kernel::counters! {
+treadle_sim_kernel::counters! {
 /// What happened in a simulation.
 pub struct Summary {
     /// Things that happened.

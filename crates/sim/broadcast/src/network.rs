@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use treadle_broadcast::{CastId, CastResult, Event, Message, Neighbour, Outcome};
 
-use crate::broadcast::world::{Item, Pid, World};
-use crate::kernel::Link;
+use crate::world::{Item, Pid, World};
+use treadle_sim_kernel::Link;
 
 /// What travels with a message.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use treadle_shuffle::{Generation, Receipt, ServerId, ShuffleId};
 
-use crate::shuffle::data::Source;
-use crate::shuffle::plan::Job as JobPlan;
+use crate::data::Source;
+use crate::plan::Job as JobPlan;
 
 /// A task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

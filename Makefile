@@ -103,8 +103,8 @@ bench-builds: $(BUILT) ## compare this build with that of another checkout, in t
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)
 
-lines: ## count the lines of Rust in crates/*/src by crate: code, tests, comments
-	python3 bench/lines.py
+lines: ## count the lines of Rust in crates/*/src by crate: code, tests, comments (ARGS=--check: what is long)
+	python3 bench/lines.py $(ARGS)
 
 build: $(BUILT) ## build the extension and install the package into the environment
 
@@ -113,6 +113,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 		echo "rustfmt or clippy is missing. Get them with: rustup component add rustfmt clippy"; exit 1; }
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features treadle-python/testing --locked -- -D warnings
+	@$(VENV_PY) bench/lines.py --check >/dev/null
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy

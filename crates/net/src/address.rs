@@ -144,40 +144,7 @@ impl FromStr for Address {
                 });
             }
         };
-        let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
-            let wrong = || AddressError::Host {
-                address: address(),
-                host: rest.to_owned(),
-            };
-            let (host, after) = bracketed.split_once(']').ok_or_else(wrong)?;
-            let (ip, _zone) = host.split_once('%').unwrap_or((host, ""));
-            if ip.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(wrong());
-            }
-            match after.strip_prefix(':') {
-                Some(port) => (host, Some(port)),
-                None if after.is_empty() => (host, None),
-                None => return Err(wrong()),
-            }
-        } else {
-            match rest.rsplit_once(':') {
-                Some((host, port)) if host.contains(':') => {
-                    return Err(AddressError::Brackets {
-                        address: address(),
-                        // Where all of it is an address, the port is missing.
-                        suggestion: match rest.parse::<std::net::Ipv6Addr>() {
-                            Ok(_) => format!("[{rest}]:7000"),
-                            Err(_) => format!("[{host}]:{port}"),
-                        },
-                    });
-                }
-                Some((host, port)) => (host, Some(port)),
-                None if !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()) => {
-                    ("", Some(rest))
-                }
-                None => (rest, None),
-            }
-        };
+        let (host, port) = split_port(text, rest)?;
         let host = if host.is_empty() {
             Ipv4Addr::LOCALHOST.to_string()
         } else {
@@ -214,6 +181,44 @@ impl FromStr for Address {
             host,
             port: number,
         })
+    }
+}
+
+/// The host and the port of what follows the scheme in `text`. A number alone is a port.
+fn split_port<'a>(text: &str, rest: &'a str) -> Result<(&'a str, Option<&'a str>), AddressError> {
+    if let Some(bracketed) = rest.strip_prefix('[') {
+        let wrong = || AddressError::Host {
+            address: text.to_owned(),
+            host: rest.to_owned(),
+        };
+        let (host, after) = bracketed.split_once(']').ok_or_else(wrong)?;
+        let (ip, _zone) = host.split_once('%').unwrap_or((host, ""));
+        if ip.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(wrong());
+        }
+        match after.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if after.is_empty() => Ok((host, None)),
+            None => Err(wrong()),
+        }
+    } else {
+        match rest.rsplit_once(':') {
+            Some((host, port)) if host.contains(':') => {
+                Err(AddressError::Brackets {
+                    address: text.to_owned(),
+                    // Where all of it is an address, the port is missing.
+                    suggestion: match rest.parse::<std::net::Ipv6Addr>() {
+                        Ok(_) => format!("[{rest}]:7000"),
+                        Err(_) => format!("[{host}]:{port}"),
+                    },
+                })
+            }
+            Some((host, port)) => Ok((host, Some(port))),
+            None if !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()) => {
+                Ok(("", Some(rest)))
+            }
+            None => Ok((rest, None)),
+        }
     }
 }
 

@@ -110,9 +110,49 @@ impl Scheduler {
         }
         // What may run anywhere runs where there is memory.
         let roomy = self.workers.roomy.lowest().filter(|_| full);
+        let best = self.most_urgent_for(worker, closed, roomy.is_none());
+        let Some((entry, of_creators, queue)) = best else {
+            return false;
+        };
         let Some(at) = self.workers.get_mut(worker) else {
             return false;
         };
+        let queues = match queue {
+            QueueId::Own(_) => &mut at.own,
+            QueueId::Class(class) => match self.classes.get_mut(class) {
+                Some(class) => &mut class.queue,
+                None => return false,
+            },
+            QueueId::Common | QueueId::Parked => &mut self.common,
+        };
+        queues
+            .of(of_creators)
+            .take_out(entry, alive(&self.tasks, queue));
+        // A dead entry of the same task must not pass for alive until it is sent.
+        self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
+        if queue == QueueId::Common && of_creators {
+            self.take_run(worker, entry.task, full);
+        }
+        if !self.cuts.is_empty() && !self.reaches(entry.task, worker) {
+            // It was placed before the cut was known.
+            self.enter(entry.task, Phase::WAITING);
+            self.work.ready.push(entry);
+            self.relevel(worker);
+            return true;
+        }
+        self.assign(entry.task, worker, effects);
+        true
+    }
+
+    /// What a worker would run next: the entry, whether its queue is of tasks that create data, and where
+    /// it waits. A closed worker takes small tasks only.
+    fn most_urgent_for(
+        &mut self,
+        worker: WorkerId,
+        closed: bool,
+        takes_common: bool,
+    ) -> Option<(Entry, bool, QueueId)> {
+        let at = self.workers.get_mut(worker)?;
         let (tasks, learnt) = (&self.tasks, &self.learnt);
         let is_small = |entry: &Entry| learnt.is_small(tasks[entry.task].function);
         let admits = |entry: &Entry| !closed || is_small(entry);
@@ -142,7 +182,7 @@ impl Scheduler {
         }
         consider(head, own);
         let common = QueueId::Common;
-        let admits_common = |entry: &Entry| roomy.is_none() && admits(entry);
+        let admits_common = |entry: &Entry| takes_common && admits(entry);
         let head = self.common.head(admits_common, alive(&self.tasks, common));
         consider(head, common);
         for &id in &at.classes {
@@ -154,52 +194,37 @@ impl Scheduler {
                 consider(class.queue.head(admits, alive(&self.tasks, queue)), queue);
             }
         }
-        let Some((entry, of_creators, queue)) = best else {
-            return false;
+        best
+    }
+
+    /// A worker takes some of what follows `first` in the common queue of tasks that create data, so that
+    /// neighbours run at the same place. One whose memory is full takes few.
+    fn take_run(&mut self, worker: WorkerId, first: TaskId, full: bool) {
+        let Some(at) = self.workers.get_mut(worker) else {
+            return;
         };
-        let queues = match queue {
-            QueueId::Own(_) => &mut at.own,
-            QueueId::Class(class) => match self.classes.get_mut(class) {
-                Some(class) => &mut class.queue,
-                None => return false,
-            },
-            QueueId::Common | QueueId::Parked => &mut self.common,
+        let slots = u64::from(at.profile.threads);
+        let run = match full {
+            true => 1,
+            false => (self.share * slots / 256).clamp(1, RUN * slots.max(1)),
         };
-        queues
-            .of(of_creators)
-            .take_out(entry, alive(&self.tasks, queue));
-        // A dead entry of the same task must not pass for alive until it is sent.
-        self.tasks[entry.task].phase = Phase::Ready(QueueId::Own(worker));
-        if queue == QueueId::Common && of_creators {
-            let slots = u64::from(at.profile.threads);
-            let run = match full {
-                true => 1,
-                false => (self.share * slots / 256).clamp(1, RUN * slots.max(1)),
-            };
-            let mut micros = self.learnt.estimate(self.tasks[entry.task].function);
-            for count in 1..RUN * slots {
-                if count >= run && (micros >= self.grain || full) {
-                    break;
-                }
-                let next = self.common.creators.pop(alive(&self.tasks, queue));
-                let Some(entry) = next else {
-                    break;
-                };
-                let task = &mut self.tasks[entry.task];
-                task.phase = Phase::Ready(QueueId::Own(worker));
-                micros = micros.saturating_add(self.learnt.estimate(task.function));
-                at.own.creators.push(entry);
+        let mut micros = self.learnt.estimate(self.tasks[first].function);
+        for count in 1..RUN * slots {
+            if count >= run && (micros >= self.grain || full) {
+                break;
             }
+            let next = self
+                .common
+                .creators
+                .pop(alive(&self.tasks, QueueId::Common));
+            let Some(entry) = next else {
+                break;
+            };
+            let task = &mut self.tasks[entry.task];
+            task.phase = Phase::Ready(QueueId::Own(worker));
+            micros = micros.saturating_add(self.learnt.estimate(task.function));
+            at.own.creators.push(entry);
         }
-        if !self.cuts.is_empty() && !self.reaches(entry.task, worker) {
-            // It was placed before the cut was known.
-            self.enter(entry.task, Phase::WAITING);
-            self.work.ready.push(entry);
-            self.relevel(worker);
-            return true;
-        }
-        self.assign(entry.task, worker, effects);
-        true
     }
 
     /// Sends a worker more of the run that it has taken, as long as it has room, and nothing that it

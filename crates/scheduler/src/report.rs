@@ -3,8 +3,9 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::time::Duration;
 
-use treadle_types::{Cause, Command, Failure, ObjectId, Report, WorkerId};
+use treadle_types::{Cause, Command, Failure, ObjectId, Report, Returned, WorkerId};
 
 use crate::Guard;
 use crate::scheduler::Scheduler;
@@ -41,29 +42,7 @@ impl Scheduler {
                 object,
                 value,
                 duration,
-            } => {
-                let kept = value.kept;
-                if !kept && value.inline.is_none() {
-                    let reason = format!("it finished {object:?} without a value");
-                    return self.dismiss(worker, reason, effects);
-                }
-                match self.referent(worker, object) {
-                    Referent::Present => {
-                        self.finish(object.task, worker, value, duration, effects);
-                    }
-                    Referent::Impossible => self.misbehaves(worker, "finished", object, effects),
-                    other => {
-                        if let Referent::Stopping = other {
-                            self.stopped(worker, object);
-                        } else {
-                            self.late += 1;
-                        }
-                        if kept {
-                            Self::tell(effects, worker, Command::Release(object));
-                        }
-                    }
-                }
-            }
+            } => self.finished(worker, object, value, duration, effects),
             Report::Failed {
                 object,
                 error,
@@ -142,6 +121,37 @@ impl Scheduler {
                     paused,
                 };
                 self.health(worker, health);
+            }
+        }
+    }
+
+    fn finished(
+        &mut self,
+        worker: WorkerId,
+        object: ObjectId,
+        value: Returned,
+        duration: Duration,
+        effects: &mut Effects,
+    ) {
+        let kept = value.kept;
+        if !kept && value.inline.is_none() {
+            let reason = format!("it finished {object:?} without a value");
+            return self.dismiss(worker, reason, effects);
+        }
+        match self.referent(worker, object) {
+            Referent::Present => {
+                self.finish(object.task, worker, value, duration, effects);
+            }
+            Referent::Impossible => self.misbehaves(worker, "finished", object, effects),
+            other => {
+                if let Referent::Stopping = other {
+                    self.stopped(worker, object);
+                } else {
+                    self.late += 1;
+                }
+                if kept {
+                    Self::tell(effects, worker, Command::Release(object));
+                }
             }
         }
     }

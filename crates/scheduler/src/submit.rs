@@ -17,7 +17,7 @@ use crate::{Effects, SchedulerError, State, Submission};
 impl Scheduler {
     pub(crate) fn submit(
         &mut self,
-        submission: Submission,
+        mut submission: Submission,
         effects: &mut Effects,
     ) -> Result<(), SchedulerError> {
         self.validate(&submission)?;
@@ -25,12 +25,42 @@ impl Scheduler {
         let (order, open) = self
             .clients
             .batch(client, submission.number, submission.last);
+        let fresh = self.create(&mut submission, order, open);
+        self.locate(&submission.located);
+        self.link_inputs(&submission, &fresh);
+        let tasks = submission.tasks.iter().zip(&fresh);
+        self.derive(tasks.filter_map(|(&id, &is_new)| is_new.then_some(id)));
+        for &id in &submission.wanted {
+            self.want(client, id, effects);
+        }
+        // What is needed by now: the rest waits for its reader, or is not needed at all. From the
+        // last to the first, so that readers are counted before what they read is looked at.
+        for index in (0..submission.tasks.len()).rev() {
+            let id = submission.tasks[index];
+            let task = &self.tasks[id];
+            if task.phase == Phase::Released && task.is_needed() {
+                self.activate(id);
+            } else if !task.is_needed() {
+                self.work.unneeded.push(id);
+            }
+        }
+        if open != OpenId::NONE {
+            self.hear_readers(&submission, open);
+        }
+        // Placed at once, so that the share of each slot is counted over the whole batch.
+        self.place_ready(effects);
+        self.share_out();
+        self.moved();
+        Ok(())
+    }
+
+    /// Makes those tasks that are new, without their inputs; says which ones.
+    fn create(&mut self, submission: &mut Submission, order: u32, open: OpenId) -> Vec<bool> {
         let classes: Vec<_> = submission
             .constraints
             .iter()
             .map(|constraint| self.class_of(constraint))
             .collect();
-        let mut submission = submission;
         let mut recipes = core::mem::take(&mut submission.recipes).into_iter();
         let mut fresh = Vec::with_capacity(submission.tasks.len());
         for (index, &id) in submission.tasks.iter().enumerate() {
@@ -48,7 +78,7 @@ impl Scheduler {
                 self.least_urgent = self.least_urgent.max(user);
                 let task = &mut self.tasks[id];
                 task.phase = Phase::Released;
-                task.client = client;
+                task.client = submission.client;
                 task.function = submission.functions[index];
                 task.retries = options.retries.min(u32::from(u16::MAX)) as u16;
                 task.flags.put(Flags::ACTOR, options.actor);
@@ -74,7 +104,10 @@ impl Scheduler {
         for class in classes {
             self.leave_class(class);
         }
-        self.locate(&submission.located);
+        fresh
+    }
+
+    fn link_inputs(&mut self, submission: &Submission, fresh: &[bool]) {
         for (index, &id) in submission.tasks.iter().enumerate() {
             if fresh[index] {
                 for &input in submission.inputs_of(index) {
@@ -85,38 +118,19 @@ impl Scheduler {
                 }
             }
         }
-        let tasks = submission.tasks.iter().zip(&fresh);
-        self.derive(tasks.filter_map(|(&id, &is_new)| is_new.then_some(id)));
-        for &id in &submission.wanted {
-            self.want(client, id, effects);
+    }
+
+    /// What a batch of an open submission says about who reads what.
+    fn hear_readers(&mut self, submission: &Submission, open: OpenId) {
+        for &input in &submission.inputs {
+            self.hear_reader(input, open);
         }
-        // What is needed by now: the rest waits for its reader, or is not needed at all. From the
-        // last to the first, so that readers are counted before what they read is looked at.
-        for index in (0..submission.tasks.len()).rev() {
-            let id = submission.tasks[index];
-            let task = &self.tasks[id];
-            if task.phase == Phase::Released && task.is_needed() {
-                self.activate(id);
-            } else if !task.is_needed() {
-                self.work.unneeded.push(id);
+        if submission.last {
+            if let Some(client) = self.clients.get_mut(submission.client) {
+                client.submissions.remove(&submission.number);
             }
+            self.close_submission(open);
         }
-        if open != OpenId::NONE {
-            for &input in &submission.inputs {
-                self.hear_reader(input, open);
-            }
-            if submission.last {
-                if let Some(client) = self.clients.get_mut(client) {
-                    client.submissions.remove(&submission.number);
-                }
-                self.close_submission(open);
-            }
-        }
-        // Placed at once, so that the share of each slot is counted over the whole batch.
-        self.place_ready(effects);
-        self.share_out();
-        self.moved();
-        Ok(())
     }
 
     /// Checks a submission as a whole, so that it is taken or refused as one.

@@ -166,7 +166,41 @@ impl Core {
             constraints,
             ..Submission::default()
         };
-        // Tasks that read something that is gone.
+        let lost = self.name_tasks(client, batch, fresh, taken, &mut submission)?;
+        let Some(gone) = self.name_inputs(client, batch, &mut submission)? else {
+            return Ok(());
+        };
+        let brought = self.shuffles.brought(client, batch, &mut submission);
+        submission.offsets = mem::take(&mut batch.offsets);
+        submission.readers = mem::take(&mut batch.readers);
+        submission.ranks = mem::take(&mut batch.ranks);
+        submission.recipes = mem::take(&mut batch.recipes);
+        submission.options = mem::take(&mut batch.options);
+        let mut cancelled = Vec::new();
+        if gone > 0 || !lost.is_empty() {
+            cancelled = without_lost(&mut submission);
+        }
+        self.want_of_batch(client, batch, &cancelled, &mut submission)?;
+        self.counts.submitted += submission.tasks.len() as u64;
+        let fed = self.feed(Event::Submit(submission));
+        for task in cancelled {
+            self.unsubmitted(task);
+        }
+        fed?;
+        self.end_of_submission(client, batch);
+        self.shuffles_came(client, batch, brought)
+    }
+
+    /// Finds what a client's numbers of tasks mean. Returns the rows of tasks that read something that is
+    /// gone.
+    fn name_tasks(
+        &mut self,
+        client: ClientId,
+        batch: &Batch,
+        fresh: &mut Fresh,
+        taken: &mut Vec<TaskId>,
+        submission: &mut Submission,
+    ) -> Result<Vec<usize>, Broken> {
         let mut lost: Vec<usize> = Vec::new();
         let mut known: (Option<&[u32]>, u32, Symbol) = (None, NO_DEFINITIONS, Symbol(0));
         for (row, &id) in batch.tasks.iter().enumerate() {
@@ -208,10 +242,21 @@ impl Core {
                 taken.push(task);
             }
         }
+        Ok(lost)
+    }
+
+    /// Finds what a client's numbers of inputs mean. Returns how many of them are gone, and nothing if
+    /// the client is.
+    fn name_inputs(
+        &self,
+        client: ClientId,
+        batch: &Batch,
+        submission: &mut Submission,
+    ) -> Result<Option<usize>, Broken> {
         submission.inputs = Vec::with_capacity(batch.inputs.len());
         let mut gone = 0;
         let Some(node) = self.clients.get(client) else {
-            return Ok(());
+            return Ok(None);
         };
         for &id in &batch.inputs {
             submission
@@ -224,25 +269,7 @@ impl Core {
                     }
                 });
         }
-        let brought = self.shuffles.brought(client, batch, &mut submission);
-        submission.offsets = mem::take(&mut batch.offsets);
-        submission.readers = mem::take(&mut batch.readers);
-        submission.ranks = mem::take(&mut batch.ranks);
-        submission.recipes = mem::take(&mut batch.recipes);
-        submission.options = mem::take(&mut batch.options);
-        let mut cancelled = Vec::new();
-        if gone > 0 || !lost.is_empty() {
-            cancelled = without_lost(&mut submission);
-        }
-        self.want_of_batch(client, batch, &cancelled, &mut submission)?;
-        self.counts.submitted += submission.tasks.len() as u64;
-        let fed = self.feed(Event::Submit(submission));
-        for task in cancelled {
-            self.unsubmitted(task);
-        }
-        fed?;
-        self.end_of_submission(client, batch);
-        self.shuffles_came(client, batch, brought)
+        Ok(Some(gone))
     }
 
     /// A task that was meant to be submitted was not: forgets it, if it is not known otherwise.

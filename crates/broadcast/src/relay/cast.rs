@@ -192,6 +192,43 @@ impl Cast {
         }
     }
 
+    /// A parent asks for `members`. Returns whether there is something to say again: of some of them it
+    /// asks for the first time, and they have run already.
+    pub(crate) fn is_asked(&mut self, from: Neighbour, members: &Runs, mapped: bool) -> bool {
+        if self.parent(from).is_none() {
+            self.parents.push(Parent {
+                who: from,
+                asked: Runs::new(),
+                reported: self.log.len(),
+                again: Runs::new(),
+                mapped,
+            });
+        }
+        let done = self.members.difference(&self.waiting);
+        let parent = self.parent(from).expect("it was added");
+        let again = members.difference(&parent.asked).intersection(&done);
+        parent.again = parent.again.union(&again);
+        parent.asked = parent.asked.union(members);
+        parent.mapped = mapped;
+        !parent.again.is_empty()
+    }
+
+    /// Takes those of `members` that wait back from children, and from what is deferred, that know an
+    /// older version only.
+    pub(crate) fn take_back(&mut self, members: &Runs, version: Version) -> Runs {
+        let wanted = members.intersection(&self.waiting);
+        let mut taken = Runs::new();
+        for child in &mut self.children {
+            taken = taken.union(&child.take(&wanted, Some(version)));
+        }
+        let older = |placement: &&mut Placement| placement.version < version;
+        for placement in self.deferred.iter_mut().filter(older) {
+            taken = taken.union(&placement.members.intersection(&wanted));
+            placement.members = placement.members.difference(&wanted);
+        }
+        taken
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         self.payload.have == self.size
     }

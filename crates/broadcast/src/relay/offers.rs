@@ -1,7 +1,7 @@
 //! Offers that come.
 
 use crate::Guard;
-use crate::relay::cast::{Cast, Own, Parent, Placement};
+use crate::relay::cast::{Cast, Own};
 use crate::relay::timers::Timer;
 use crate::relay::{Relay, Violation};
 use crate::{Effect, Effects, Member, Message, Neighbour, Offer, Runs, Settled};
@@ -71,22 +71,7 @@ impl Relay {
         cast.version = cast.version.max(offer.version);
 
         let members = offer.members.difference(&self.gone);
-        if cast.parent(from).is_none() {
-            cast.parents.push(Parent {
-                who: from,
-                asked: Runs::new(),
-                reported: cast.log.len(),
-                again: Runs::new(),
-                mapped: offer.mapped,
-            });
-        }
-        let done = cast.members.difference(&cast.waiting);
-        let parent = cast.parent(from).expect("it was added");
-        let again = members.difference(&parent.asked).intersection(&done);
-        parent.again = parent.again.union(&again);
-        parent.asked = parent.asked.union(&members);
-        parent.mapped = offer.mapped;
-        if !parent.again.is_empty() {
+        if cast.is_asked(from, &members, offer.mapped) {
             session.dirty.insert(id.number);
         }
 
@@ -97,15 +82,7 @@ impl Relay {
         cast.previous.set_some(&offer.members, previous, &added);
         let mut taken = Runs::new();
         if Guard::Version.holds() {
-            let wanted = members.intersection(&cast.waiting);
-            for child in &mut cast.children {
-                taken = taken.union(&child.take(&wanted, Some(offer.version)));
-            }
-            let older = |placement: &&mut Placement| placement.version < offer.version;
-            for placement in cast.deferred.iter_mut().filter(older) {
-                taken = taken.union(&placement.members.intersection(&wanted));
-                placement.members = placement.members.difference(&wanted);
-            }
+            taken = cast.take_back(&members, offer.version);
         }
 
         let again = !Guard::Once.holds() && cast.own == Some(Own::Done);

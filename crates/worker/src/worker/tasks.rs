@@ -147,17 +147,7 @@ impl Worker {
             Activity::Rejoining => self.rejoining.retain(|&other| other != slot),
         }
         if cancelled {
-            match outcome {
-                Outcome::Returned(value) if value.kept && Guard::Dropped.holds() => {
-                    effects.push(Effect::Drop(object));
-                }
-                Outcome::Missing(input) => self.gone(input, effects),
-                _ => {}
-            }
-            if Guard::Stopped.holds() {
-                effects.report(Report::Stopped(object));
-            }
-            self.objects.remove(slot);
+            self.stopped(object, slot, outcome, effects);
             return Ok(());
         }
         match outcome {
@@ -217,6 +207,21 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// A task that was cancelled has ended.
+    fn stopped(&mut self, object: ObjectId, slot: u32, outcome: Outcome, effects: &mut Effects) {
+        match outcome {
+            Outcome::Returned(value) if value.kept && Guard::Dropped.holds() => {
+                effects.push(Effect::Drop(object));
+            }
+            Outcome::Missing(input) => self.gone(input, effects),
+            _ => {}
+        }
+        if Guard::Stopped.holds() {
+            effects.report(Report::Stopped(object));
+        }
+        self.objects.remove(slot);
     }
 
     pub(super) fn seceded(

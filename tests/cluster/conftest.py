@@ -85,7 +85,8 @@ def left_over(client: distributed.Client) -> dict[str, Any]:
     # A cancelled future is nothing that the cluster keeps; caches of Dask may still hold it.
     futures = {
         key: state
-        for key, state in list(client.futures.items())
+        # A collection between two items could remove some: a copy is made at once.
+        for key, state in client.futures.copy().items()
         if getattr(state, "status", None) != "cancelled"
     }
     return {**client.who_has(), **futures}

@@ -73,7 +73,9 @@ class Hosted(Connected):
 
     async def _keep_values(self, host: Host) -> Mapping[Hashable, Any]:
         with self._refcount_lock:
-            finished = [key for key, state in self.futures.items() if state.status == "finished"]
+            # A future that is collected meanwhile takes its key out.
+            states = self.futures.copy()
+            finished = [key for key, state in states.items() if state.status == "finished"]
             wanted = [self._claim(key) for key in finished]
         return await host.give_back(self, wanted)
 

@@ -36,7 +36,7 @@ _READ = (
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
     "scheduler.unknown-task-duration",
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
-    *("worker.profile.interval", "worker.resources"),
+    *("worker.profile.interval", "worker.resources."),
 )
 
 _warned_of: set[str] = set()

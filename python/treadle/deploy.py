@@ -27,7 +27,7 @@ from distributed.deploy.spec import ProcessInterface
 from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
 from treadle._loop import off_loop
-from treadle._numbers import amounts
+from treadle._settings import resources_of
 from treadle.client._cluster_options import memory_limit_of
 from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._scaling import SchedulerComm, identity
@@ -84,7 +84,8 @@ class Worker(ProcessInterface):
     memory_limit
         For values: bytes, ``"4 GiB"``, a fraction of the memory there is, ``"auto"`` or 0 for none.
     resources
-        Abstract resources, for ``resources=`` of tasks.
+        Abstract resources, for ``resources=`` of tasks; by default those of
+        ``distributed.worker.resources`` in Dask's configuration.
     local_directory
         Where it keeps what it spills.
     """
@@ -106,7 +107,7 @@ class Worker(ProcessInterface):
             name=str(name),
             threads=nthreads,
             limit=memory_limit_of(memory_limit, 1),
-            resources=amounts(resources or {}),
+            resources=resources_of(resources),
             directory=None if local_directory is None else str(local_directory),
         )
         self._process: WorkerProcess | None = None

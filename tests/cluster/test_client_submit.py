@@ -16,6 +16,7 @@ from dask.utils import funcname
 from distributed import Future, get_worker, wait
 
 from client_support import (
+    AGAINST,
     SOON,
     add,
     attempts,
@@ -309,6 +310,14 @@ def test_later_tasks_run_later_when_they_do_not_count_as_simultaneous(
     gate.open()
     wait(futures, timeout=SOON)
     assert gate.arrivals() == ["blocker", "0", "1", "2", "3", "4"]
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="it has an effect there")
+def test_a_fifo_timeout_that_asks_for_something_warns(client):
+    with pytest.warns(UserWarning, match=r"fifo_timeout='1 h' has no effect"):
+        client.submit(inc, 1, fifo_timeout="1 h").result(timeout=SOON)
+    with pytest.warns(UserWarning, match="fifo_timeout=5 has no effect"):
+        client.map(inc, [1], fifo_timeout=5)
 
 
 def test_resources_limit_how_many_run_at_once(new_client, gate, eventually):

@@ -6,6 +6,7 @@ import asyncio
 import os
 from typing import Any
 
+import dask
 import pytest
 
 import treadle
@@ -35,10 +36,16 @@ class Numbered(SpecCluster):
 
 
 def test_workers_of_several_kinds() -> None:
-    with Numbered(workers=WORKERS) as cluster, treadle.Client(cluster) as client:
+    with (
+        dask.config.set({"distributed.worker.resources": {"LICENCE": 2}}),
+        Numbered(workers=WORKERS) as cluster,
+        treadle.Client(cluster) as client,
+    ):
         assert cluster.requested == cluster.observed == cluster.plan == {"small", "large"}
         threads = {w["name"]: w["nthreads"] for w in client.scheduler_info()["workers"].values()}
         assert threads == {"small": 1, "large": 3}
+        resources = {w["name"]: w["resources"] for w in client.scheduler_info()["workers"].values()}
+        assert resources == {"small": {"LICENCE": 2}, "large": {"GPU": 1}}
         where = client.submit(os.getpid, resources={"GPU": 1}).result(timeout=SOON)
         pids = {str(w["name"]): w["pid"] for w in client.scheduler_info()["workers"].values()}
         assert where == pids["large"]

@@ -96,7 +96,7 @@ class Client(Viewing):
         resources: Mapping[str, float] | None = None,
         retries: int | None = None,
         priority: float = 0,
-        fifo_timeout: Any = "100 ms",  # noqa: ARG002 (distributed's signature)
+        fifo_timeout: Any = "100 ms",
         allow_other_workers: bool = False,
         actor: bool = False,
         actors: bool = False,
@@ -105,12 +105,13 @@ class Client(Viewing):
     ) -> Future:
         """Run ``func(*args, **kwargs)`` on a worker.
 
-        ``fifo_timeout`` means nothing here: of two calls of one priority the earlier one is first.
+        ``fifo_timeout`` has no effect: of two calls of one priority the earlier one is first.
         """
         if not callable(func):
             raise TypeError("First input to submit must be a callable function")
         if allow_other_workers not in (True, False, None):
             raise TypeError("allow_other_workers= must be True or False")
+        _options.warn_of_fifo_timeout(fifo_timeout)
         actor = actor or actors
         connection = self._usable("send update-graph message")
         if key is None:
@@ -216,7 +217,7 @@ class Client(Viewing):
         resources: Mapping[str, float] | None = None,
         priority: float = 0,
         allow_other_workers: bool = False,
-        fifo_timeout: Any = "100 ms",  # noqa: ARG002 (distributed's signature)
+        fifo_timeout: Any = "100 ms",
         actor: bool = False,
         actors: bool = False,
         pure: bool = True,
@@ -239,6 +240,7 @@ class Client(Viewing):
             len(it)  # raises of what is not a collection
         if allow_other_workers not in (True, False, None):
             raise TypeError("allow_other_workers= must be True or False")
+        _options.warn_of_fifo_timeout(fifo_timeout)
         if allow_other_workers and workers is None:
             raise ValueError("Only use allow_other_workers= if using workers=")
         if workers is not None and not isinstance(workers, (str, Number, list, set)):
@@ -364,12 +366,13 @@ class Client(Viewing):
         user_priority: Any = 0,
         resources: Mapping[str, float] | None = None,
         retries: int | None = None,
-        fifo_timeout: Any = 0,  # noqa: ARG002
+        fifo_timeout: Any = 0,
         actors: Any = None,
     ) -> dict[Hashable, Future]:
         connection = self._usable("send update-graph message")
         if allow_other_workers not in (True, False, None):
             raise TypeError("allow_other_workers= must be True, False, or None")
+        _options.warn_of_fifo_timeout(fifo_timeout)
         annotations = _options.annotated(
             workers=workers,
             allow_other_workers=allow_other_workers,

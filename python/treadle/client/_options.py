@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from numbers import Number
 from typing import Any, TypeAlias
@@ -10,7 +11,15 @@ from treadle._numbers import amounts, whole
 from treadle._priorities import rank
 from treadle.client._distributed import get_annotations
 
-__all__ = ["Options", "annotated", "of_annotations", "of_call", "of_graph", "resolved"]
+__all__ = [
+    "Options",
+    "annotated",
+    "of_annotations",
+    "of_call",
+    "of_graph",
+    "resolved",
+    "warn_of_fifo_timeout",
+]
 
 #: ``priority``, ``retries``, ``workers``, ``allow_other``, ``resources``, ``actor``: what is not
 #: the default.
@@ -20,6 +29,21 @@ _KNOWN = ("priority", "retries", "workers", "allow_other_workers", "resources")
 
 # What fits into messages.
 _MOST_RETRIES = 2**32 - 1
+
+
+# What distributed's own calls pass, and what Treadle does.
+_FIFO_TIMEOUTS = ("100 ms", "60s", 0, "0 ms", "0s", None)
+
+
+def warn_of_fifo_timeout(value: Any) -> None:
+    """Warn of a ``fifo_timeout=`` that asks for something: submissions are never simultaneous."""
+    if value not in _FIFO_TIMEOUTS:
+        warnings.warn(
+            f"fifo_timeout={value!r} has no effect: of two submissions of one priority the earlier "
+            "one is first, also if they come together",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def annotated(

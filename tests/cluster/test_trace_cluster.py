@@ -97,6 +97,7 @@ def test_workers_are_rows_and_tasks_are_events(client: treadle.Client, tmp_path:
         assert event["name"] == event["args"]["function"] == event["args"]["group"] == "pid"
         assert event["args"]["state"] == "finished"
         assert event["args"]["bytes"] > 0
+        assert event["args"]["reads"] == []
     assert events[failing.key]["args"]["state"] == "raised"
     rows = names(trace)
     for process in pids.values():
@@ -145,6 +146,7 @@ def test_an_effect_never_starts_before_its_cause(client: treadle.Client) -> None
         cause, effect = events[before.key], events[after.key]
         places.add((cause["pid"], effect["pid"]))
         assert effect["ts"] >= cause["ts"] + cause["dur"] - slack
+        assert effect["args"]["reads"] == [before.key]
         fetched, served = come[before.key], sent[before.key]
         assert fetched["pid"] == effect["pid"]
         assert served["pid"] == cause["pid"]

@@ -16,6 +16,9 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --scaling --parameters FILE [--workers N,N,…]
                                                workloads of Dask's scaling report with what things cost
                                                on a machine, as lines of JSON
+       treadle-sim --replay TRACE [--workers N] [--threads T] [--parameters FILE]
+                                               the tasks that treadle.trace has recorded on so many workers,
+                                               beside how long they took, as a line of JSON
        treadle-sim --broadcast …               the same for the broadcast plane, and
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
@@ -34,7 +37,9 @@ struct Arguments {
     start: u64,
     scaling: bool,
     parameters: Option<PathBuf>,
+    replay: Option<PathBuf>,
     workers: Vec<usize>,
+    threads: Option<u32>,
     sweep: bool,
     large: bool,
     broadcast: bool,
@@ -112,10 +117,7 @@ impl Plane {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments = Arguments {
-        workers: (0..8).map(|exponent| 1 << exponent).collect(),
-        ..Arguments::default()
-    };
+    let mut arguments = Arguments::default();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         let number = |text: String| text.parse().map_err(|_| format!("{text} is no number"));
@@ -126,10 +128,18 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--start" => arguments.start = number(value()?)?,
             "--scaling" => arguments.scaling = true,
             "--parameters" => arguments.parameters = Some(value()?.into()),
+            "--replay" => arguments.replay = Some(value()?.into()),
+            "--threads" => {
+                let threads = number(value()?)?;
+                arguments.threads = Some(u32::try_from(threads).map_err(|_| "too many threads")?);
+            }
             "--workers" => {
                 let listed = value()?;
                 let parsed: Result<_, _> = listed.split(',').map(str::parse).collect();
                 arguments.workers = parsed.map_err(|_| format!("{listed} lists no numbers"))?;
+                if arguments.workers.contains(&0) {
+                    return Err("a cluster has at least one worker".into());
+                }
             }
             "--sweep" => arguments.sweep = true,
             "--large" => arguments.large = true,
@@ -141,6 +151,38 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
     }
     Ok(arguments)
+}
+
+/// Runs a recording, or the report's workloads, with what things cost on a machine.
+fn with_costs(arguments: &Arguments) -> Result<(), String> {
+    let costs = arguments.parameters.as_deref();
+    let costs = costs.map(scaling::Parameters::read).transpose()?;
+    let Some(path) = &arguments.replay else {
+        let all: Vec<usize> = (0..8).map(|exponent| 1 << exponent).collect();
+        let workers = match arguments.workers.is_empty() {
+            true => &all,
+            false => &arguments.workers,
+        };
+        scaling::points(workers, costs.unwrap_or_default());
+        return Ok(());
+    };
+    let recording = scaling::Recording::read(path)?;
+    let threads = arguments.threads.unwrap_or(recording.threads);
+    if threads == 0 {
+        return Err("a worker has at least one thread".into());
+    }
+    let own = [recording.workers];
+    let workers = match arguments.workers.is_empty() {
+        true => &own[..],
+        false => &arguments.workers,
+    };
+    let mut parameters = costs.unwrap_or_default();
+    // What the recording itself says of the network counts.
+    parameters.bandwidth = recording.bandwidth.unwrap_or(parameters.bandwidth);
+    for &workers in workers {
+        scaling::print_replay(&recording, workers, threads, parameters);
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -175,13 +217,9 @@ fn main() -> ExitCode {
         broadcast::figures::sweep();
         return ExitCode::SUCCESS;
     }
-    if let Some(path) = arguments.parameters {
-        let read = scaling::Parameters::read(&path);
-        return match read {
-            Ok(parameters) => {
-                scaling::points(&arguments.workers, parameters);
-                ExitCode::SUCCESS
-            }
+    if arguments.parameters.is_some() || arguments.replay.is_some() {
+        return match with_costs(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");
                 ExitCode::from(2)

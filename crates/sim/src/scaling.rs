@@ -6,6 +6,7 @@
 
 mod client;
 mod parameters;
+mod replay;
 mod workload;
 
 use std::collections::HashMap;
@@ -22,11 +23,15 @@ use crate::kernel::{self, Kernel, Random, Trace, World as _};
 use client::Client;
 pub use parameters::Parameters;
 use parameters::{Cores, SMALL};
+pub use replay::{Recording, print_replay, replay};
 pub use workload::Workload;
 
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const THREADS: u32 = 2;
+/// Symbols of workers and of hosts begin here; those before are of functions.
+const FIRST_NAME: u32 = 1 << 30;
+const FIRST_HOST: u32 = 1 << 31;
 
 /// What an event costs the scheduler's core.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +70,7 @@ enum Arrival {
     Server(Event),
     Worker(usize, treadle_types::Command),
     Done(usize, ObjectId),
-    Fetched(usize, ObjectId, WorkerId),
+    Fetched(usize, ObjectId, WorkerId, u64),
     Heartbeat(usize),
     /// The client has made so many tasks of a call, and sends them.
     Batch(client::Batch),
@@ -92,7 +97,30 @@ struct Cluster {
     tasks: Vec<TaskId>,
     numbers: HashMap<TaskId, u32, foldhash::fast::RandomState>,
     kernel: Kernel<Arrival, ()>,
-    task: Duration,
+    /// By number, how long each task runs and how many bytes its value has.
+    amounts: Amounts,
+}
+
+/// What tasks amount to.
+enum Amounts {
+    Same(Duration, u64),
+    Each(Vec<(Duration, u64)>),
+}
+
+impl Amounts {
+    fn of(&self, number: u32) -> (Duration, u64) {
+        match self {
+            Self::Same(time, nbytes) => (*time, *nbytes),
+            Self::Each(amounts) => amounts[number as usize],
+        }
+    }
+
+    /// Seconds that so many tasks take.
+    fn seconds(&self, tasks: u32) -> f64 {
+        (0..tasks)
+            .map(|number| self.of(number).0.as_secs_f64())
+            .sum()
+    }
 }
 
 /// Runs a workload with tasks of this duration on so many workers of two threads.
@@ -103,63 +131,11 @@ pub fn run(
     parameters: Parameters,
     cost: Cost,
 ) -> Scaling {
-    let slots = workers as u32 * THREADS;
-    let mut cluster = Cluster {
-        scheduler: Scheduler::new(Config::default()),
-        cost,
-        parameters,
-        cores: Cores::new(parameters.cores),
-        free: Duration::ZERO,
-        cpu: Duration::ZERO,
-        workers: Vec::new(),
-        lines: vec![kernel::Line::default(); workers],
-        client: Client::new(workload, slots),
-        tasks: Vec::new(),
-        numbers: HashMap::default(),
-        kernel: Kernel::new(Random::new(0), Trace::Off),
-        task,
-    };
-    cluster.hear(Event::ClientJoined(ClientId(0)));
-    for worker in 0..workers {
-        cluster.workers.push(Worker::new(treadle_worker::Config {
-            threads: THREADS,
-            ..treadle_worker::Config::default()
-        }));
-        let name = Symbol(1_000 + worker as u32);
-        let profile = WorkerProfile {
-            name,
-            // Two workers a host.
-            host: Symbol(10_000 + worker as u32 / 2),
-            aliases: Vec::new(),
-            threads: THREADS,
-            memory: 0,
-            resources: Vec::new(),
-        };
-        let worker = WorkerId(worker as u32);
-        cluster.hear(Event::WorkerJoined { worker, profile });
-    }
-    // The cluster stands before the clock starts.
-    (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
-    cluster.cores = Cores::new(parameters.cores);
+    let client = Client::new(workload, workers as u32 * THREADS);
+    let amounts = Amounts::Same(task, parameters.nbytes);
+    let mut cluster = Cluster::new((workers, THREADS), client, amounts, parameters, cost);
     cluster.make_batch();
-    cluster
-        .kernel
-        .schedule(treadle_scheduler::TICK, Arrival::Tick);
-    for worker in 0..workers {
-        let offset = HEARTBEAT * worker as u32 / workers as u32;
-        cluster.kernel.schedule(offset, Arrival::Heartbeat(worker));
-    }
-    let is_over = cluster.run().expect("it comes to its end");
-    assert!(is_over, "nothing moves: {}", cluster.unresolved());
-    let took = cluster.client.free.max(cluster.kernel.now());
-    let tasks = cluster.tasks.len() as u32;
-    let ideal = task.as_secs_f64() * f64::from(tasks) / f64::from(slots);
-    Scaling {
-        took,
-        share: ideal / took.as_secs_f64(),
-        cpu: cluster.cpu / tasks,
-        tasks,
-    }
+    cluster.finish(workers as u32 * THREADS)
 }
 
 /// Prints a table for 1 to 512 workers.
@@ -207,6 +183,80 @@ pub fn points(workers: &[usize], parameters: Parameters) {
 }
 
 impl Cluster {
+    /// So many workers, with so many threads each, that nobody has given work yet.
+    fn new(
+        (workers, threads): (usize, u32),
+        client: Client,
+        amounts: Amounts,
+        parameters: Parameters,
+        cost: Cost,
+    ) -> Self {
+        let mut cluster = Self {
+            scheduler: Scheduler::new(Config::default()),
+            cost,
+            parameters,
+            cores: Cores::new(parameters.cores),
+            free: Duration::ZERO,
+            cpu: Duration::ZERO,
+            workers: Vec::new(),
+            lines: vec![kernel::Line::default(); workers],
+            client,
+            tasks: Vec::new(),
+            numbers: HashMap::default(),
+            kernel: Kernel::new(Random::new(0), Trace::Off),
+            amounts,
+        };
+        cluster.hear(Event::ClientJoined(ClientId(0)));
+        for worker in 0..workers {
+            cluster.workers.push(Worker::new(treadle_worker::Config {
+                threads,
+                ..treadle_worker::Config::default()
+            }));
+            let profile = WorkerProfile {
+                name: Symbol(FIRST_NAME + worker as u32),
+                // Two workers a host.
+                host: Symbol(FIRST_HOST + worker as u32 / 2),
+                aliases: Vec::new(),
+                threads,
+                memory: 0,
+                resources: Vec::new(),
+            };
+            let worker = WorkerId(worker as u32);
+            cluster.hear(Event::WorkerJoined { worker, profile });
+        }
+        // The cluster stands before the clock starts.
+        (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
+        cluster.cores = Cores::new(parameters.cores);
+        cluster
+            .kernel
+            .schedule(treadle_scheduler::TICK, Arrival::Tick);
+        for worker in 0..workers {
+            let offset = HEARTBEAT * worker as u32 / workers as u32;
+            cluster.kernel.schedule(offset, Arrival::Heartbeat(worker));
+        }
+        cluster
+    }
+
+    /// Runs until the client has what it waits for.
+    fn finish(mut self, slots: u32) -> Scaling {
+        let is_over = self.run().expect("it comes to its end");
+        assert!(is_over, "nothing moves: {}", self.unresolved());
+        let took = self.client.free.max(self.kernel.now());
+        let tasks = self.tasks.len() as u32;
+        let ideal = self.amounts.seconds(tasks) / f64::from(slots);
+        Scaling {
+            took,
+            share: ideal / took.as_secs_f64(),
+            cpu: self.cpu / tasks,
+            tasks,
+        }
+    }
+
+    /// How long a task runs, and how many bytes its value has.
+    fn amounts(&self, object: ObjectId) -> (Duration, u64) {
+        self.amounts.of(self.numbers[&object.task])
+    }
+
     fn arrive(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Server(event) => {
@@ -217,7 +267,7 @@ impl Cluster {
                 self.work(worker, treadle_worker::Event::Command(command));
             }
             Arrival::Done(worker, object) => {
-                let nbytes = self.parameters.nbytes;
+                let (duration, nbytes) = self.amounts(object);
                 let is_small = nbytes <= SMALL;
                 let inline = is_small.then(|| Bytes::from(vec![0; nbytes as usize]));
                 let returned = Returned {
@@ -229,15 +279,15 @@ impl Cluster {
                 let ran = treadle_worker::Event::Ran {
                     object,
                     outcome: Outcome::Returned(returned),
-                    duration: self.task,
+                    duration,
                 };
                 self.work(worker, ran);
             }
-            Arrival::Fetched(worker, object, from) => {
+            Arrival::Fetched(worker, object, from, nbytes) => {
                 let fetched = treadle_worker::Event::Fetched {
                     object,
                     from,
-                    nbytes: Some(self.parameters.nbytes),
+                    nbytes: Some(nbytes),
                 };
                 self.work(worker, fetched);
             }
@@ -310,7 +360,8 @@ impl Cluster {
             match effect {
                 treadle_worker::Effect::Run(run) => {
                     let begins = self.cores.work(now, self.parameters.worker);
-                    let ends = begins + self.task + self.parameters.over;
+                    let (time, _) = self.amounts(run.object);
+                    let ends = begins + time + self.parameters.over;
                     self.kernel
                         .schedule_at(ends, Arrival::Done(worker, run.object));
                 }
@@ -322,7 +373,7 @@ impl Cluster {
                     let asked = now + self.parameters.latency;
                     let time = Duration::from_secs_f64(nbytes as f64 / self.parameters.bandwidth);
                     let (_, sent) = self.lines[from.0 as usize].send(asked, time);
-                    let arrival = Arrival::Fetched(worker, object, from);
+                    let arrival = Arrival::Fetched(worker, object, from, nbytes);
                     self.kernel
                         .schedule_at(sent + self.parameters.latency, arrival);
                 }

@@ -1,8 +1,9 @@
 //! Tasks that take long keep all workers busy, however many there are; what things cost is paid.
 
+use std::path::Path;
 use std::time::Duration;
 
-use treadle_sim::scaling::{Cost, Parameters, Scaling, Workload, run};
+use treadle_sim::scaling::{Cost, Parameters, Recording, Scaling, Workload, replay, run};
 
 const TASK: Duration = Duration::from_millis(100);
 /// Twice what the scheduler may cost.
@@ -68,4 +69,30 @@ fn a_run_repeats() {
         })
     };
     assert_eq!(run().took, run().took);
+}
+
+#[test]
+fn what_treadle_trace_has_recorded_is_replayed() {
+    // Sixteen arrays of 160 kB are added up in pairs, on two workers of two threads.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded.json");
+    let recording = Recording::read(&path).unwrap();
+    assert_eq!((recording.workers, recording.threads), (2, 2));
+    assert_eq!((recording.tasks(), recording.unfinished), (32, 0));
+    let with = |workers, threads| {
+        let parameters = Parameters::default();
+        replay(&recording, workers, threads, parameters, COST)
+    };
+    let same = with(2, 2);
+    let ratio = same.took.as_secs_f64() / recording.took.as_secs_f64();
+    assert!((0.9..1.1).contains(&ratio), "{same:?}, {recording:?}");
+    // On one thread they run one after the other.
+    let alone = with(1, 1);
+    assert!(alone.share > 0.95, "{alone:?}");
+    assert!(alone.took >= recording.work(), "{alone:?}, {recording:?}");
+    // Each value is at a worker of its own, and what is read elsewhere travels. A value waits for the one
+    // before it: six tasks of 100 ms, one after the other, take the time whatever the number of workers.
+    let many = with(32, 1);
+    assert!(many.took > Duration::from_millis(600), "{many:?}");
+    assert!(many.took < same.took, "{many:?}, {same:?}");
+    assert_eq!(many.took, with(32, 1).took);
 }

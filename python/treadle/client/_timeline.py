@@ -231,7 +231,7 @@ class _Builder:
         return self._time(row, event[place]) < 0
 
     def _task(self, row: _Row, worker: int, event: tuple[Any, ...]) -> None:
-        _, lane, object_, key, function, began, read, computed, ended, nbytes, good = event
+        _, lane, object_, key, function, began, read, computed, ended, nbytes, good, reads = event
         track = lane + 1
         row.tracks[track] = f"executor {track}"
         self.line.tasks += 1
@@ -249,6 +249,8 @@ class _Builder:
             worker=self._label(worker),
             attempt=object_ & 0xFFFFFFFF,
             bytes=nbytes,
+            # What ran before the trace has no key here.
+            reads=[str(self.keys[input_]) for input_ in reads if input_ in self.keys],
             state="finished" if good else "raised",
         )
         if max(read - began, ended - computed) / 1e3 >= _STAGE:

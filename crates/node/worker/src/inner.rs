@@ -417,7 +417,7 @@ impl Inner {
             match effect {
                 Effect::Run(run) => {
                     let input = |(object, inline): (ObjectId, Option<Bytes>)| match inline {
-                        Some(bytes) => Input::Inline(bytes),
+                        Some(bytes) => Input::Inline(object, bytes),
                         None => match self.values.hold(object) {
                             Some(held) => Input::Held(object, held),
                             None => Input::Missing(object),

@@ -145,7 +145,7 @@ impl Worker {
     /// The input, and why it cannot be read: the task's outcome is then [`Outcome::Missing`].
     pub fn inputs(&self, task: &Task) -> Result<Vec<Value>, (ObjectId, StoreError)> {
         let read = |input: &Input| match input {
-            Input::Inline(bytes) => Ok(Value::Small(bytes.clone())),
+            Input::Inline(_, bytes) => Ok(Value::Small(bytes.clone())),
             Input::Held(object, held) => self.0.values.read(held).map_err(|error| (*object, error)),
             Input::Missing(object) => {
                 let id = treadle_store::StoredId(object.to_u64());

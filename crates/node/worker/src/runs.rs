@@ -34,12 +34,19 @@ impl Task {
         let stored = |input: &Input| matches!(input, Input::Held(_, Held::Stored(_)));
         self.inputs.iter().any(stored)
     }
+
+    /// The values that it reads, in the order of its recipe.
+    pub fn reads(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.inputs.iter().map(|input| match input {
+            Input::Inline(object, _) | Input::Held(object, _) | Input::Missing(object) => *object,
+        })
+    }
 }
 
 #[derive(Debug)]
 pub(super) enum Input {
     /// It came with the task.
-    Inline(Bytes),
+    Inline(ObjectId, Bytes),
     Held(ObjectId, Held),
     /// It should be here, and is not.
     Missing(ObjectId),

@@ -57,6 +57,8 @@ pub struct Ran {
     pub nbytes: u64,
     /// Whether it has one.
     pub is_good: bool,
+    /// The values that it read.
+    pub reads: Vec<ObjectId>,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,12 @@ impl Event {
                 int(ran.ended),
                 int(ran.nbytes),
                 Value::Bool(ran.is_good),
+                Value::List(
+                    ran.reads
+                        .iter()
+                        .map(|object| int(object.to_u64()))
+                        .collect(),
+                ),
             ],
             Self::Fetched {
                 object,
@@ -493,6 +501,7 @@ mod tests {
             ended: 2,
             nbytes: 0,
             is_good: true,
+            reads: Vec::new(),
         });
         let lanes: Vec<u32> = tracing.state().running.keys().copied().collect();
         assert_eq!(lanes, [1]);

@@ -32,12 +32,15 @@ impl Batch {
 }
 
 pub(super) struct Client {
-    workload: Workload,
     calls: Vec<Call>,
     /// By call, the number of its first task.
     firsts: Vec<u32>,
     /// The call that it makes, and how many of its tasks it has made.
     making: (usize, usize),
+    /// Whether it sums up what it hears of.
+    sums: bool,
+    /// The number of the first task that it waits for.
+    awaited: u32,
     /// Tasks whose end it has not heard of, among those that it waits for.
     waits: usize,
     /// Tasks of which it has heard, and which it has not summed up.
@@ -51,32 +54,37 @@ pub(super) struct Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?}: the client waits for {}",
-            self.workload, self.waits
-        )
+        write!(f, "the client waits for {}", self.waits)
     }
 }
 
 impl Client {
     pub(super) fn new(workload: Workload, slots: u32) -> Self {
-        let calls = calls(workload, slots);
-        let waits = match workload {
-            // For the last.
-            Workload::Tree => 1,
-            _ => calls.last().map_or(0, |call| call.inputs.len()),
-        };
+        Self::of(calls(workload, slots), workload == Workload::Loop)
+    }
+
+    /// It submits one call, as it is told by [`Client::recorded_batch`].
+    pub(super) fn replaying(call: Call) -> Self {
+        Self {
+            making: (1, 0),
+            ..Self::of(vec![call], false)
+        }
+    }
+
+    fn of(calls: Vec<Call>, sums: bool) -> Self {
         let firsts = calls.iter().scan(0, |next, call| {
             let first = *next;
             *next += call.inputs.len() as u32;
             Some(first)
         });
+        let firsts: Vec<u32> = firsts.collect();
+        let wanted = calls.last().map_or(&[][..], |call| &call.wanted);
         Self {
-            workload,
-            firsts: firsts.collect(),
+            sums,
+            awaited: firsts.last().copied().unwrap_or(0),
+            waits: wanted.iter().filter(|wanted| **wanted).count(),
+            firsts,
             making: (0, 0),
-            waits,
             finished: Vec::new(),
             held: Vec::new(),
             made: 0,
@@ -109,6 +117,12 @@ impl Client {
         Some((self.batch(number, made..end), cost))
     }
 
+    /// The next tasks of the call that it replays.
+    pub(super) fn recorded_batch(&mut self, count: usize) -> Batch {
+        let made = self.made as usize;
+        self.batch(0, made..made + count)
+    }
+
     fn batch(&mut self, call: usize, range: Range<usize>) -> Batch {
         let first = self.made;
         self.made += range.len() as u32;
@@ -128,10 +142,11 @@ impl Client {
         }
         let tasks: Vec<_> = batch.tasks().map(|number| ids[number as usize]).collect();
         let is_last = range.end == call.inputs.len();
-        let wanted = match self.workload {
-            Workload::Tree if is_last => tasks[count - 1..].to_vec(),
-            Workload::Tree => Vec::new(),
-            _ => tasks.clone(),
+        let wanted = tasks.iter().zip(&call.wanted[range.clone()]);
+        let wanted = wanted.filter_map(|(task, wanted)| wanted.then_some(*task));
+        let functions = match call.functions.get(range.clone()) {
+            Some(functions) => functions.iter().copied().map(Symbol).collect(),
+            None => vec![Symbol(1 + u32::from(batch.call > 0)); count],
         };
         let readers = call.readers(self.firsts[batch.call]);
         Submission {
@@ -142,12 +157,12 @@ impl Client {
             inputs,
             readers: readers[range.clone()].to_vec(),
             ranks: call.ranks[range].to_vec(),
-            functions: vec![Symbol(1 + u32::from(batch.call > 0)); count],
+            functions,
             recipes: vec![Bytes::from_static(b"recipe"); count],
             options: vec![0; count],
             option_sets: vec![Options::default()],
             constraints: Vec::new(),
-            wanted,
+            wanted: wanted.collect(),
             located: Vec::new(),
             tasks,
         }
@@ -155,16 +170,16 @@ impl Client {
 
     /// It hears of a task.
     pub(super) fn heard(&mut self, number: u32) {
-        match self.workload {
-            Workload::Neighbours if number < self.firsts[1] => {}
-            Workload::Loop => self.finished.push(number),
-            _ => self.waits -= 1,
+        if self.sums {
+            self.finished.push(number);
+        } else if number >= self.awaited {
+            self.waits -= 1;
         }
     }
 
     /// What it submits next of what has come: the sum of all that has, if that is more than one.
     pub(super) fn sum(&mut self) -> Option<Batch> {
-        if self.workload != Workload::Loop {
+        if !self.sums {
             return None;
         }
         self.waits -= self.finished.len();
@@ -172,11 +187,7 @@ impl Client {
         if self.held.len() < 2 {
             return None;
         }
-        let call = Call {
-            is_graph: false,
-            inputs: vec![std::mem::take(&mut self.held)],
-            ranks: vec![0],
-        };
+        let call = Call::map(vec![std::mem::take(&mut self.held)]);
         self.waits += 1;
         self.firsts.push(self.made);
         self.calls.push(call);

@@ -29,10 +29,14 @@ impl Workload {
 }
 
 /// One call of the client's.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Call {
     /// Whether it is a graph, which is built before any of it is sent.
     pub(super) is_graph: bool,
+    /// By task, whether the client wants its value.
+    pub(super) wanted: Vec<bool>,
+    /// By task, the function that it runs; empty: the same for all.
+    pub(super) functions: Vec<u32>,
     /// By task, what it reads: numbers of tasks, in the order in which they are submitted.
     pub(super) inputs: Vec<Vec<u32>>,
     /// By task, its place in the planned order.
@@ -40,9 +44,11 @@ pub(super) struct Call {
 }
 
 impl Call {
-    fn map(inputs: Vec<Vec<u32>>) -> Self {
+    pub(super) fn map(inputs: Vec<Vec<u32>>) -> Self {
         Self {
             is_graph: false,
+            wanted: vec![true; inputs.len()],
+            functions: Vec::new(),
             ranks: (0..inputs.len() as u32).collect(),
             inputs,
         }
@@ -82,7 +88,7 @@ fn tree(leaves: u32) -> Call {
     let mut call = Call {
         is_graph: true,
         inputs: vec![Vec::new(); (leaves / 2) as usize],
-        ranks: Vec::new(),
+        ..Call::default()
     };
     let mut level: Vec<u32> = (0..leaves / 2).collect();
     while level.len() > 1 {
@@ -94,6 +100,8 @@ fn tree(leaves: u32) -> Call {
         level = above.collect();
     }
     call.ranks = depth_first(&call.inputs);
+    call.wanted = vec![false; call.inputs.len()];
+    call.wanted[level[0] as usize] = true;
     call
 }
 

@@ -111,6 +111,7 @@ impl Stages {
             ended,
             nbytes,
             is_good,
+            reads: task.reads().collect(),
         });
     }
 }

@@ -18,9 +18,10 @@ CAP = 175_000_000  # bytes a second and socket: 1.4 Gbit/s, as in the published 
 
 @dataclass(frozen=True)
 class Network:
-    """The servers' address, what starts a program on either side, and the environment of both."""
+    """Both sides' addresses, what starts a program on either side, and the environment of both."""
 
     host: str = "127.0.0.1"
+    client_host: str = "127.0.0.1"
     server_side: tuple[str, ...] = ()
     client_side: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +78,7 @@ def namespaces() -> Iterator[Network]:
             for device in ("lo", "veth0"):
                 ip("-n", name, "link", "set", device, "up")
         enter = ("ip", "netns", "exec")
-        yield Network("198.18.0.2", (*enter, far), (*enter, near))
+        yield Network("198.18.0.2", "198.18.0.1", (*enter, far), (*enter, near))
     finally:
         for name in made:
             ip("netns", "delete", name)
@@ -113,7 +114,7 @@ def routed(rate: str, *options: str) -> Iterator[Network]:
         subprocess.run(forward, check=True, timeout=30)
         shape([*inside, "tc"], rate, *options)
         enter = ("ip", "netns", "exec")
-        yield Network("198.18.2.2", (*enter, far), (*enter, near))
+        yield Network("198.18.2.2", "198.18.1.1", (*enter, far), (*enter, near))
     finally:
         for name in made:
             ip("netns", "delete", name)

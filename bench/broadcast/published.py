@@ -175,49 +175,32 @@ def table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def draw(result: dict[str, Any], to: Path) -> None:
-    """The notebook's two plots, and the curve for few engines."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    """The notebook's two plots, and the curve for few engines, by the names of their files."""
     import matplotlib.pyplot as plt
 
     count = result["engines"]
     where = ", client behind 50 ms and 100 Mbit/s" if result["far"] else ""
     suffix = "-far" if result["far"] else ""
-    colours = (
-        dict(
-            zip(
-                result["notebook"],
-                ["tab:blue", *plt.colormaps["autumn"].colors[::32]],
-                strict=False,
-            )
-        )
-        if hasattr(plt.colormaps["autumn"], "colors")
-        else {}
-    )
-
+    # Ours in blue, theirs from red to yellow.
+    theirs = [name for name in result["notebook"] if name != "treadle"]
+    colours = {
+        name: plt.colormaps["autumn"](place / max(len(theirs), 2))
+        for place, name in enumerate(theirs)
+    } | {"treadle": "tab:blue"}
+    made = {}
     for name, label in (("seconds", "seconds until all have it"), ("throughput", "MB a second")):
-        figure, axes = plt.subplots(figsize=(9, 6))
+        figure, axes = plt.subplots(figsize=(9, 6), layout="constrained")
         for line, found in result["notebook"].items():
             sizes = [8 * int(side) ** 2 for side in found["push"]]
             for view, style in ((0, "-"), (1, "--")):
-                seconds = [pair[view] for pair in found["push"].values()]
-                values = (
-                    seconds
-                    if name == "seconds"
-                    else [
-                        count * size / 1e6 / one for size, one in zip(sizes, seconds, strict=True)
+                values = [pair[view] for pair in found["push"].values()]
+                if name == "throughput":
+                    values = [
+                        count * size / 1e6 / one for size, one in zip(sizes, values, strict=True)
                     ]
-                )
-                axes.plot(
-                    sizes,
-                    values,
-                    style,
-                    marker="o",
-                    color=colours.get(line),
-                    label=f"{line}: {('direct', 'broadcast')[view]}",
-                )
+                label_ = f"{line}: {('direct', 'broadcast')[view]}"
+                axes.plot(sizes, values, style, marker="o", color=colours[line], label=label_)
         axes.set(xscale="log", yscale="log", ylabel=label, xlabel="array pushed to each engine")
         axes.set_xticks(
             sizes, [f"{side} × {side}\n{unit(8 * int(side) ** 2)}" for side in found["push"]]
@@ -226,11 +209,9 @@ def draw(result: dict[str, Any], to: Path) -> None:
         axes.set_title(f"push to {count} engines{where}")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=7, ncols=2)
-        figure.tight_layout()
-        figure.savefig(to / f"notebook-{name}{suffix}.png", dpi=120)
-        plt.close(figure)
+        made[f"notebook-{name}{suffix}"] = figure
 
-    figure, parts = plt.subplots(ncols=2, figsize=(11, 5))
+    figure, parts = plt.subplots(ncols=2, figsize=(11, 5), layout="constrained")
     for axes, what in zip(parts, ("call", "push"), strict=True):
         for line, found in result["curves"].items():
             for view, points in found[what].items():
@@ -242,9 +223,20 @@ def draw(result: dict[str, Any], to: Path) -> None:
         axes.grid(alpha=0.3)
     parts[0].legend(frameon=False, fontsize=7)
     figure.suptitle(f"few engines{where}")
-    figure.tight_layout()
-    figure.savefig(to / f"notebook-few{suffix}.png", dpi=120)
-    plt.close(figure)
+    made[f"notebook-few{suffix}"] = figure
+    return made
+
+
+def draw(result: dict[str, Any], to: Path) -> None:
+    """Write the figures."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    for name, figure in figures(result).items():
+        figure.savefig(to / f"{name}.png", dpi=120)
+        plt.close(figure)
 
 
 def main() -> None:

@@ -43,31 +43,31 @@ def lines(
 
 def table(result: dict[str, Any]) -> list[str]:
     """Treadle beside distributed where both have a point: how many times as fast, by workload."""
-    rows, ratios = (
-        [
-            "| workload | workers | treadle | distributed | ratio |",
-            "| --- | --- | --- | --- | --- |",
-        ],
-        [],
-    )
+    rows = [
+        "| workload | workers | treadle | distributed | ratio |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    ratios: dict[str, list[float]] = {}
     for name in ALL:
         for expert in (False, True):
             found = lines(result, name, expert)
-            theirs = {point["workers"]: point for point in found.get("distributed", [])}
+            theirs = {point["cores"]: point for point in found.get("distributed", [])}
             for point in found.get("treadle", []):
-                if other := theirs.get(point["workers"]):
-                    ratios.append(other["seconds"] / point["seconds"])
+                if other := theirs.get(point["cores"]):
+                    ratio = other["seconds"] / point["seconds"]
+                    size = f"{point['workers']} workers{', expert' if expert else ''}"
+                    ratios.setdefault(size, []).append(ratio)
                     rows.append(
                         f"| {name}{', expert' if expert else ''} | {point['workers']} | {point['seconds']:.4g} s | "
-                        f"{other['seconds']:.4g} s | {ratios[-1]:.2f} × |"
+                        f"{other['seconds']:.4g} s | {ratio:.2f} × |"
                     )
-    if ratios:
-        rows += [
-            "",
-            f"geometric mean of {len(ratios)} ratios: {statistics.geometric_mean(ratios):.2f} ×",
-        ]
-    rows += expert_table(result)
-    return rows
+    rows.append("")
+    for size, some in ratios.items():
+        mean = statistics.geometric_mean(some)
+        rows.append(
+            f"- {size}: geometric mean of {len(some)} ratios {mean:.2f} ×, lowest {min(some):.2f} ×"
+        )
+    return rows + expert_table(result)
 
 
 def expert_table(result: dict[str, Any]) -> list[str]:
@@ -96,6 +96,95 @@ def _plot(axes: Any, points: list[dict[str, Any]], values: list[float], **style:
         )
 
 
+def _scale(axes: Any, scale: str, label: str) -> None:
+    axes.set(yscale=scale, xlabel="cores (threads of workers)", ylabel=label)
+    if scale == "log":
+        axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+
+
+def _simulated(axes: Any, points: list[dict[str, Any]], label: str, rates: list[float]) -> None:
+    """Points of the calibrated simulation, with how far they are off where there is a real one."""
+    errors = [abs(point["error"]) for point in points if point["error"] is not None]
+    told = f", off by {max(errors):.0%} at most" if errors else ""
+    cores = [point["workers"] * 2 for point in points]
+    values = {
+        "seconds": [point["seconds"] for point in points],
+        "speed-up": [rate / rates[0] for rate in rates],
+    }.get(label, rates)
+    axes.plot(cores, values, "x:", color="grey", markersize=6, label=f"simulated{told}")
+
+
+def of_workload(result: dict[str, Any], name: str) -> Any:
+    """The figure of a workload: seconds, speed-up and rate over cores; None where it has no points."""
+    import matplotlib.pyplot as plt
+
+    found, workload = lines(result, name), ALL[name]
+    if not found:
+        return None
+    unit = "tasks/s" if workload.unit == "tasks" else "MB/s"
+    simulated = [one for one in result.get("simulated", []) if one["workload"] == name]
+    figure, parts = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    for row, scale in zip(parts, ("linear", "log"), strict=True):
+        for axes, label in zip(row, ("seconds", "speed-up", unit), strict=True):
+            for engine, points in found.items():
+                rates = [rate(point) for point in points]
+                values = {
+                    "seconds": [point["seconds"] for point in points],
+                    "speed-up": [one / rates[0] for one in rates],
+                }.get(label, rates)
+                _plot(axes, points, values, color=COLOURS[engine], label=engine)
+            if simulated:
+                rates = [point["tasks"] / point["seconds"] for point in simulated]
+                _simulated(axes, simulated, label, rates)
+            _scale(axes, scale, label)
+    parts[0][0].legend(frameon=False)
+    figure.suptitle(f"{name}: {workload.title} (hollow: more threads than cores here)")
+    return figure
+
+
+def complete(result: dict[str, Any], group: str) -> Any:
+    """The report's overview of a group: most of its lines in one figure; None where there are no points.
+
+    Random access is left out, as it moves a few bytes.
+    """
+    import matplotlib.pyplot as plt
+
+    shown = [
+        (name, workload)
+        for name, workload in GROUPS[group].items()
+        if lines(result, name) and name not in ("array-element", "frame-loc")
+    ]
+    if not shown:
+        return None
+    figure, parts = plt.subplots(ncols=2, figsize=(13, 6), layout="constrained")
+    colours = plt.colormaps["tab10"]
+    for place, (name, workload) in enumerate(shown):
+        for engine, style in (("treadle", "-"), ("distributed", ":")):
+            points = lines(result, name).get(engine, [])
+            for axes in parts:
+                if points:
+                    label = workload.title if engine == "treadle" else None
+                    values = [rate(point) for point in points]
+                    style_ = {"color": colours(place), "linestyle": style, "label": label}
+                    _plot(axes, points, values, **style_)
+    for axes, scale in zip(parts, ("linear", "log"), strict=True):
+        _scale(axes, scale, "tasks/s" if group == "tasks" else "MB/s")
+    parts[1].legend(frameon=False, fontsize=8)
+    figure.suptitle(f"{group}: complete (Treadle solid, distributed dotted)")
+    return figure
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What ``run.py`` has written, with the points that ``simulated.py`` has written beside it, if any."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    simulated = path.with_name("simulated.json")
+    if simulated.exists():
+        result["simulated"] = json.loads(simulated.read_text(encoding="utf-8"))["points"]
+    return result
+
+
 def draw(result: dict[str, Any], to: Path) -> None:
     """Draw a picture for each workload that has points, and the overviews."""
     import matplotlib
@@ -103,54 +192,17 @@ def draw(result: dict[str, Any], to: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    for name, workload in ALL.items():
-        found = lines(result, name)
-        if not found:
-            continue
-        unit = "tasks/s" if workload.unit == "tasks" else "MB/s"
-        figure, parts = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
-        for row, scale in zip(parts, ("linear", "log"), strict=True):
-            for axes, label in zip(row, ("seconds", "speed-up", unit), strict=True):
-                for engine, points in found.items():
-                    rates = [rate(point) for point in points]
-                    values = {
-                        "seconds": [point["seconds"] for point in points],
-                        "speed-up": [one / rates[0] for one in rates],
-                    }.get(label, rates)
-                    _plot(axes, points, values, color=COLOURS[engine], label=engine)
-                axes.set(
-                    xscale=scale, yscale=scale, xlabel="cores (threads of workers)", ylabel=label
-                )
-                axes.grid(alpha=0.3)
-        parts[0][0].legend(frameon=False)
-        figure.suptitle(f"{name}: {workload.title} (hollow: more threads than cores here)")
-        figure.savefig(to / f"{name}.png", dpi=90)
-        plt.close(figure)
-    for group, workloads in GROUPS.items():
-        if not any(lines(result, name) for name in workloads):
-            continue
-        figure, parts = plt.subplots(ncols=2, figsize=(13, 6), layout="constrained")
-        colours = plt.colormaps["tab10"]
-        for place, (name, workload) in enumerate(workloads.items()):
-            for engine, style in (("treadle", "-"), ("distributed", ":")):
-                points = lines(result, name).get(engine, [])
-                for axes, scale in zip(parts, ("linear", "log"), strict=True):
-                    if points:
-                        label = workload.title if engine == "treadle" else None
-                        values = [rate(point) for point in points]
-                        style_ = {"color": colours(place), "linestyle": style, "label": label}
-                        _plot(axes, points, values, **style_)
-                    axes.set(xscale=scale, yscale=scale, xlabel="cores (threads of workers)")
-                    axes.set_ylabel("tasks/s" if group == "tasks" else "MB/s")
-                    axes.grid(alpha=0.3)
-        parts[1].legend(frameon=False, fontsize=8)
-        figure.suptitle(f"{group}: complete (Treadle solid, distributed dotted)")
-        figure.savefig(to / f"{group}-complete.png", dpi=90)
-        plt.close(figure)
+    pictures = [(name, of_workload, name) for name in ALL]
+    pictures += [(f"{group}-complete", complete, group) for group in GROUPS]
+    for name, make, what in pictures:
+        figure = make(result, what)
+        if figure is not None:
+            figure.savefig(to / f"{name}.png", dpi=90)
+            plt.close(figure)
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    drawn = json.loads(path.read_text(encoding="utf-8"))
+    drawn = read(path)
     draw(drawn, path.parent)
     print("\n".join(table(drawn)))

@@ -2,8 +2,9 @@
 
 It learns from short runs on a small cluster what things cost on this machine beyond the cores of the state machines
 (the wire, wake-ups, Python in the client, the workers' own work), writes that to ``out/parameters.txt``, runs four
-workloads of the report for real, and has ``treadle-sim --scaling`` run the same ones with these costs. The table has the
-error beside each simulated point; ``--simulate`` adds sizes that are simulated only.
+workloads of the report for real, and has ``treadle-sim --scaling`` run the same ones with these costs. Then it runs each
+of them again within ``treadle.trace``, and has ``treadle-sim --replay`` run what was recorded. The table has the error
+beside each simulated point and each replay; ``--simulate`` adds sizes that are simulated only.
 
 ``cargo build --release -p treadle-sim`` makes the simulation.
 """
@@ -27,6 +28,7 @@ import sparse_tasks
 
 from clusters import treadle
 from report import machine
+from treadle import trace
 from workloads import ALL, add, inc
 
 HERE = Path(__file__).parent
@@ -120,22 +122,41 @@ def write(costs: dict[str, float], path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def real(sizes: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """The seconds of each workload on so many workers."""
+def real(sizes: Iterable[int], traces: Path) -> Iterator[tuple[str, int, float, Path]]:
+    """Each workload's name, how many workers ran it and for how many seconds, and a trace of another run."""
     for workers in sizes:
         with treadle(workers, THREADS) as client:
             for name in WORKLOADS:
                 start = time.perf_counter()
                 ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
                 taken = time.perf_counter() - start
-                yield {"workload": name, "workers": workers, "seconds": taken}
+                path = traces / f"{name}-{workers}.json"
+                with trace(path):
+                    ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
+                yield name, workers, taken, path
 
 
-def simulated(program: Path, parameters: Path, sizes: Iterable[int]) -> list[dict[str, Any]]:
-    listed = ",".join(map(str, sizes))
-    command = [str(program), "--scaling", "--parameters", str(parameters), "--workers", listed]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1800)
+def told_by(program: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The lines of the simulation."""
+    command = [str(program), *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    if told.returncode:
+        sys.exit(f"{' '.join(command)} ended with status {told.returncode}:\n{told.stderr}")
     return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+HEAD = "| workload | workers | simulated | real | error | replayed | recorded | error |"
+
+
+def row(point: dict[str, Any]) -> str:
+    cells = [point["workload"], f"{point['workers']}", f"{point['seconds']:.3f} s"]
+    if point["real"] is not None:
+        replayed = point["replay"]
+        cells += [f"{point['real']:.3f} s", f"{point['error']:+.1%}"]
+        cells += [f"{replayed[what]['seconds']:.3f} s" for what in ("simulated", "recorded")]
+        # There is none where some threads had no task.
+        cells.append("" if replayed["error"] is None else f"{replayed['error']:+.1%}")
+    return f"| {' | '.join([*cells, *[''] * (8 - len(cells))])} |"
 
 
 def main() -> None:
@@ -160,22 +181,23 @@ def main() -> None:
     if args.parameters is None:
         write(learn(args.learn_from), parameters)
     print(parameters.read_text(encoding="utf-8"), machine(), sep="", flush=True)
+    costs = ("--parameters", str(parameters))
     found = {}
-    for point in real(sizes):
-        found[point["workload"], point["workers"]] = point["seconds"]
-        print(
-            f"{point['workload']}, {point['workers']} workers: {point['seconds']:.3f} s", flush=True
-        )
-    points = simulated(args.program, parameters, [*sizes, *args.simulate])
-    print("| workload | workers | simulated | real | error |", "| --- " * 5 + "|", sep="\n")
+    traces = args.json.with_name("traces")
+    traces.mkdir(exist_ok=True)
+    for name, workers, taken, path in real(sizes, traces):
+        (replayed,) = told_by(args.program, "--replay", str(path), *costs)
+        found[name, workers] = taken, replayed
+        print(f"{name}, {workers} workers: {taken:.3f} s", flush=True)
+    listed = ",".join(map(str, [*sizes, *args.simulate]))
+    points = told_by(args.program, "--scaling", *costs, "--workers", listed)
+    print(HEAD, "| --- " * 8 + "|", sep="\n")
     for point in points:
-        taken = found.get((point["workload"], point["workers"]))
-        point["real"] = taken
-        point["error"] = None if taken is None else point["seconds"] / taken - 1
-        shown = ("", "") if taken is None else (f"{taken:.3f} s", f"{point['error']:+.1%}")
-        print(
-            f"| {point['workload']} | {point['workers']} | {point['seconds']:.3f} s | {' | '.join(shown)} |"
-        )
+        taken, replayed = found.get((point["workload"], point["workers"]), (None, None))
+        point |= {"real": taken, "replay": replayed, "error": None}
+        if taken is not None:
+            point["error"] = point["seconds"] / taken - 1
+        print(row(point))
     result = {"machine": machine(), "parameters": parameters.read_text("utf-8"), "points": points}
     args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -59,7 +59,7 @@ class Data:
 
     def __init__(self, client: Any, n_cores: int, chunk: int = 2000, rows: int = 1_000_000) -> None:
         self._client = client
-        self._n_cores = n_cores
+        self.n_cores = n_cores
         self._chunk = chunk
         self._rows = rows
         self._array: Any = None
@@ -67,11 +67,11 @@ class Data:
 
     @property
     def side(self) -> int:
-        return int(5000 * math.sqrt(self._n_cores))
+        return int(5000 * math.sqrt(self.n_cores))
 
     @property
     def length(self) -> int:
-        return 2_000_000 * self._n_cores
+        return 2_000_000 * self.n_cores
 
     def make_array(self) -> None:
         import dask.array as da

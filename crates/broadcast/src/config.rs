@@ -17,6 +17,8 @@ pub struct Config {
     pub ahead: u64,
     /// How many casts of a session may be unsettled. The top refuses more.
     pub outstanding: usize,
+    /// So many members are introduced in one message.
+    pub introduced: usize,
     /// How long a result waits for others before it goes up.
     pub flush: Duration,
     /// How long a node waits for an offer that says by the way what is settled.
@@ -73,6 +75,7 @@ impl Default for Config {
             window: 4 << 20,
             ahead: 32 << 20,
             outstanding: 256,
+            introduced: 1024,
             flush: Duration::from_millis(10),
             settle: Duration::from_millis(50),
             stall: Duration::from_secs(1),

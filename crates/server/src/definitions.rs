@@ -53,9 +53,6 @@ impl Bits {
     }
 }
 
-/// Definitions that no task uses are kept up to this number: most are used again.
-const IDLE: usize = 1024;
-
 /// How long a definition stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -106,6 +103,8 @@ struct Owner {
 /// and their client agrees that it will not mention them again.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
+    /// How many that no task uses are kept.
+    kept: usize,
     all: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     lists: Vec<Together>,
@@ -130,6 +129,14 @@ pub(crate) enum Used<'a> {
 }
 
 impl Definitions {
+    /// None, of which `kept` may stay that no task uses.
+    pub(crate) fn new(kept: usize) -> Self {
+        Self {
+            kept,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn join(&mut self, client: ClientId) {
         let place = client.0 as usize;
         self.owners.resize_with(place + 1, || None);
@@ -322,7 +329,7 @@ impl Definitions {
     /// them again.
     pub(crate) fn surplus(&mut self) -> BTreeMap<ClientId, Vec<u32>> {
         let mut surplus: BTreeMap<ClientId, Vec<u32>> = BTreeMap::new();
-        while self.idle.len() > IDLE
+        while self.idle.len() > self.kept
             && let Some(place) = self.idle.pop_front()
         {
             // The place may be another definition's by now; that is in the queue, too.
@@ -455,6 +462,8 @@ impl Definitions {
 mod tests {
     use super::*;
 
+    const IDLE: usize = 1024;
+
     fn defined(client: u32, number: u32, pickle: &'static str) -> Defined {
         Defined {
             client: ClientId(client),
@@ -466,7 +475,7 @@ mod tests {
 
     #[test]
     fn contents_are_kept_once_and_as_long_as_a_task_needs_them() {
-        let mut definitions = Definitions::default();
+        let mut definitions = Definitions::new(IDLE);
         for client in [1, 2] {
             definitions.join(ClientId(client));
             assert!(definitions.define(defined(client, 0, "same")));
@@ -491,7 +500,7 @@ mod tests {
     const A: ClientId = ClientId(1);
 
     fn many(count: u32) -> Definitions {
-        let mut definitions = Definitions::default();
+        let mut definitions = Definitions::new(IDLE);
         definitions.join(A);
         for number in 0..count {
             assert!(definitions.define(Defined {

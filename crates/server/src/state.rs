@@ -44,6 +44,8 @@ pub struct Settings {
     pub worker_timeout: Duration,
     /// When the process started, since the beginning of 1970.
     pub started: Duration,
+    /// How many definitions that no task uses are kept: most are used again.
+    pub idle_definitions: usize,
     /// Hashes keys. Nobody outside may know it, or they could choose keys that collide.
     pub hasher: SeedableRandomState,
 }
@@ -127,6 +129,7 @@ impl Core {
     pub fn new(settings: Settings, config: scheduler::Config) -> Self {
         Self {
             keys: Keys::new(settings.hasher.clone()),
+            definitions: Definitions::new(settings.idle_definitions),
             settings,
             scheduler: Scheduler::new(config),
             followed: scheduler::Effects::default(),
@@ -136,7 +139,6 @@ impl Core {
             spread: BTreeMap::new(),
             now: Duration::ZERO,
             symbols: Symbols::new(),
-            definitions: Definitions::default(),
             workers: Workers::default(),
             clients: Clients::default(),
             audience: Audience::default(),

@@ -69,8 +69,8 @@ pub(crate) struct Client {
     numbers: BTreeMap<Key, u32>,
     next_future: u32,
     submissions: Vec<Sending>,
-    /// Whether it has sent its definitions.
-    has_defined: bool,
+    /// Of each definition, how often it was given up, and whether it was sent since.
+    definitions: [(u32, bool); DEFINITIONS as usize],
     /// Large values that are put, until it is known how they stand.
     putting: BTreeSet<Key>,
     /// By the name of the load.
@@ -100,7 +100,7 @@ impl Client {
             numbers: BTreeMap::new(),
             next_future: 0,
             submissions: Vec::new(),
-            has_defined: false,
+            definitions: [(0, false); DEFINITIONS as usize],
             putting: BTreeSet::new(),
             bringing: BTreeMap::new(),
             is_spoilt: false,
@@ -126,17 +126,39 @@ impl Client {
 
     /// The definitions that are to be sent ahead of the next tasks.
     fn definitions(&mut self) -> Vec<Definition> {
-        let numbers = match mem::replace(&mut self.has_defined, true) {
-            true => 0..0,
-            false => 0..DEFINITIONS,
-        };
-        let define = |number| Definition {
-            client: ClientId(0),
-            number,
-            name: format!("function-{number}"),
-            pickle: bytes::Bytes::copy_from_slice(&[number as u8]),
-        };
-        numbers.map(define).collect()
+        let mut fresh = Vec::new();
+        for (place, (given_up, is_sent)) in self.definitions.iter_mut().enumerate() {
+            if mem::replace(is_sent, true) {
+                continue;
+            }
+            fresh.push(Definition {
+                client: ClientId(0),
+                number: *given_up * DEFINITIONS + place as u32,
+                name: format!("function-{place}"),
+                pickle: bytes::Bytes::copy_from_slice(&[place as u8]),
+            });
+        }
+        fresh
+    }
+
+    /// The numbers that definitions have now.
+    fn numbers_of(&self, definitions: &[u32]) -> Vec<u32> {
+        let number = |&place: &u32| self.definitions[place as usize].0 * DEFINITIONS + place;
+        definitions.iter().map(number).collect()
+    }
+
+    /// Gives up definitions that no task uses, and returns their numbers. What is needed again gets
+    /// another number.
+    fn give_up(&mut self, unused: &[u32]) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        for &number in unused {
+            let (given_up, is_sent) = &mut self.definitions[(number % DEFINITIONS) as usize];
+            if *is_sent && *given_up == number / DEFINITIONS {
+                (*given_up, *is_sent) = (*given_up + 1, false);
+                numbers.push(number);
+            }
+        }
+        numbers
     }
 
     /// The future of `key` stands for something new.
@@ -394,6 +416,13 @@ impl World {
             Notification::Fetched {
                 ticket, outcome, ..
             } => self.fetched(client, ticket, outcome),
+            Notification::Unused(numbers) => {
+                let numbers = self.clients[client].give_up(&numbers);
+                self.summary.undefined += numbers.len() as u64;
+                self.client_does(client, |core, effects| {
+                    core.send(FromClient::Undefine(numbers), effects);
+                })
+            }
             // Of questions that it has not asked itself, and of what others did.
             Notification::Answer(_) | Notification::Stuck { .. } | Notification::Restarted => {
                 Ok(())

@@ -107,6 +107,8 @@ pub(crate) struct Habits {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) config: Config,
+    /// How many definitions that no task uses the scheduler keeps.
+    pub(crate) idle_definitions: usize,
     pub(crate) machines: Vec<MachinePlan>,
     pub(crate) clients: Vec<Duration>,
     pub(crate) habits: Habits,
@@ -134,6 +136,7 @@ impl Plan {
         let mut effects = Random::new(other.clone().next());
         let mut fetches = Random::new(effects.clone().next());
         let mut lineage = Random::new(fetches.clone().next());
+        let mut definitions = Random::new(lineage.clone().next());
         let is_large = random.chance(3);
         let count = match is_large {
             true => random.between(5, 12) as usize,
@@ -224,6 +227,7 @@ impl Plan {
                 story: 64,
                 lineage: lineage.chance(20),
             },
+            idle_definitions: definitions.pick(&[0, 1, 3, 1_024]),
             machines,
             clients,
             habits: Habits {

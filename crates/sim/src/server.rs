@@ -13,7 +13,7 @@ use treadle_types::{Cause, ClientId, Command, Holders, Place, Report, TaskId, Va
 use crate::client::{decode_key, encode_key};
 use crate::network::Message;
 use crate::plan::{Plan, RESOURCE, TIMEOUT, text};
-use crate::universe::{Key, key_of_task};
+use crate::universe::{DEFINITIONS, Key, key_of_task};
 use crate::world::{Item, World};
 
 /// A worker that has registered.
@@ -77,6 +77,7 @@ impl Server {
             python: None,
             worker_timeout: TIMEOUT,
             started: Duration::ZERO,
+            idle_definitions: plan.idle_definitions,
             hasher: SeedableRandomState::fixed(),
         };
         let mut core = Core::new(settings, plan.config.clone());
@@ -531,7 +532,12 @@ impl Registration {
         let mut clients = self.defined.iter().map(|(client, _)| *client);
         let has_all = |client: ClientId| {
             let mut uses = uses.iter();
-            uses.all(|number| self.defined.contains(&(client, *number)))
+            uses.all(|&place| {
+                let is_it = |&(owner, number): &(ClientId, u32)| {
+                    owner == client && number % DEFINITIONS == place
+                };
+                self.defined.iter().any(is_it)
+            })
         };
         match clients.any(has_all) {
             true => Ok(()),

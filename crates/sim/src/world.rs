@@ -126,6 +126,8 @@ pub struct Summary {
     pub redone: u64,
     /// Tasks that return something else than before.
     pub changed: u64,
+    /// Definitions that clients gave up, since no task used them.
+    pub undefined: u64,
 }
 }
 

@@ -27,6 +27,7 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.immovable, 50),
         (sum.redone, 500),
         (sum.changed, 200),
+        (sum.undefined, 1_000),
     ];
     assert_happened(&sum, &happened);
 }

@@ -12,9 +12,6 @@ use crate::relay::timers::Timer;
 use crate::relay::{NeighbourState, Relay};
 use crate::{CastId, Effect, Effects, Member, Message, Neighbour, Offer, Runs, Settled, Version};
 
-/// So many members are introduced in one message.
-const INTRODUCED: usize = 1024;
-
 impl Relay {
     /// Gives `members` of a cast to children: those that have no result, and are not this node.
     pub(super) fn place(
@@ -289,7 +286,7 @@ impl Relay {
         }
         link.introduced = link.introduced.union(&strangers);
         let strangers: Vec<u64> = strangers.iter().collect();
-        for some in strangers.chunks(INTRODUCED) {
+        for some in strangers.chunks(self.config.introduced) {
             let members = some.iter().filter_map(|id| self.directory.get(id).cloned());
             out.send(to, Message::Introduce(members.collect()));
         }

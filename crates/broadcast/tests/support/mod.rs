@@ -31,6 +31,7 @@ pub(crate) fn config() -> Config {
         inline: 10,
         window: 64,
         outstanding: OUTSTANDING,
+        introduced: 1024,
         ..Config::default()
     }
 }

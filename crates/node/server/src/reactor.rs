@@ -24,6 +24,8 @@ const ACCEPT: usize = 1;
 const TURNS: usize = 256;
 /// How long ending waits for what was sent before.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Definitions that no task uses are kept up to this number: most are used again.
+const IDLE_DEFINITIONS: usize = 1024;
 
 /// Starts the threads.
 pub(super) fn start(options: Options) -> Result<Server, NodeError> {
@@ -66,6 +68,7 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
         started: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default(),
+        idle_definitions: IDLE_DEFINITIONS,
         hasher: SeedableRandomState::random(),
     };
     let core = Core::new(settings, options.scheduler);

@@ -102,6 +102,7 @@ impl Plan {
             window: chunk * random.pick(&[2, 4, 16]) + odd,
             ahead: mix(seed ^ 0x6168_6561) % 20 * chunk,
             outstanding: random.pick(&[2, 8, 64]),
+            introduced: [1, 3, 1024][(mix(seed ^ 0x696e_7472) % 3) as usize],
             flush: Duration::from_micros(random.pick(&[0, 500, 3_000])),
             settle: Duration::from_millis(random.pick(&[0, 2, 20])),
             stall: Duration::from_millis(100),

@@ -88,7 +88,7 @@ fn without_a_guard_a_promise_is_broken() {
             100,
             &["which is gone", "is dead and connected"][..],
         ),
-        (Guard::Version, 200, &["goes round in circles"][..]),
+        (Guard::Version, 1_000, &["goes round in circles"][..]),
     ];
     assert_eq!(guards.len(), Guard::ALL.len(), "each of them is proved");
     for (guard, seeds, symptoms) in guards {

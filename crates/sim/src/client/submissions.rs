@@ -132,7 +132,7 @@ impl World {
                 key: &encode_key(task.key),
                 recipe: &recipe(task.key),
                 inputs: &task.inputs,
-                definitions: &spec.definitions(),
+                definitions: &self.clients[client].numbers_of(&spec.definitions()),
                 readers: task.readers,
                 options: sending.submission.options(options),
             };

@@ -184,12 +184,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
+    parser.add_argument("--workers", type=int, nargs="+", metavar="N", help="1, 2, 4, … 128")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument(
         "--only", nargs="+", choices=[*GROUPS, *ALL], metavar="NAME", help="groups or workloads"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, metavar="N", help="3")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -205,8 +205,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=HERE / "out" / "scaling.json", metavar="PATH")
     args = parser.parse_args()
-    if args.quick:
-        args.workers, args.rounds = [1, 2], 1
+    args.workers = args.workers or ([1, 2] if args.quick else [1, 2, 4, 8, 16, 32, 64, 128])
+    args.rounds = args.rounds or (1 if args.quick else 3)
     args.json.parent.mkdir(parents=True, exist_ok=True)
     chosen = args.only or (list(plots.EXPERT) if args.expert else list(GROUPS))
     names = [name for one in chosen for name in GROUPS.get(one, {one: None})]

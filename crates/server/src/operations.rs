@@ -151,6 +151,7 @@ impl Core {
             "nbytes" => self.nbytes(arguments),
             "managed" => self.managed(arguments),
             "small_values" => self.small_values(arguments),
+            "objects" => self.objects(arguments),
             "processing" => self.processing(arguments),
             "story" => self.story(arguments),
             "tasks" => self.list_tasks(arguments),

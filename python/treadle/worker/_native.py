@@ -88,6 +88,12 @@ class Native(Protocol):
     def get(self, key: Hashable) -> Any:
         """Return the value, or raise ``KeyError``."""
 
+    def get_object(self, object: int) -> Any:  # noqa: A002
+        """Return a value that is here, by the name that the scheduler gives it, or raise ``KeyError``.
+
+        One that has come from elsewhere has no key here.
+        """
+
     def answer(self, id: int, result: Any, error: Any = None) -> None:  # noqa: A002
         """Answer a call."""
 

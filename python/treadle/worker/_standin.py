@@ -77,11 +77,18 @@ class _Data(Mapping[Hashable, Any]):
         except KeyError:
             if key not in self:
                 raise
-        small = ask_scheduler(self._native, "small_values", {"keys": [key]}, _PATIENCE)
-        if key not in small:
-            # It was released, or moved here, meanwhile.
-            return self._native.get(key)
-        return _core.decode_value(small[key])
+        asked = {"keys": [key]}
+        small = ask_scheduler(self._native, "small_values", asked, _PATIENCE)
+        if key in small:
+            return _core.decode_value(small[key])
+        objects = ask_scheduler(self._native, "objects", asked, _PATIENCE)
+        if key not in objects:
+            # It was released meanwhile.
+            raise KeyError(key)
+        try:
+            return self._native.get_object(objects[key])
+        except KeyError:
+            raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
         return self._native.has(key) or key in self._keys()

@@ -342,6 +342,15 @@ impl Worker {
         read(py, value.map_err(|_| missing())?, &self.0.keeper)
     }
 
+    /// A value that is here, by the name that the scheduler gives it: one that has come from elsewhere
+    /// has no key here.
+    fn get_object(&self, py: Python<'_>, object: u64) -> PyResult<Py<PyAny>> {
+        let shared = self.own()?;
+        let value = py.detach(|| shared.node.value(ObjectId::from_u64(object)));
+        let value = value.map_err(|_| PyKeyError::new_err(object))?;
+        read(py, value, &self.0.keeper)
+    }
+
     /// Asks to be let go; its values move elsewhere first.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let shared = self.own()?;

@@ -72,6 +72,17 @@ impl Core {
         Ok(Some(Value::Dict(small.collect())))
     }
 
+    /// The names, for workers, of values that are at workers, by key. Keys without one are left out.
+    pub(crate) fn objects(&self, arguments: &Arguments) -> Answered {
+        let tasks = self.tasks_of(arguments).into_iter();
+        let objects = tasks.filter_map(|(key, task)| {
+            let view = self.scheduler.task(task?)?;
+            let is_there = view.inline().is_none() && !self.whereabouts(task?).is_empty();
+            is_there.then(|| (key, int(view.object().to_u64())))
+        });
+        Ok(Some(Value::Dict(objects.collect())))
+    }
+
     /// Bytes of values by key, or by function.
     pub(crate) fn nbytes(&self, arguments: &Arguments) -> Answered {
         let is_summary = arguments.is_set("summary");

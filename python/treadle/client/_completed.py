@@ -114,7 +114,10 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
                 begin = partial(self._begin, state)
             elif isinstance(future, (FutureOfDistributed, BaseActorFuture)):
                 self._foreign = True
-                begin = partial(self.loop.add_callback, self._track_future)
+                # What is told of it is told in its own client's loop.
+                whose: Any = getattr(future, "client", None) or self
+                loop = self._loop or whose.loop
+                begin = partial(loop.add_callback, self._track_future)
             else:
                 raise TypeError(f"Input must be a future, got {future}")
             turn = _Turn(future)

@@ -55,6 +55,9 @@ _of_distributed = logging.getLogger("distributed.client")
 # Seconds in which a connection says goodbye.
 _GOODBYE = 5.0
 
+# Seconds between looks at whether another one has closed it.
+_PAUSE = 0.01
+
 # How the transfer plane's errors end where nothing listens.
 _NOBODY = f"(os error {errno.ECONNREFUSED})"
 
@@ -71,6 +74,8 @@ class Connected(Waiting):
     scheduler: Scheduler | None
     cluster: Any
     _installation: Installation | None = None
+    #: Whether somebody closes it at this moment.
+    _is_ending = False
     #: What Treadle is attached to, if this client did that.
     _host: Host | None = None
 
@@ -136,6 +141,7 @@ class Connected(Waiting):
         self._topics: set[str] = set()
         self._released = deque()
         self._ended = deque()
+        self._closing = threading.RLock()
         # Who traces.
         self._recorders: tuple[Spans, ...] = ()
         self._collecting = False
@@ -302,8 +308,18 @@ class Connected(Waiting):
     # Ending
 
     async def _close(self, fast: bool = False) -> None:
+        while self._is_ending:
+            # For another thread or task: whoever is first past it would stop the loop of both.
+            await asyncio.sleep(_PAUSE)
         if self.status == "closed":
             return
+        self._is_ending = True
+        try:
+            await self._end(fast)
+        finally:
+            self._is_ending = False
+
+    async def _end(self, fast: bool) -> None:
         self.status = "closing"
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
@@ -350,10 +366,14 @@ class Connected(Waiting):
         TimeoutError
             Not within so many seconds.
         """
-        if self.status == "closed" and not self.asynchronous and not self._is_finalizing():
-            # It may have been the connection that ended.
-            self._loop_runner.stop()
-        return super().close(timeout)
+        if self.asynchronous:
+            return super().close(timeout)
+        # Whoever is first ends the loop, in which others would wait.
+        with self._closing:
+            if self.status == "closed" and not self._is_finalizing():
+                # It may have been the connection that ended.
+                self._loop_runner.stop()
+            return super().close(timeout)
 
     def __del__(self) -> None:
         connection = getattr(self, "_connection", None)
@@ -498,6 +518,7 @@ def _after_fork() -> None:
         client._connection = None
         client._collecting = client._forked = True
         client._refcount_lock = threading.RLock()
+        client._closing = threading.RLock()
         client.status = "closed"
     connected.clear()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from concurrent.futures._base import DoneAndNotDoneFutures
+from contextlib import suppress
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+from treadle._compat.distributed import wait_of_distributed
 from treadle.client._distributed import (
     CancelledFuturesGroup,
     FutureOfDistributed,
@@ -113,12 +116,48 @@ async def wait_in_loop(
 ) -> Any:
     """Wait as ``distributed.client._wait`` does, with one wake-up for all futures."""
     futures = waiting_for(fs, timeout, return_when)
-    states = [future._state for future in futures]
-    if return_when == "ALL_COMPLETED":
+    states: list[Any] = []
+    theirs: defaultdict[Any, list[Any]] = defaultdict(list)
+    for future in futures:
+        if isinstance(future, Future):
+            states.append(future._state)
+        else:
+            theirs[future.client].append(future)
+    of_all = return_when == "ALL_COMPLETED"
+    if theirs:
+        waits = [_wait_there(*one, return_when) for one in theirs.items()]
+        if states:
+            waits.append(until(states, first=None if of_all else lambda _: True))
+        await wait_for(_wait_together(waits, of_all), timeout)
+    elif of_all:
         await wait_for(until(states), timeout)
     elif not any_done(states)():
         await wait_for(until(states, first=lambda _: True), timeout)
     return waited(futures)
+
+
+async def _wait_there(client: Any, futures: list[Any], return_when: str) -> None:
+    """Wait for futures of a client of Dask, in the loop of that."""
+    waiting = wait_of_distributed(futures, None, return_when)
+    loop = client.loop.asyncio_loop
+    if loop is not asyncio.get_running_loop():
+        waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, loop))
+    # Whoever asked is told of those that were cancelled.
+    with suppress(FuturesCancelledError):
+        await waiting
+
+
+async def _wait_together(waits: list[Coroutine[Any, Any, None]], of_all: bool) -> None:
+    """Wait for all of several waits, or for one of them; the others end."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    when = asyncio.ALL_COMPLETED if of_all else asyncio.FIRST_COMPLETED
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=when)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
 
 
 # gather

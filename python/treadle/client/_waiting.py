@@ -98,7 +98,11 @@ class Waiting(Counting):
         clients = {future.client for future in futures}
         if len(clients) == 1:
             (client,) = clients
-            if client is not self and isinstance(client, Waiting):
+            if not isinstance(client, Waiting):
+                # One of Dask, whose loop knows when they are done.
+                options = {"timeout": timeout, "return_when": return_when}
+                return client.sync(wait_of_distributed, futures, **options)
+            if client is not self:
                 return client._wait_now(futures, timeout, return_when)
         elif clients:
             return self.sync(wait_in_loop, futures, timeout, return_when, asynchronous=False)

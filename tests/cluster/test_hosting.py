@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -17,7 +18,9 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, pass_gate
+from treadle._loop import off_loop
 from treadle._security import temporary
+from treadle.hosting._making import made
 from waiting import until
 
 pytestmark = [
@@ -196,6 +199,86 @@ def test_what_cannot_be_attached_is_refused_by_name(dask_client):
         treadle.attach(there, memory_fraction=2)
     with pytest.raises(TypeError, match="not str"):
         treadle.attach("tcp://127.0.0.1:8786")
+
+
+def test_of_two_who_attach_at_once_one_does(dask_client):
+    there = dask_client(n_workers=1)
+    with distributed.Client(there.cluster, set_as_default=False) as other:
+        outcomes = []
+
+        def attach(client):
+            try:
+                outcomes.append(treadle.attach(client, set_as_default=False))
+            except RuntimeError as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=attach, args=[one]) for one in (there, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON)
+        refused, here = sorted(outcomes, key=lambda one: isinstance(one, treadle.Client))
+        assert "already: detach it first" in str(refused)
+        # It was not disturbed.
+        assert here.submit(sum, [1, 2]).result() == 3
+        here.detach()
+    assert not any(there.run(names_of_threads).values())
+
+
+def test_what_is_made_when_nobody_wants_it_any_more_ends():
+    closed, begun, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    class Part:
+        def close(self):
+            closed.set()
+
+    def make():
+        begun.set()
+        goes_on.wait(SOON)
+        return Part()
+
+    async def run():
+        # As a scheduler does with what runs when it closes.
+        starting = asyncio.ensure_future(made(make, lambda: True))
+        await off_loop(begun.wait)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        goes_on.set()
+
+    asyncio.run(run())
+    assert closed.wait(SOON)
+
+
+def test_threads_may_detach_at_once(dask_client):
+    there = dask_client(n_workers=1)
+    here = treadle.attach(there)
+    outcomes = []
+
+    def close():
+        outcomes.append(here.close())
+
+    threads = [threading.Thread(target=close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
+    assert outcomes == [None] * 3, "no one has raised"
+    assert not any(there.run(names_of_threads).values())
+
+
+def test_futures_of_both_clients_are_waited_for_together(dask_client, gate):
+    there = dask_client(n_workers=1)
+    with treadle.attach(there) as here:
+        theirs, ours = there.submit(pass_gate, gate, 1), here.submit(sum, [1, 2])
+        assert distributed.wait([theirs, ours], return_when="FIRST_COMPLETED").not_done == {theirs}
+        with pytest.raises(TimeoutError):
+            distributed.wait([theirs], timeout=0.1)
+        gate.open()
+        assert not distributed.wait([theirs]).not_done
+        theirs = there.submit(sum, [3, 4])
+        assert distributed.wait([theirs, ours]).done == {theirs, ours}
+        assert {one.result() for one in distributed.as_completed([theirs, ours])} == {3, 7}
 
 
 def test_another_version_is_refused_with_what_to_do(dask_client):

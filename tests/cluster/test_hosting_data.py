@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import dask.array as da
 import dask.dataframe as dd
@@ -15,6 +16,7 @@ import treadle
 from client_support import AGAINST, SOON
 from process_support import until
 from treadle._security import temporary
+from treadle.hosting._beside import take
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),
@@ -59,15 +61,44 @@ def test_values_pass_without_a_copy_both_ways(dask_client):
         distributed.wait(made)
         before = places(here, made)
         small, pending = here.submit(sum, [1, 2]), here.submit(sum, [], workers=["nobody"])
+        sent = here.scatter(np.full(100_000, 8))
         distributed.wait(small)
         kept = here.detach(keep=True)
     assert pending.key not in kept, "what is not finished is not wanted"
-    assert {future.key for future in (*ours, *made, small)} == kept.keys()
+    assert {future.key for future in (*ours, *made, small, sent)} == kept.keys()
+    assert kept[sent.key].result()[0] == 8
     back = [kept[future.key] for future in made]
     assert all(future.client is there for future in back)
     assert places(there, back) == before
     assert [int(array[0]) for array in there.gather(back)] == [4, 5, 6, 7]
     assert kept[small.key].result() == 3
+
+
+def once(gate):
+    """Return at once the first time, and when the gate is open the second time."""
+    if gate.arrived():
+        gate.wait()
+    gate.arrive()
+    return np.arange(1000)
+
+
+def states(dask_scheduler):
+    return {key: task.state for key, task in dask_scheduler.tasks.items()}
+
+
+def test_a_value_that_dask_computes_again_is_waited_for(dask_client, gate):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        theirs = there.submit(once, gate)
+        distributed.wait(theirs)
+        (holder,) = there.who_has([theirs])[theirs.key]
+        os.kill(there.run(os.getpid)[holder], signal.SIGKILL)
+        until(
+            lambda: there.run_on_scheduler(states)[theirs.key] == "processing", "it runs once more"
+        )
+        taken = here.submit(take, theirs.key, [holder], there.scheduler.address)
+        gate.open()
+        assert taken.result().sum() == 499_500
 
 
 def test_collections_both_ways(dask_client):

@@ -20,6 +20,10 @@ __all__ = ["enter", "give", "leave", "take"]
 
 # Seconds in which one value moves.
 _PATIENCE = 600.0
+# Seconds until a value that is computed again is asked for again: the first time, and at most.
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+# The states of a task of Dask whose value is lost, and will be there again.
+_COMING = ("waiting", "no-worker", "queued", "processing", "memory")
 
 # Dask's workers in this process that have one of ours, by address.
 _workers: dict[str, Any] = {}
@@ -60,7 +64,7 @@ def take(key: Hashable, holders: Sequence[str], scheduler: str) -> Any:
             found = _run_in(worker, _held(worker, key))
             if found:
                 return found[0]
-    return _through(scheduler, partial(_fetch, key, holders, scheduler))
+    return _through(scheduler, partial(_fetch, key, scheduler))
 
 
 async def give(
@@ -115,20 +119,26 @@ async def _send(key: Hashable, value: Any, address: str, rpc: ConnectionPool) ->
     return await rpc(address).update_data(data={key: Serialize(value)})
 
 
-async def _fetch(key: Hashable, holders: Sequence[str], scheduler: str, rpc: ConnectionPool) -> Any:
-    for asks in (False, True):
-        if asks:
-            # It has moved, or was computed again.
-            holders = (await rpc(scheduler).who_has(keys=[key]))[key]
-        data, _, failed, _ = await gather_from_workers({key: holders}, rpc)
-        if failed:
-            raise RuntimeError(f"{key!r} cannot be read from Dask's workers: see the worker's log")
-        if key in data:
-            return data[key]
-    raise RuntimeError(
-        f"{key!r} is lost: no worker of Dask has it any more. Compute it again there, and adopt it "
-        "again"
-    )
+async def _fetch(key: Hashable, scheduler: str, rpc: ConnectionPool) -> Any:
+    pause = _FIRST_PAUSE
+    while True:
+        # It may have moved. Whoever asks a worker that is dead waits for half a minute.
+        holders = (await rpc(scheduler).who_has(keys=[key]))[key]
+        if holders:
+            data, _, failed, _ = await gather_from_workers({key: holders}, rpc)
+            if failed:
+                raise RuntimeError(
+                    f"{key!r} cannot be read from Dask's workers: see the worker's log"
+                )
+            if key in data:
+                return data[key]
+        elif (await rpc(scheduler).get_task_status(keys=[key]))[key] not in _COMING:
+            raise RuntimeError(
+                f"{key!r} is lost: no worker of Dask has it any more. Compute it again there, and "
+                "adopt it again"
+            )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
 
 
 def _through(scheduler: str, function: Callable[[ConnectionPool], Coroutine[Any, Any, Any]]) -> Any:

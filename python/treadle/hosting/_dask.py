@@ -13,8 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import distributed
+from distributed import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from treadle._compat.distributed import dumps
@@ -23,6 +25,7 @@ from treadle._loop import off_loop
 from treadle._security import certificates_of
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
+from treadle.hosting._making import made
 
 __all__ = ["DaskHost", "HostedScheduler", "HostedWorker"]
 
@@ -35,23 +38,56 @@ _RETIRING = 60.0
 _LOOPBACK = "127.0.0.1"
 
 
+# Plugins that start in this process, by Dask's scheduler and their names.
+_starting: WeakKeyDictionary[Any, dict[str, HostedScheduler]] = WeakKeyDictionary()
+
+
 class HostedScheduler(SchedulerPlugin):
     """Treadle's scheduler in the process of Dask's. Dask's adaptive scaling knows its load."""
 
     name = NAME
 
+    #: What is said of a cluster that has one already: with what to do.
+    taken = (
+        "Treadle is attached to {} already: detach it first (client.detach()), or connect a further "
+        "treadle.Client to the address of the attached one"
+    )
+
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        #: Tells it from one that another client starts.
+        self.token = secrets.token_hex(8)
         self._part: Any = None
+        self._is_closed = False
         # Names of workers that are not to go: as of the last time that somebody asked.
         self._needed: frozenset[str] = frozenset()
 
     async def start(self, scheduler: Any) -> None:
+        """Start it, as the only one of this name.
+
+        Raises
+        ------
+        RuntimeError
+            There is one, or the cluster ends, or nobody wants it any more.
+        """
         from treadle.hosting._scheduler_part import SchedulerPart
 
-        make = partial(SchedulerPart, secret=self._secret, **links_of(scheduler, "scheduler"))
-        self._part = await off_loop(make)
-        self.address = self._part.address
+        # Dask adds the plugin only after this.
+        starting = _starting.setdefault(scheduler, {})
+        if self.name in starting or self.name in scheduler.plugins:
+            raise RuntimeError(self.taken.format(f"the Dask cluster at {scheduler.address}"))
+        starting[self.name] = self
+        try:
+            make = partial(SchedulerPart, secret=self._secret, **links_of(scheduler, "scheduler"))
+            part = await made(make, lambda: not self._is_closed and _runs(scheduler))
+            if part is None:
+                raise RuntimeError(
+                    "Treadle has not started: the cluster ends, or was left meanwhile"
+                )
+        finally:
+            del starting[self.name]
+        self._part = part
+        self.address = part.address
         self._scheduler = scheduler
         self._enter()
 
@@ -74,6 +110,7 @@ class HostedScheduler(SchedulerPlugin):
         self._scheduler.handlers |= self._handlers
 
     async def close(self) -> None:
+        self._is_closed = True
         part, self._part = self._part, None
         if part is not None:
             self.leave()
@@ -123,6 +160,10 @@ class HostedScheduler(SchedulerPlugin):
         return await off_loop(partial(getattr(self._part, what), *args, timeout=_RETIRING))
 
 
+def _runs(scheduler: Any) -> bool:
+    return scheduler.status is Status.running
+
+
 class HostedWorker(WorkerPlugin):
     """Treadle's worker in the process of a worker of Dask, or in one beside it.
 
@@ -149,6 +190,7 @@ class HostedWorker(WorkerPlugin):
         self._memory_fraction = memory_fraction
         self._processes = processes
         self._part: Any = None
+        self._is_torn_down = False
 
     def __reduce__(self) -> Any:
         made = pickle.dumps(partial(type(self), *self._arguments))
@@ -183,11 +225,12 @@ class HostedWorker(WorkerPlugin):
                     "processes=True: nothing can be connected to a worker of Dask at inproc://. "
                     "Start the Dask cluster with protocol='tcp://'"
                 )
-            self._part = await off_loop(make)
+            self._part = await made(make, lambda: not self._is_torn_down)
         except Exception as error:
             text = f"Treadle's worker cannot start on worker {worker.address}: {error}"
             raise RuntimeError(text) from error
-        if self.passes_values and not self._processes:
+        # Otherwise the worker ends, or Treadle was detached meanwhile.
+        if self._part is not None and self.passes_values and not self._processes:
             _beside.enter(worker)
 
     async def rejoin(self) -> None:
@@ -198,6 +241,7 @@ class HostedWorker(WorkerPlugin):
     async def teardown(self, worker: Any) -> None:
         from treadle.hosting import _beside
 
+        self._is_torn_down = True
         part, self._part = self._part, None
         if part is not None:
             await off_loop(part.close)
@@ -210,11 +254,6 @@ class DaskHost(Host):
 
     #: The name of both plugins.
     name = NAME
-    #: What is said of a cluster that has them already: with what to do.
-    taken = (
-        "Treadle is attached to {} already: detach it first (client.detach()), or connect a further "
-        "treadle.Client to the address of the attached one"
-    )
 
     def __init__(
         self,
@@ -226,7 +265,9 @@ class DaskHost(Host):
         self._client = client
         self._options = nthreads, memory_fraction, processes
         self._address: str = client.scheduler.address
-        self._has_scheduler = self._has_workers = False
+        self._has_workers = False
+        # Of the plugin of the scheduler, if there is one; "": of whoever has started it.
+        self._token: str | None = None
 
     def __str__(self) -> str:
         return f"the Dask cluster at {self._address}"
@@ -251,8 +292,9 @@ class DaskHost(Host):
     async def start_scheduler(self) -> Place:
         await self._ask(self._check)
         secret = secrets.token_bytes(32)
-        self._has_scheduler = True
-        address = await self._ask(_start_scheduler, self.scheduler_plugin(secret))
+        plugin = self.scheduler_plugin(secret)
+        self._token = plugin.token
+        address = await self._ask(_start_scheduler, plugin)
         certificates = None
         if self._address.startswith("tls://"):
             certificates = certificates_of(self._client.security, "client")
@@ -262,7 +304,7 @@ class DaskHost(Host):
         self._has_workers = True
         await self._ask(_register, self.worker_plugin(place))
 
-    def scheduler_plugin(self, secret: bytes) -> SchedulerPlugin:
+    def scheduler_plugin(self, secret: bytes) -> HostedScheduler:
         """Return what starts Treadle's scheduler."""
         return HostedScheduler(secret)
 
@@ -273,12 +315,10 @@ class DaskHost(Host):
     async def _check(self, client: Any) -> None:
         """Refuse a cluster that has an attachment, or processes that do not fit."""
         check_hosts(await client.get_versions(), str(self))
-        (scheduler, is_attached), workers = await asyncio.gather(
-            client.run_on_scheduler(_look_at_scheduler, self.name), client.run(_installed)
+        scheduler, workers = await asyncio.gather(
+            client.run_on_scheduler(_installed), client.run(_installed)
         )
         check_installed({SCHEDULER: scheduler, **workers}, str(self))
-        if is_attached:
-            raise RuntimeError(self.taken.format(self))
 
     # Ending
 
@@ -298,12 +338,12 @@ class DaskHost(Host):
     async def _stop(self, client: Any) -> None:
         if self._has_workers:
             self._has_workers = False
-            # A worker that is closing has removed its plugin.
-            with suppress(KeyError):
+            # A worker that is closing has removed its plugin, or the scheduler.
+            with suppress(KeyError, ValueError):
                 await client.unregister_worker_plugin(self.name)
-        if self._has_scheduler:
-            self._has_scheduler = False
-            await client.run_on_scheduler(_close, self.name)
+        token, self._token = self._token, None
+        if token is not None:
+            await client.run_on_scheduler(_close, self.name, token)
 
     # Values
 
@@ -406,18 +446,14 @@ def _installed() -> tuple[str | None, str]:
 
 
 @_by_value
-def _look_at_scheduler(name: str, dask_scheduler: Any) -> tuple[tuple[str | None, str], bool]:
-    return _installed(), name in dask_scheduler.plugins
-
-
-@_by_value
 def _address(name: str, dask_scheduler: Any) -> str:
     address: str = dask_scheduler.plugins[name].address
     return address
 
 
-@_by_value
-async def _close(name: str, dask_scheduler: Any) -> None:
-    plugin = dask_scheduler.plugins.pop(name, None)
-    if plugin is not None:
+async def _close(name: str, token: str, dask_scheduler: Any) -> None:
+    """End what was started, if it is that of the token, or of anybody without one."""
+    plugin = dask_scheduler.plugins.get(name) or _starting.get(dask_scheduler, {}).get(name)
+    if plugin is not None and token in ("", plugin.token):
+        dask_scheduler.plugins.pop(name, None)
         await plugin.close()

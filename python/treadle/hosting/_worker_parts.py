@@ -97,6 +97,10 @@ class _Part:
         """Start the worker again if it has left as it was asked to."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
     def _remove_directory(self) -> None:
         with contextlib.suppress(OSError):
             shutil.rmtree(self._directory)

@@ -1,12 +1,13 @@
-"""A shuffle by P2P on a Dask cluster of two workers, with `treadle.accelerate` and without, in turns."""
+"""A shuffle by P2P and a broadcast on a Dask cluster, with `treadle.accelerate` and without, in turns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import distributed
@@ -71,20 +72,51 @@ def measure(quick: bool) -> Iterator[Any]:
             _in_turns(client, partial(rechunked, array), side * side, rounds),
             None,
         )
+    yield _broadcast(8, 100_000_000, rounds)
+
+
+def _broadcast(workers: int, nbytes: int, rounds: int) -> Figure:
+    array = np.arange(nbytes // 8)
+
+    def scatter(client: distributed.Client) -> Any:
+        future = client.scatter(array, broadcast=True, hash=False)
+        assert len(client.who_has([future])[future.key]) == workers
+        return future
+
+    with (
+        # Dask drops copies that no task waits for.
+        dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
+        distributed.LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        samples = _timed(client, lambda: scatter(client), rounds)
+    what = f"`scatter(broadcast=True)` of {nbytes / 1e6:.0f} MB to {workers} workers"
+    return _figure(what, samples, None)
 
 
 def _in_turns(client: Any, graph: Any, expected: int, rounds: int) -> Samples:
+    def compute() -> None:
+        result = client.compute(graph()).result()
+        assert result == expected, f"{result} came of {expected}"
+
+    return _timed(client, compute, rounds)
+
+
+def _timed(client: Any, function: Callable[[], object], rounds: int) -> Samples:
+    """Time a function with and without Treadle, in turns."""
     samples = Samples()
     for _ in range(rounds):
         for name in ("dask", "treadle"):
             if name == "treadle":
                 treadle.accelerate(client)
             started = time.perf_counter()
-            result = client.compute(graph()).result()
+            result = function()
             taken = time.perf_counter() - started
+            del result
             if name == "treadle":
                 treadle.decelerate(client)
-            assert result == expected, f"{result} came of {expected}"
             samples.values.setdefault(name, []).append(taken)
     return samples
 
@@ -94,7 +126,7 @@ def _figure(what: str, samples: Samples, bar: float | None) -> Figure:
     return Figure(
         f"{what}, accelerated",
         f"{samples.median('treadle'):.2f} s",
-        f"Dask's own P2P {samples.median('dask'):.2f} s",
+        f"Dask's own {samples.median('dask'):.2f} s",
         f"{ratio:.2f}",
         "" if bar is None else f"≥ {bar:g}",
         None if bar is None else ratio >= bar,

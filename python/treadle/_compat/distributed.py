@@ -15,6 +15,7 @@ _TRANSPORT = "carry the messages of Dask's own processes"
 _SHUFFLE = "run P2P shuffles"
 _STEPS = "keep groups, spans and computations of tasks"
 _EXCHANGE = "exchange values with workers of Dask"
+_BROADCAST = "send values to many of Dask's own workers"
 _HOSTED = "move the rows of Dask's own P2P shuffles"
 
 LIBRARY = Library(
@@ -131,6 +132,7 @@ LIBRARY = Library(
             "distributed.core:clean_exception", "raise what a message has of an exception"
         ),
         "client_logger": Contact("distributed.client:logger", "log where its clients log"),
+        "decompress": Contact("distributed.protocol.compression:decompress", _BROADCAST),
         "del_global_client": Contact(
             "distributed.client:_del_global_client", "leave the list of clients"
         ),
@@ -153,6 +155,10 @@ LIBRARY = Library(
         "is_dumpable": Contact(
             "distributed.protocol.serialize:_is_dumpable", "see what can be an event"
         ),
+        "merge_and_deserialize": Contact(
+            "distributed.protocol.serialize:merge_and_deserialize", _BROADCAST
+        ),
+        "merge_memoryviews": Contact("distributed.protocol.utils:merge_memoryviews", _BROADCAST),
         "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
         "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
         "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),

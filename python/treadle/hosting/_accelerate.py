@@ -1,13 +1,12 @@
-"""Dask's own scheduler and workers, whose P2P shuffles Treadle carries."""
+"""Dask's own scheduler and workers, whose P2P shuffles and broadcasts Treadle carries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import distributed
-from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+from distributed.diagnostics.plugin import WorkerPlugin
 
 from treadle.hosting._attach import check_options
 from treadle.hosting._dask import DaskHost, HostedScheduler, HostedWorker
@@ -23,17 +22,26 @@ class ShufflingScheduler(HostedScheduler):
     """Treadle's scheduler, which has no tasks: it knows where the rows of Dask's shuffles are."""
 
     name = NAME
+    taken = "{} is accelerated already: call treadle.decelerate(client) first"
 
     def _enter(self) -> None:
+        from treadle.hosting._broadcasts import HostedBroadcasts
         from treadle.hosting._p2p_scheduler import HostedShuffles
 
         self._shuffles: HostedShuffles | None = HostedShuffles(self._scheduler, self._part)
+        self._broadcasts = HostedBroadcasts(self._scheduler, self._part)
 
     def leave(self) -> None:
-        """Have Dask's own P2P move rows, also those of shuffles that run: these begin anew."""
+        """Have Dask move all by itself, also the rows of shuffles that run: these begin anew."""
+        self._broadcasts.leave()
         shuffles, self._shuffles = self._shuffles, None
         if shuffles is not None:
             shuffles.leave()
+
+    async def close(self) -> None:
+        if self._part is not None:
+            await self._broadcasts.close()
+        await super().close()
 
     def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         """Leave it to the plugin of Dask's shuffles."""
@@ -42,10 +50,23 @@ class ShufflingScheduler(HostedScheduler):
 
 
 class ShufflingWorker(HostedWorker):
-    """Treadle's worker, which runs no tasks: it has rows of Dask's shuffles."""
+    """Treadle's worker, which runs no tasks: it has rows of Dask's shuffles, and takes values."""
 
     name = NAME
     passes_values = False
+
+    async def setup(self, worker: Any) -> None:
+        from treadle.hosting import _parcels
+
+        await super().setup(worker)
+        if self._part is not None:
+            _parcels.enter(self._scheduler, worker)
+
+    async def teardown(self, worker: Any) -> None:
+        from treadle.hosting import _parcels
+
+        _parcels.leave(self._scheduler, worker)
+        await super().teardown(worker)
 
     @property
     def native(self) -> Any:
@@ -58,18 +79,17 @@ class ShufflingHost(DaskHost):
     """A Dask cluster that keeps its tasks."""
 
     name = NAME
-    taken = "{} is accelerated already: call treadle.decelerate(client) first"
 
-    def scheduler_plugin(self, secret: bytes) -> SchedulerPlugin:
+    def scheduler_plugin(self, secret: bytes) -> HostedScheduler:
         return ShufflingScheduler(secret)
 
     def worker_plugin(self, place: Place) -> WorkerPlugin:
         return ShufflingWorker(place.address, place.secret, *self._options)
 
     async def _stop(self, client: Any) -> None:
-        if self._has_scheduler:
+        if self._token is not None:
             # No run that needs Treadle's workers begins while they end.
-            await client.run_on_scheduler(_leave_shuffles)
+            await client.run_on_scheduler(_leave_shuffles, self._token)
         await super()._stop(client)
 
     async def undo(self) -> None:
@@ -82,17 +102,19 @@ class ShufflingHost(DaskHost):
         """
         if not await self._ask(_is_accelerated):
             raise RuntimeError(f"{self} is not accelerated")
-        self._has_scheduler = self._has_workers = True
+        self._token, self._has_workers = "", True
         await self.stop()
 
 
 def accelerate(dask_client: distributed.Client, *, memory_fraction: float = 0.8) -> Any:
-    """Have Treadle move the rows of a Dask cluster's P2P shuffles, and Dask do everything else.
+    """Have Treadle move the rows of a Dask cluster's P2P shuffles and the values of its broadcasts.
+
+    Dask does everything else.
 
     Dask's scheduler and workers stay, and run all tasks. Treadle's part of a shuffle runs in the
     process of each worker, present and future. It serves ``df.shuffle``, ``merge``, ``set_index``
     and what else Dask shuffles by ``p2p``, and ``rechunk(method="p2p")``, for all clients of the
-    cluster. Shuffles that run already end as they began. :func:`decelerate` undoes it; the end of the
+    cluster, and their ``scatter(broadcast=...)``. Shuffles that run already end as they began. :func:`decelerate` undoes it; the end of the
     calling process does not.
 
     Parameters
@@ -127,7 +149,7 @@ def accelerate(dask_client: distributed.Client, *, memory_fraction: float = 0.8)
 
 
 def decelerate(dask_client: distributed.Client) -> Any:
-    """Undo :func:`accelerate`: Dask's own P2P is back. Shuffles that run begin anew.
+    """Undo :func:`accelerate`: Dask's own P2P and broadcasts are back. Shuffles that run begin anew.
 
     Parameters
     ----------
@@ -172,6 +194,7 @@ def _has_plugin(dask_scheduler: Any) -> bool:
     return NAME in dask_scheduler.plugins
 
 
-def _leave_shuffles(dask_scheduler: Any) -> None:
-    with suppress(KeyError):
-        dask_scheduler.plugins[NAME].leave()
+def _leave_shuffles(token: str, dask_scheduler: Any) -> None:
+    plugin = dask_scheduler.plugins.get(NAME)
+    if plugin is not None and token in ("", plugin.token):
+        plugin.leave()

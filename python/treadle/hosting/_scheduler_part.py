@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle._security import Certificates
 from treadle.client._local import LocalCluster
 from treadle.sidecar._scheduler import SchedulerStandIn
+
+if TYPE_CHECKING:
+    from treadle.client import Client
 
 __all__ = ["SchedulerPart"]
 
@@ -27,14 +30,12 @@ class SchedulerPart:
     def __init__(
         self, host: str, secret: bytes, certificates: Certificates | None, insecure: bool
     ) -> None:
-        self._cluster = LocalCluster(
-            0,
-            host=host,
-            secret=secret,
-            certificates=certificates,
-            insecure=insecure,
-            dashboard_address=None,
-        )
+        self._links: dict[str, Any] = {
+            "secret": secret,
+            "certificates": certificates,
+            "insecure": insecure,
+        }
+        self._cluster = LocalCluster(0, host=host, dashboard_address=None, **self._links)
         self.address = self._cluster.scheduler_address
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
@@ -64,6 +65,13 @@ class SchedulerPart:
             They have not, within so many seconds.
         """
         self._run(self._python.retire_workers(names=list(names)), timeout)
+
+    def connect(self) -> Client:
+        """Return a new client, in this process, that nobody else uses."""
+        from treadle.client import Client
+
+        # Not the user's: nobody is warned of settings that it does not read.
+        return Client(self.address, name="worker", set_as_default=False, **self._links)
 
     async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Ask the scheduler something, in any event loop."""

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use treadle_memory::Pool;
 use treadle_reactor::thread::{self, caught};
 use treadle_shuffle::block::{HEADER, Header, Table};
@@ -500,10 +500,8 @@ fn encode(piece: &ReadPiece) -> [u8; ENTRY] {
 fn decode(mut bytes: Bytes) -> Option<Loaded> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
-        if bytes.len() < ENTRY {
-            return None;
-        }
-        let entry = bytes.split_to(ENTRY);
+        let entry: [u8; ENTRY] = *bytes.first_chunk()?;
+        bytes.advance(ENTRY);
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| entry[at + i]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| entry[at + i]));
         let piece = ReadPiece {

@@ -44,14 +44,21 @@ def service(memory: int, servers: int = 2) -> Iterator[tuple[Service, Path]]:
 
 
 def shuffled(
-    service: Service, folder: Path, maps: int, partitions: int, nbytes: int, copies: int = 2
+    service: Service,
+    folder: Path,
+    maps: int,
+    partitions: int,
+    nbytes: int,
+    copies: int = 2,
+    words: int = 1,
 ) -> Took:
-    """Write ``nbytes`` of eight-byte rows, with as many for each partition, commit, and read them all."""
-    rows = nbytes // 8 // maps
+    """Write ``nbytes`` of rows of so many eight-byte words, with as many for each partition, commit, and read all."""
+    rows = nbytes // 8 // words // maps
     numbers = np.arange(rows, dtype=np.int64) % partitions
-    values = np.arange(rows, dtype=np.int64)
+    values = np.arange(rows * words, dtype=np.int64).reshape(rows, words)
+    kind = np.dtype((np.int64, (words,)))
     with (
-        service.shuffle(maps, partitions, np.int64, copies=copies) as shuffle,
+        service.shuffle(maps, partitions, kind, copies=copies) as shuffle,
         ThreadPoolExecutor(THREADS) as pool,
     ):
         start = time.perf_counter()
@@ -70,6 +77,6 @@ def shuffled(
         sizes = sum(path.stat().st_size for path in paths)
     total = maps * rows
     assert sum(count for count, _ in found) == total, "rows are missing"
-    expected = maps * int(values.sum()) + rows * (maps * (maps - 1) // 2)
+    expected = maps * int(values.sum()) + rows * words * (maps * (maps - 1) // 2)
     assert sum(value for _, value in found) == expected, "rows are others"
     return Took(written - start, ended - written, len(paths), sizes)

@@ -1,4 +1,4 @@
-"""Memory of a writer, which does not depend on the number of partitions, and of servers that get too much."""
+"""Memory of a writer, which does not depend on the number of partitions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import Figure, time_of
-from jobs import Took, service, shuffled
-from peaks import peak, proportional
+from figures import Figure
+from jobs import service
 
 FEW, MANY = 100, 100_000
 ROWS_BYTES = 100_000_000
-LIMIT = 256 << 20
-TIMES = 3
 
 
 def highest(address: str, partitions: int, nbytes: int) -> int:
@@ -47,24 +44,6 @@ def measure(quick: bool) -> Iterator[Figure]:
         "≤ 1.3 ×",
         many <= 1.3 * few,
         "one arena for all partitions; the rows themselves are not counted",
-    )
-    with service(LIMIT) as (running, folder):
-        pids = [server._process.pid for server in running._servers]
-        took: list[Took] = []
-        size = TIMES * LIMIT // (4 if quick else 1)
-        before = max(map(proportional, pids))
-
-        def once() -> None:
-            took.append(shuffled(running, folder, 100, 100, size))
-
-        memory = peak(pids, once, max) - before
-    yield Figure(
-        f"{size / 1e6:,.0f} MB at each of two servers with {LIMIT / 1e6:,.0f} MB of memory for rows",
-        f"a server grows {memory / 1e6:,.0f} MB",
-        f"{time_of(took[0].whole)}, {took[0].files} files of {took[0].file_bytes / 1e6:,.0f} MB",
-        f"{memory / LIMIT:.2f} ×",
-        "≤ 1 ×",
-        memory <= LIMIT,
     )
 
 

@@ -11,6 +11,7 @@ from jobs import service, shuffled
 BYTES = 400_000_000
 LARGE, SMALL = 100, 4_000
 MEMORY = 4 << 30
+COPIES = SERVERS = 2
 
 
 def measure(quick: bool) -> Iterator[Figure]:
@@ -51,5 +52,8 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure(
         "the same with 64 MiB of memory at each server",
         f"{time_of(took.whole)} ({time_of(took.write)} + {time_of(took.read)})",
-        f"{took.files:,} files of {took.file_bytes / 1e6:,.0f} MB",
+        f"{took.files:,} files of {took.file_bytes / 1e6:,.0f} MB, {SMALL:,} requests, at most "
+        f"{took.files // COPIES * SMALL // SERVERS:,} ranges of files read",
+        limit=f"the old way: {SMALL * SMALL:,} reads. A file has the partitions of one group, of which each server "
+        "has one; one copy is read",
     )

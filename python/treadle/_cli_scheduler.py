@@ -140,8 +140,8 @@ def _serve(
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
     from treadle._settings import scheduler_settings, warn_of_unread
+    from treadle.shuffle._journal import Journal, default_path, path_of
     from treadle.sidecar import SupervisedSidecar
-    from treadle.sidecar._journal import Journal, default_path, path_of
 
     warn_of_unread()
     server: Any = _core.Server(

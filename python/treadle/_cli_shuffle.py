@@ -58,6 +58,12 @@ _PAUSE = 1.0
     metavar="HOST:PORT",
     help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
 )
+@click.option(
+    "--shuffle-journal",
+    metavar="PATH",
+    help="The file with records of shuffles that have ended, for `treadle shuffle history`; none for "
+    "none. By default treadle.shuffle.journal of Dask's configuration, or the user's own.",
+)
 @click.option("--supervised", is_flag=True, help="End when standard input does.")
 @log_options
 @security_options
@@ -67,6 +73,7 @@ def shuffle_master(
     timeout: float,
     lease: float,
     contact_address: tuple[str, ...],
+    shuffle_journal: str | None,
     supervised: bool,
     log_file: str | None,
     log_file_size: int,
@@ -83,6 +90,8 @@ def shuffle_master(
     credentials = Credentials.of_options(tls, insecure, secret_file)
     with clear_errors():
         from treadle import _core
+        from treadle.shuffle._journal import default_path
+        from treadle.shuffle._keeper import Keeper
 
         master = _core.ShuffleMaster(
             credentials.address(address),
@@ -92,7 +101,9 @@ def shuffle_master(
             told=True,
             **credentials.of_connections(),
         )
+        keeper: Keeper | None = None
         try:
+            keeper = Keeper.of(master, shuffle_journal, default_path())
             if supervised:
                 end_with_input()
             ending = Ending()
@@ -100,6 +111,8 @@ def shuffle_master(
             while not ending.asked and not master.wait(_TICK):
                 pass
         finally:
+            if keeper is not None:
+                keeper.close()
             master.close()
             _core.flush_log()
 

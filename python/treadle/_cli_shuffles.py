@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle._cli import Output, clear_errors, json_option
-from treadle._cli_cluster import scheduler_of, security_options
+from treadle._cli_cluster import Credentials, scheduler_of, security_options
 
 if TYPE_CHECKING:
     from treadle.shuffle._history import Shuffles
@@ -22,18 +22,23 @@ _PATIENCE = 10.0
 
 
 def _scheduler_options(command: _Command) -> _Command:
+    service = click.option(
+        "--service",
+        is_flag=True,
+        help="ADDRESS is that of `treadle shuffle-master`: show the shuffles of its service.",
+    )
     file = click.option(
         "--scheduler-file",
         type=click.Path(dir_okay=False),
         metavar="PATH",
         help="What the scheduler wrote, instead of its address.",
     )
-    return file(security_options(json_option(command)))
+    return service(file(security_options(json_option(command))))
 
 
 @click.group()
 def shuffle() -> None:
-    """Show the shuffles of a cluster, and those of the past."""
+    """Show the shuffles of a cluster or of a shuffle service, and those of the past."""
 
 
 @shuffle.command("list")
@@ -56,7 +61,7 @@ def show(shuffle_id: str, address: str | None, json_path: str | None, **options:
         found = [one for one in records if _is_called(one, shuffle_id)]
         if not found:
             raise click.ClickException(
-                f"the scheduler knows no shuffle {shuffle_id!r}: `treadle shuffle list` has those that "
+                f"{_who(**options)} knows no shuffle {shuffle_id!r}: `treadle shuffle list` has those that "
                 "it knows, `treadle shuffle history` earlier ones"
             )
         _show_one(found[-1], json_path)
@@ -87,7 +92,7 @@ def history(
     json_path: str | None,
 ) -> None:
     """List shuffles that have ended, from the journal. With ID, show the latest one of that name."""
-    from treadle.sidecar._journal import default_path, path_of, read
+    from treadle.shuffle._journal import default_path, path_of, read
 
     with clear_errors():
         path = path_of(journal, default_path())
@@ -110,7 +115,12 @@ def _asked(
     tls: str | None,
     insecure: bool,
     secret_file: str | None,
+    service: bool,
 ) -> Shuffles:
+    if service:
+        if address is None or scheduler_file is not None:
+            raise click.UsageError("--service needs the shuffle master's ADDRESS")
+        return _asked_service(address, Credentials.of_options(tls, insecure, secret_file))
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     found, credentials, _ = scheduler_of(address, scheduler_file, tls, insecure, secret_file)
@@ -126,6 +136,18 @@ def _asked(
         timeout=_PATIENCE,
     )
     return Shuffles(map(ShuffleRecord.of, told))
+
+
+def _asked_service(address: str, credentials: Credentials) -> Shuffles:
+    from treadle.shuffle import Service
+
+    connection = credentials.of_connections()
+    with Service(credentials.address(address), timeout=_PATIENCE, **connection) as service:
+        return service.records()
+
+
+def _who(*, service: bool, **_: Any) -> str:
+    return "the shuffle master" if service else "the scheduler"
 
 
 def _is_called(record: Any, name: str) -> bool:

@@ -21,11 +21,15 @@ class Servers:
     """A master, servers of it, and a connection of this process."""
 
     def __init__(
-        self, start: Callable[..., Process], directory: Path, names: Iterable[str]
+        self,
+        start: Callable[..., Process],
+        directory: Path,
+        names: Iterable[str],
+        journal: str = "none",
     ) -> None:
         self._start = start
         self._directory = directory
-        self.master = start("shuffle-master", "127.0.0.1:0")
+        self.master = start("shuffle-master", "127.0.0.1:0", "--shuffle-journal", journal)
         self.processes: dict[str, Process] = {}
         for name in names:
             self.begin(name)

@@ -15,9 +15,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, Gate, pass_gate
-from treadle.shuffle import ShuffleRecord
-from treadle.sidecar import _journal
-from treadle.sidecar._journal import Journal, read
+from treadle.shuffle import ShuffleRecord, _journal
+from treadle.shuffle._journal import Journal, read
 from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="records are Treadle's own")

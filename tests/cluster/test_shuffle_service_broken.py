@@ -112,12 +112,17 @@ def test_a_disk_that_cannot_be_written(servers: Servers, disks: Disks, table: Ta
         table.compare(shuffle)
     for name in ("b", "c"):
         disks.breaks(servers.processes[name], "write")
+    rows = np.zeros(16_000_000, ROWS)
+    partitions = np.arange(len(rows)) % PARTITIONS
     with servers.service.shuffle(1, PARTITIONS, ROWS, name="stuck") as shuffle:
-        writer = shuffle.writer(0)
-        rows = np.zeros(16_000_000, ROWS)
-        writer.write(rows, np.arange(len(rows)) % PARTITIONS)
-        with pytest.raises(TimeoutError, match="shuffle stuck, map 0"):
-            writer.finish(timeout=4)
+
+        def is_full() -> bool:
+            with pytest.raises(TimeoutError, match="shuffle stuck, map 0"):
+                shuffle.write(0, rows, partitions, again=True, timeout=4)
+            processes = servers.processes.values()
+            return all("cannot write rows" in process.output for process in processes)
+
+        until(is_full, "no server can write")
         for process in servers.processes.values():
             said(process, "write")
             assert process.process.poll() is None

@@ -1,7 +1,4 @@
-"""Strangers on the ports of the shuffle service: they get nothing, cost little, and no job notices.
-
-Who has the secret and breaks the rules is in ``crates/node/service/tests/hostile.rs``.
-"""
+"""Strangers on the ports of the shuffle service: they get nothing, cost little, and no job notices."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import pytest
 from process_support import Process, descriptors, resident
 from service_support import ROWS, Servers, Table
 from test_reliability_garbage import WORDS, port_of
-from treadle.shuffle import Service
+from treadle.shuffle import Service, ShuffleError
 from waiting import SOON, until
 
 CROWD = 300
@@ -157,3 +154,20 @@ def test_without_the_secret_nobody_joins(
     secret = (tmp_path / "secret").read_text()
     for process in (servers.master, *servers.processes.values()):
         assert secret not in process.output
+
+
+def test_what_is_too_large_or_of_others_is_refused(servers: Servers) -> None:
+    table = Table(MAPS, PARTITIONS, rows=1_000)
+    with (
+        servers.service.shuffle(MAPS, PARTITIONS, ROWS, name="ours") as shuffle,
+        Service(servers.master.address, timeout=SOON) as other,
+    ):
+        receipts = table.write_all(shuffle)
+        for maps, partitions in ((1, 2**32 - 1), (2**32 - 1, 1), (1, 0)):
+            with pytest.raises(ShuffleError):
+                other.shuffle(maps, partitions)
+        with pytest.raises(ShuffleError, match="another application's"):
+            other.attach(shuffle.number).close()
+        shuffle.commit(receipts)
+        table.compare(shuffle)
+    whole_shuffle(servers)

@@ -13,6 +13,7 @@
 
 extern crate alloc;
 
+pub mod checks;
 mod invariant;
 
 pub use invariant::InvariantError;

@@ -241,7 +241,7 @@ impl Core {
             let progress = registry.master.progress(shuffle)?;
             let expected = match registry.master.committed(shuffle) {
                 Some(tally) if progress.is_committed => tally.bytes.max(progress.tally.bytes),
-                _ => expected(progress.tally.bytes, progress.transferred, progress.maps),
+                _ => progress.expected_bytes(),
             };
             Some(dict([
                 ("name", Value::Str((*name).to_owned())),
@@ -452,10 +452,4 @@ impl Core {
         }
         found.into_iter().collect()
     }
-}
-
-/// How many bytes all maps move, if the others move as many as those that have ended.
-fn expected(bytes: u64, ended: u64, maps: u32) -> u64 {
-    let all = u128::from(bytes) * u128::from(maps) / u128::from(ended.max(1));
-    u64::try_from(all).unwrap_or(u64::MAX)
 }

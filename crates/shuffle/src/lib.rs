@@ -55,7 +55,7 @@ pub use message::{
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
-pub use record::{Phase, Record, Recorder, Sizes, Trouble, Usage};
+pub use record::{Names, Phase, Record, Recorder, Sizes, Trouble, Usage};
 pub use server::{ConnectionId, Place, Sent, Server, ServerEffect, ServerEvent};
 pub use tally::{RowDigest, Tally};
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

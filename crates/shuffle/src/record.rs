@@ -6,6 +6,7 @@
 
 mod recorder;
 mod sizes;
+mod told;
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,6 +14,7 @@ use core::time::Duration;
 
 pub use recorder::Recorder;
 pub use sizes::Sizes;
+pub use told::Names;
 
 use crate::{Generation, ServerId, ShuffleId, Tally};
 

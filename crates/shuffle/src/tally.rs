@@ -2,6 +2,8 @@
 
 use core::iter::Sum;
 
+use treadle_guards::checks;
+
 /// Counts of rows. Adding them up in any order gives the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tally {
@@ -70,6 +72,9 @@ impl RowDigest {
     /// processor works on several at once.
     #[inline]
     pub fn of(&self, row: &[u8]) -> u64 {
+        if !checks::are_computed() {
+            return 0;
+        }
         let mut sum = row.len() as u64;
         let mut key = 0xa076_1d64_78bd_642f_u64;
         let mut mix = |[low, high]: [[u8; 8]; 2]| {
@@ -93,6 +98,9 @@ impl RowDigest {
 
     /// The sum over rows of `width` bytes each.
     pub fn of_rows(&self, rows: &[u8], width: usize) -> u64 {
+        if !checks::are_computed() {
+            return 0;
+        }
         let rows = rows.chunks_exact(width.max(1));
         rows.fold(0, |sum, row| sum.wrapping_add(self.of(row)))
     }

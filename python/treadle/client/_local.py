@@ -43,8 +43,8 @@ from treadle.client._cluster_options import (
 from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
 from treadle.client._scaling import SchedulerComm, identity
+from treadle.shuffle._journal import Journal, path_of
 from treadle.sidecar import SupervisedSidecar
-from treadle.sidecar._journal import Journal, path_of
 from treadle.supervision import (
     Death,
     Template,

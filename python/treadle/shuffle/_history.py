@@ -1,7 +1,7 @@
 """Records of shuffles, those that run and those that have ended, as people read them.
 
-The scheduler keeps them (``crates/shuffle/src/record.rs``). ``client.shuffles()``, ``treadle shuffle`` and
-the journal use them.
+The scheduler keeps them, and the master of a shuffle service (``crates/shuffle/src/record.rs``).
+``client.shuffles()``, ``service.records()``, ``treadle shuffle`` and the journal use them.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class ShuffleRecord:
     name: str
     """Dask's id of it; the key of its barrier ends with it."""
     kind: str
-    """``shuffle``, ``merge`` (one side of it) or ``rechunk``."""
+    """``shuffle``, ``merge`` (one side of it) or ``rechunk``; of a shuffle service ``service``."""
     key: str | None
     """The name of the tasks that read its outputs, where that is known."""
     client: str | None
-    """Who submitted it."""
+    """Who submitted it, or registered it at the service."""
     state: str
     """``running``, ``finished``, ``failed`` or ``cancelled``."""
     phase: str
@@ -96,7 +96,7 @@ class ShuffleRecord:
     copies: int
     """At how many places each row is."""
     servers: list[str]
-    """Workers that hold outputs, or did."""
+    """Workers that hold outputs, or did; names of servers of a service."""
     sizes: Sizes | None
     """Bytes by output, since they could be read."""
     work: dict[str, Any]
@@ -222,7 +222,7 @@ class ShuffleRecord:
             ("to others", size(work["pushed_bytes"])),
             ("tasks again", f"{work['again']:,} given back, {work['failed']:,} failed"),
             ("generation", str(self.generation)),
-            ("workers", ", ".join(self.servers)),
+            ("servers" if self.kind == "service" else "workers", ", ".join(self.servers)),
         ]
         if self.failure:
             lines.append(("failure", self.failure))

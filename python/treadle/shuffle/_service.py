@@ -23,6 +23,8 @@ from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError
 
 if TYPE_CHECKING:
     from treadle._cli import Child
+    from treadle.shuffle._history import Shuffles
+    from treadle.shuffle._keeper import Keeper
 
 __all__ = ["Reader", "Receipt", "Service", "Shuffle", "Writer"]
 
@@ -103,11 +105,15 @@ class Service:
             "insecure": insecure,
         }
         self._master: Any = None
+        self._keeper: Keeper | None = None
         self._servers: list[Child] = []
         self._native: Any = None
         try:
             if address is None:
+                from treadle.shuffle._keeper import Keeper
+
                 self._master = _core.ShuffleMaster(**self._connection)
+                self._keeper = Keeper.of(self._master, None)
                 address = self._master.address
                 self._start(address, servers, memory_limit, local_directory)
             self.address = address
@@ -190,12 +196,27 @@ class Service:
         state: dict[str, Any] = json.loads(self._native.state(self._limit(timeout)))
         return state
 
+    def records(self, *, timeout: float | None = None) -> Shuffles:
+        """Return the records of the shuffles that run, and of the latest that have ended.
+
+        ``kind`` is ``service``, and ``client`` names the process that registered the shuffle. The journal
+        has earlier ones, see ``treadle shuffle history``. A service that begins with this object has a
+        journal where ``treadle.shuffle.journal`` of Dask's configuration names a file.
+        """
+        from treadle.shuffle._history import ShuffleRecord, Shuffles
+
+        told = json.loads(self._native.records(self._limit(timeout)))
+        return Shuffles(map(ShuffleRecord.of, told))
+
     def drain(self, server: str, *, timeout: float | None = None) -> None:
         """Ask the server of this name to leave: what it holds is copied to others first."""
         self._native.drain(server, self._limit(timeout))
 
     def stats(self) -> dict[str, int]:
-        """Return counts of what this process has pushed and read, in bytes and pieces."""
+        """Return counts of what this process has pushed and read, in bytes and pieces.
+
+        ``slept`` counts its requests that an overloaded server told to pause.
+        """
         counts: dict[str, int] = self._native.stats()
         return counts
 
@@ -206,6 +227,8 @@ class Service:
         for server in self._servers:
             server.end()
         self._servers.clear()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._master is not None:
             self._master.close()
 

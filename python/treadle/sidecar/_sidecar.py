@@ -17,8 +17,8 @@ import dask
 
 from treadle._calls import pack_answer, unpack
 from treadle._loop import LoopThread
+from treadle.shuffle._journal import Journal
 from treadle.sidecar._connection import Connection, Handlers
-from treadle.sidecar._journal import Journal
 from treadle.sidecar._leases import Leases
 from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.worker import errors

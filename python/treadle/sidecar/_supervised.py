@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from treadle.shuffle._journal import Journal
 from treadle.sidecar._connection import Connection, Handlers
-from treadle.sidecar._journal import Journal
 from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.sidecar._sidecar import Sidecar
 

@@ -12,6 +12,7 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `wire` | what a member and the master tell each other, beside the messages of the machines |
+//! | `records` | what shuffles leave behind |
 //! | `master` | the process that assigns partitions; it knows all members |
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
 //! | `server` | a member that holds partitions, and that others connect to |
@@ -22,6 +23,7 @@
 mod error;
 mod master;
 mod member;
+mod records;
 mod server;
 mod wire;
 

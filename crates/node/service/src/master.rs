@@ -20,6 +20,7 @@ use treadle_shuffle::{
 };
 use treadle_types::{Runs, WorkerId};
 
+use crate::records::Records;
 use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
 use crate::{SERVICE, ServiceError, config};
 
@@ -27,6 +28,9 @@ use crate::{SERVICE, ServiceError, config};
 const TICK: Duration = Duration::from_millis(250);
 /// Threads that serve connections.
 const THREADS: usize = 2;
+/// Shuffles that run, at most; and partitions of all of them, about. Each takes memory of the master.
+const MOST_SHUFFLES: usize = 100_000;
+const MOST_PARTITIONS: u64 = 64 << 20;
 
 /// Settings of a master.
 #[derive(Clone, Debug)]
@@ -58,9 +62,12 @@ struct Inner {
 struct State {
     machine: Machine,
     leases: Leases,
+    records: Records,
     members: BTreeMap<u32, Member>,
     shuffles: BTreeMap<ShuffleId, Known>,
+    /// The numbers of failure domains that some server is in.
     domains: HashMap<String, u32>,
+    last_domain: u32,
     last_member: u32,
     last_shuffle: u64,
     is_told: bool,
@@ -108,9 +115,11 @@ impl ShuffleMaster {
         let state = State {
             machine: Machine::new(config()),
             leases: Leases::new(options.lease),
+            records: Records::new(),
             members: BTreeMap::new(),
             shuffles: BTreeMap::new(),
             domains: HashMap::new(),
+            last_domain: 0,
             last_member: 0,
             last_shuffle: 0,
             is_told: options.is_told,
@@ -160,6 +169,11 @@ impl ShuffleMaster {
     /// What is there, as JSON.
     pub fn state(&self) -> String {
         lock(&self.0.state).json()
+    }
+
+    /// Records of the shuffles that have ended since this was last called, as JSON, for a journal.
+    pub fn take_records(&self) -> String {
+        lock(&self.0.state).records.take_fresh().to_string()
     }
 
     /// Ends it, and with it all shuffles.
@@ -221,8 +235,11 @@ impl Inner {
                 target: treadle_log::SHUFFLE,
                 "shuffle {name} ends: no process of its application is connected"
             );
+            let reason = "no process of its application was connected any more";
+            state.records.failed(shuffle, reason);
             state.end_shuffle(shuffle);
         }
+        state.records.look_after();
         true
     }
 }
@@ -230,10 +247,18 @@ impl Inner {
 impl State {
     /// Hands the machine an event, and does what follows.
     fn tell(&mut self, event: MasterEvent) -> Result<(), String> {
+        self.records.saw(&event);
         let mut effects = Vec::new();
         let handled = self.machine.handle(event, &mut effects);
         debug_assert_eq!(self.machine.check(), Ok(()));
         for effect in effects {
+            self.records.follows(&effect, |server| {
+                let member = self.members.get(&server.node);
+                member.map_or_else(
+                    || server.node.to_string(),
+                    |member| member.hello.name.clone(),
+                )
+            });
             match effect {
                 MasterEffect::Send { to, message } => self.send(to.node, &message),
                 MasterEffect::Invalidate {
@@ -264,6 +289,7 @@ impl State {
                 }
             }
         }
+        self.records.look_after();
         handled.map_err(|error| error.to_string())
     }
 
@@ -298,7 +324,19 @@ impl State {
         }
     }
 
+    /// The number of a failure domain.
+    fn domain(&mut self, name: &str) -> u32 {
+        *self.domains.entry(name.into()).or_insert_with(|| {
+            self.last_domain += 1;
+            self.last_domain
+        })
+    }
+
     fn join(&mut self, peer: &Peer, hello: Hello) -> Result<u32, String> {
+        let names = [&hello.name, &hello.address, &hello.domain];
+        if names.iter().any(|name| name.len() > wire::LONGEST_NAME) {
+            return Err("its name, address or domain is too long".into());
+        }
         let version = env!("CARGO_PKG_VERSION");
         if hello.version != version {
             return Err(format!(
@@ -325,8 +363,7 @@ impl State {
         }
         self.last_member += 1;
         let id = self.last_member;
-        let count = self.domains.len() as u32;
-        let domain = *self.domains.entry(hello.domain.clone()).or_insert(count);
+        let domain = self.domain(&hello.domain);
         let standing = Standing {
             domain,
             weight: if is_server { hello.weight.max(1) } else { 0 },
@@ -380,9 +417,26 @@ impl State {
         }
         let lost = self.tell(MasterEvent::Lost(WorkerId(id).into()));
         debug_assert_eq!(lost, Ok(()));
+        let domain = &gone.hello.domain;
+        if !self
+            .members
+            .values()
+            .any(|member| member.hello.domain == *domain)
+        {
+            self.domains.remove(domain);
+        }
     }
 
-    fn hear(&mut self, from: u32, message: ToMaster) {
+    fn hear(&mut self, from: u32, message: ToMaster) -> Result<(), String> {
+        // What only the server of a copy can know of it, it says itself.
+        if let ToMaster::Sealed { group, .. }
+        | ToMaster::Measured { group, .. }
+        | ToMaster::Filled { group, .. }
+        | ToMaster::Full { group, .. } = &message
+            && group.server != WorkerId(from).into()
+        {
+            return Err("it speaks for another server".into());
+        }
         let again = match &message {
             ToMaster::Transferred { transfer, .. } => Some((transfer.shuffle, transfer.map)),
             _ => None,
@@ -397,6 +451,7 @@ impl State {
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {
             error!(target: treadle_log::SHUFFLE, "{reason}");
         }
+        Ok(())
     }
 
     fn servers(&self) -> impl Iterator<Item = &Member> {
@@ -417,10 +472,7 @@ impl State {
         };
         let done = match call.what {
             Some(What::Register(register)) => self.register(from, register, &mut answer),
-            Some(What::End(shuffle)) => {
-                self.end_shuffle(ShuffleId(shuffle));
-                Ok(())
-            }
+            Some(What::End(shuffle)) => self.end_asked(from, ShuffleId(shuffle)),
             Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
                 None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
                 Some(known) => {
@@ -434,6 +486,12 @@ impl State {
             Some(What::Drain(name)) => self.drain(from, &name),
             Some(What::State(_)) => {
                 answer.text = self.json();
+                Ok(())
+            }
+            Some(What::Records(_)) => {
+                let machine = &self.machine;
+                let all = self.records.all(|shuffle| machine.progress(shuffle));
+                answer.text = all.to_string();
                 Ok(())
             }
             None => Err("the shuffle master does not know this question".into()),
@@ -451,6 +509,24 @@ impl State {
         if !(1..=2).contains(&is.copies) {
             return Err(format!("copies={}: give 1 or 2", is.copies));
         }
+        let most = wire::MOST_PARTS;
+        if is.maps > most || is.partitions > most {
+            return Err(format!(
+                "{} maps and {} partitions: a shuffle has at most {most} of each",
+                is.maps, is.partitions
+            ));
+        }
+        if is.name.len() > wire::LONGEST_NAME || is.note.len() > wire::LONGEST_NOTE {
+            return Err("its name or the description of its rows is too long".into());
+        }
+        let all = self
+            .shuffles
+            .values()
+            .map(|known| u64::from(known.is.partitions));
+        if self.shuffles.len() >= MOST_SHUFFLES || all.sum::<u64>() > MOST_PARTITIONS {
+            return Err("too many shuffles run: end those that are not needed".into());
+        }
+        let client = hello.map_or_else(String::new, |hello| hello.name.clone());
         let shuffle = ShuffleId(self.last_shuffle + 1);
         let spec = Spec {
             tenant,
@@ -462,7 +538,12 @@ impl State {
             preferred: Vec::new(),
             committed: None,
         };
-        self.tell(MasterEvent::Register { shuffle, spec })?;
+        let event = MasterEvent::Register {
+            shuffle,
+            spec: spec.clone(),
+        };
+        self.tell(event)?;
+        self.records.begun(shuffle, &spec, &is.name, &client);
         self.last_shuffle = shuffle.0;
         self.leases.grant(tenant.application, shuffle, awake::now());
         let known = Known {
@@ -475,6 +556,21 @@ impl State {
         self.shuffles.insert(shuffle, known);
         answer.shuffle = shuffle.0;
         answer.domains = self.domains();
+        Ok(())
+    }
+
+    /// A member says that a shuffle is over. `Err`: it is not its to end.
+    fn end_asked(&mut self, from: u32, shuffle: ShuffleId) -> Result<(), String> {
+        let application = self.members.get(&from).map(|it| it.hello.application);
+        let known = self.shuffles.get(&shuffle);
+        let is_others = known.is_some_and(|it| Some(it.tenant.application.0) != application);
+        if is_others {
+            return Err(format!(
+                "shuffle {} is another application's: give Service the same application= to end it",
+                shuffle.0
+            ));
+        }
+        self.end_shuffle(shuffle);
         Ok(())
     }
 
@@ -575,7 +671,11 @@ impl Session for Visitor {
                 let Some(object) = self.peer.try_next()? else {
                     return Ok(true);
                 };
-                self.arriving = wire::accept(&self.peer, object)?;
+                let longest = match self.id {
+                    Some(_) => wire::LONGEST,
+                    None => wire::LONGEST_HELLO,
+                };
+                self.arriving = wire::accept(&self.peer, object, longest)?;
             }
             match self.arriving.take() {
                 Some(object) if object.is_done() => {
@@ -619,8 +719,7 @@ impl Visitor {
             }
             (wire::TO_MASTER, Some(id)) => {
                 let message = decode_shuffled(bytes).map_err(|error| malformed(&error))?;
-                state.hear(id, message);
-                Ok(())
+                state.hear(id, message)
             }
             (wire::CALL, Some(id)) => {
                 let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;

@@ -134,7 +134,7 @@ impl Member {
         };
         wire::send(&peer, wire::HELLO, &hello);
         let object = peer.next(wait)?;
-        let object = wire::accept(&peer, object)?;
+        let object = wire::accept(&peer, object, wire::LONGEST)?;
         let object =
             object.ok_or_else(|| ServiceError::Refused("its answer is too long".into()))?;
         object.wait(wait)?;
@@ -274,6 +274,14 @@ impl Member {
     /// As for [`Member::register`].
     pub fn state(&self, interrupted: &mut dyn FnMut() -> bool) -> Result<String, ServiceError> {
         Ok(self.0.call(What::State(true), interrupted)?.text)
+    }
+
+    /// Records of the shuffles that run and of the latest that have ended, as JSON.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn records(&self, interrupted: &mut dyn FnMut() -> bool) -> Result<String, ServiceError> {
+        Ok(self.0.call(What::Records(true), interrupted)?.text)
     }
 
     /// Asks a server to leave: what it holds is copied elsewhere. Without a name, this process.
@@ -436,16 +444,17 @@ impl Shared {
                 // Nothing was said for a while.
                 Err(_) => continue,
             };
-            let message = wire::accept(&self.peer, object).and_then(|object| match object {
-                Some(object) => {
-                    object.wait(&mut Wait {
-                        deadline: None,
-                        interrupted: Some(&mut is_over),
-                    })?;
-                    wire::take(object).map(Some)
-                }
-                None => Ok(None),
-            });
+            let message =
+                wire::accept(&self.peer, object, wire::LONGEST).and_then(|object| match object {
+                    Some(object) => {
+                        object.wait(&mut Wait {
+                            deadline: None,
+                            interrupted: Some(&mut is_over),
+                        })?;
+                        wire::take(object).map(Some)
+                    }
+                    None => Ok(None),
+                });
             match message {
                 Ok(Some((kind, bytes))) => self.hear(kind, &bytes),
                 Ok(None) => {}

@@ -17,8 +17,15 @@ pub(crate) const MET: u32 = 50;
 pub(crate) const LOST: u32 = 51;
 pub(crate) const ANSWER: u32 = 52;
 pub(crate) const DRAINED: u32 = 53;
-/// The longest of them that is taken, in bytes.
+/// The longest of them that is taken, in bytes; and before it is known who says it.
 pub(crate) const LONGEST: u64 = 256 << 20;
+pub(crate) const LONGEST_HELLO: u64 = 64 << 10;
+/// The longest name, address or domain, in bytes.
+pub(crate) const LONGEST_NAME: usize = 1 << 10;
+/// The longest [`Register::note`], in bytes.
+pub(crate) const LONGEST_NOTE: usize = 1 << 20;
+/// The most maps, and the most partitions, of a shuffle: plans and receipts with more are not taken.
+pub(crate) const MOST_PARTS: u32 = treadle_node_wire::MOST as u32;
 
 /// Who connects.
 #[derive(Clone, PartialEq, Message)]
@@ -71,7 +78,7 @@ pub(crate) struct Call {
     /// Chosen by the member; comes back in the answer.
     #[prost(uint64, tag = "1")]
     pub(crate) number: u64,
-    #[prost(oneof = "What", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "What", tags = "2, 3, 4, 5, 6, 7")]
     pub(crate) what: Option<What>,
 }
 
@@ -93,6 +100,9 @@ pub(crate) enum What {
     /// What is there, as JSON?
     #[prost(bool, tag = "6")]
     State(bool),
+    /// What are the records of shuffles, as JSON?
+    #[prost(bool, tag = "7")]
+    Records(bool),
 }
 
 /// A shuffle that is to be.
@@ -152,9 +162,13 @@ pub(crate) fn send_bytes(peer: &Peer, kind: u32, bytes: Vec<u8>) {
 ///
 /// # Errors
 /// When the connection has ended.
-pub(crate) fn accept(peer: &Peer, object: Incoming) -> Result<Option<Incoming>, NetError> {
+pub(crate) fn accept(
+    peer: &Peer,
+    object: Incoming,
+    longest: u64,
+) -> Result<Option<Incoming>, NetError> {
     let (_, sizes) = object.header();
-    if sizes.len() != 1 || sizes.iter().sum::<u64>() > LONGEST {
+    if sizes.len() != 1 || sizes[0] > longest {
         object.refuse("this is not a message of the shuffle service");
         peer.start_close();
         return Ok(None);

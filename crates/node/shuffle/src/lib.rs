@@ -189,6 +189,8 @@ pub struct Stats {
     pub on_disk: u64,
     /// Bytes that were pushed and are not acknowledged yet.
     pub in_flight: u64,
+    /// Requests of this process that an overloaded server told to pause.
+    pub slept: u64,
 }
 
 /// The shuffle plane of a worker process. Clones are the same one.

@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use treadle_rows::Batch;
 use treadle_shuffle::block::{ALIGNMENT, HEADER};
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Reader,
-    ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally,
-    ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Writer, WriterEffect, WriterEvent,
+    ReaderEffect, ReaderEvent, Refusal, Sent, Server, ServerEffect, ServerEvent, ServerId,
+    ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Writer, WriterEffect,
+    WriterEvent,
 };
 use treadle_types::WorkerId;
 
@@ -31,6 +33,9 @@ const SELF: ConnectionId = ConnectionId(0);
 
 /// The name of a batch of the server here.
 type Stored = (ShuffleId, GroupId, BatchId);
+
+/// Pieces that have at most so many bytes on average are small.
+const SMALL_PIECE: u64 = 256;
 
 /// Shuffles of which it is kept what was done for them.
 const MOST_USED: usize = 1024;
@@ -99,6 +104,7 @@ pub(crate) struct Machines {
     pub(crate) incoming: Incoming,
     pub(crate) outgoing: Outgoing,
     disk: Disk,
+    held: Arc<Held>,
     /// Loads that were begun and are not forgotten.
     loading: HashSet<u64>,
     loaded: HashMap<(u64, u64), Loaded>,
@@ -138,6 +144,7 @@ impl Machines {
             incoming: Incoming::new(Arc::clone(held)),
             outgoing: Outgoing::new(address, Arc::clone(held)),
             disk: Disk::new(files, Arc::clone(held)),
+            held: Arc::clone(held),
             loading: HashSet::new(),
             loaded: HashMap::new(),
             reports: Vec::new(),
@@ -271,6 +278,11 @@ impl Machines {
 
     /// Handles a message of a server.
     pub(crate) fn replied(&mut self, from: ServerId, (message, pieces): Reply) {
+        if let FromServer::Unread { reason, .. } | FromServer::Refused { reason, .. } = &message
+            && matches!(reason, Refusal::Sleep(_))
+        {
+            self.stats.slept += 1;
+        }
         match message {
             FromServer::Rows { read, .. } => {
                 let read = Reader::read_of(read);
@@ -446,7 +458,7 @@ impl Machines {
                 pieces,
                 ..
             } => {
-                let rows = self.rows_of(load, shuffle, group, &pieces);
+                let rows = self.rows_of((load, shuffle, group), &pieces, to);
                 let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, read, tally.narrow(), pieces, rows);
@@ -515,18 +527,16 @@ impl Machines {
         Some(loaded[at.ok()?].1.clone())
     }
 
-    /// The rows of pieces. `None`: some are not here.
-    fn rows_of(
+    /// Calls `take` with each piece: memory that has it, and where it is in that. `None`: one is not here.
+    fn each_piece(
         &self,
-        load: u64,
-        shuffle: ShuffleId,
-        group: GroupId,
+        (load, shuffle, group): (u64, ShuffleId, GroupId),
         pieces: &[Sent],
-    ) -> Option<Vec<Bytes>> {
+        mut take: impl FnMut(&Bytes, Range<usize>),
+    ) -> Option<()> {
         let batches = self.batches.get(&(shuffle, group));
         // Both are in order: hardly any batch has to be searched for.
         let mut next = batches.map(|batches| batches.range(..));
-        let mut rows = Vec::with_capacity(pieces.len());
         for Sent {
             piece,
             place,
@@ -534,7 +544,8 @@ impl Machines {
         } in pieces
         {
             if let Place::Run(run) = place {
-                rows.push(self.loaded_piece((load, *run), piece)?);
+                let loaded = self.loaded_piece((load, *run), piece)?;
+                take(&loaded, 0..loaded.len());
                 continue;
             }
             let following = next
@@ -552,8 +563,30 @@ impl Machines {
             };
             let start = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
             let start = start + *offset as usize;
-            rows.push(bytes.slice(start..start + piece.bytes as usize));
+            take(bytes, start..start + piece.bytes as usize);
         }
+        Some(())
+    }
+
+    /// The rows of pieces that a reader asked for. Small ones are in one piece of memory: to copy them
+    /// takes less time than to count who uses each batch. Another process does not notice.
+    fn rows_of(
+        &self,
+        of: (u64, ShuffleId, GroupId),
+        pieces: &[Sent],
+        to: ConnectionId,
+    ) -> Option<Vec<Bytes>> {
+        let bytes: u64 = pieces.iter().map(|sent| sent.piece.bytes).sum();
+        let is_small = to != SELF && pieces.len() > 1 && bytes <= SMALL_PIECE * pieces.len() as u64;
+        let mut joined = Vec::new();
+        if is_small && joined.try_reserve_exact(bytes as usize).is_ok() {
+            self.each_piece(of, pieces, |bytes, range| {
+                joined.extend_from_slice(&bytes[range]);
+            })?;
+            return Some(vec![self.held.charge(joined.into())]);
+        }
+        let mut rows = Vec::with_capacity(pieces.len());
+        self.each_piece(of, pieces, |bytes, range| rows.push(bytes.slice(range)))?;
         Some(rows)
     }
 

@@ -144,6 +144,17 @@ impl ShuffleMaster {
         py.detach(|| self.0.state())
     }
 
+    /// The id of the service, which begins with it.
+    #[getter]
+    fn cluster(&self) -> String {
+        self.0.cluster().to_string()
+    }
+
+    /// Records of the shuffles that have ended since this was last called, as JSON.
+    fn take_records(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.take_records())
+    }
+
     /// Waits until it has ended; `False`: it has not within `timeout` seconds.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let most = seconds("timeout", timeout)?;
@@ -287,6 +298,7 @@ fn stats(py: Python<'_>, plane: &Plane) -> HashMap<&'static str, u64> {
         ("resident", stats.resident),
         ("held", stats.held),
         ("in_flight", stats.in_flight),
+        ("slept", stats.slept),
         ("leftovers", leftovers as u64),
     ])
 }
@@ -412,6 +424,12 @@ impl ShuffleMember {
     fn state(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
         let state = interruptible(py, timeout, |it| self.0.state(it))?;
         state.map_err(|error| raised(error, "asking the shuffle master"))
+    }
+
+    /// Records of shuffles that run, and of the latest that have ended, as JSON.
+    fn records(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
+        let records = interruptible(py, timeout, |it| self.0.records(it))?;
+        records.map_err(|error| raised(error, "asking the shuffle master"))
     }
 
     /// Asks the server of this name to leave.

@@ -4,18 +4,15 @@
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use treadle_scheduler::State;
-use treadle_shuffle::{Phase, Record, Recorder, ServerId, ShuffleId, Sizes, Trouble, Usage};
+use treadle_shuffle::{Names, Phase, Record, Recorder, ShuffleId, Trouble};
 use treadle_types::{Cause, Failure, TaskId, Value, WorkerId};
 
 use super::registry::Name;
-use crate::operations::{Answered, dict, int};
+use crate::operations::Answered;
 use crate::state::Core;
 
 /// Shuffles that have ended and are remembered.
@@ -184,91 +181,19 @@ impl Core {
     /// A record, for people. Without an outcome, it runs.
     fn told_of_shuffle(&self, record: &Record, outcome: Option<&'static str>) -> Value {
         let about = self.shuffles.records.about.get(&record.shuffle);
-        let optional = |text: Option<&String>| text.cloned().map_or(Value::None, Value::Str);
-        let master = &self.shuffles.registry.master;
-        let progress = master.progress(record.shuffle).unwrap_or_default();
-        let tally = record.committed.unwrap_or(record.moved);
-        let at = |time: Duration| Value::Float((self.settings.started + time).as_secs_f64());
-        let [waiting, transfer, barrier, read] = record.spent;
-        let seconds = [
-            ("waiting", waiting),
-            ("transfer", transfer),
-            ("barrier", barrier),
-            ("read", read),
-        ];
-        let seconds = seconds.map(|(name, time)| (name, Value::Float(time.as_secs_f64())));
-        let servers = about.into_iter().flat_map(|about| about.servers.values());
-        let troubles = record.troubles.iter().map(|&(time, trouble)| {
-            dict([
-                ("time", at(time)),
-                ("what", Value::Str(text_of(about, trouble))),
-            ])
-        });
-        let phase = match record.phase {
-            Phase::Waiting => "waiting",
-            Phase::Transfer => "transfer",
-            Phase::Barrier => "barrier",
-            Phase::Read => "read",
+        let none = BTreeMap::new();
+        let names = Names {
+            name: about.map_or("", |about| &about.name),
+            kind: about.map_or("", |about| &about.kind),
+            client: about.and_then(|about| about.client.as_deref()),
+            key: about.and_then(|about| about.key.as_deref()),
+            a_server: "worker",
+            servers: about.map_or(&none, |about| &about.servers),
+            losses: about.map_or(&none, |about| &about.losses),
+            failure: about.and_then(|about| about.failure.clone()),
         };
-        dict([
-            ("number", int(record.shuffle.0)),
-            (
-                "name",
-                Value::Str(about.map_or_else(String::new, |about| about.name.to_string())),
-            ),
-            (
-                "kind",
-                Value::Str(about.map_or_else(String::new, |about| about.kind.clone())),
-            ),
-            ("key", optional(about.and_then(|about| about.key.as_ref()))),
-            (
-                "client",
-                optional(about.and_then(|about| about.client.as_ref())),
-            ),
-            ("state", Value::str(outcome.unwrap_or("running"))),
-            ("phase", Value::str(phase)),
-            ("began", at(record.began.unwrap_or(record.registered))),
-            ("ended", record.ended.map_or(Value::None, at)),
-            ("seconds", dict(seconds)),
-            ("inputs", int(record.maps)),
-            ("transferred", int(progress.transferred)),
-            ("partitions", int(record.partitions)),
-            ("outputs", int(record.outputs)),
-            ("rows", int(tally.rows)),
-            ("bytes", int(tally.bytes)),
-            (
-                "expected_bytes",
-                int(match record.committed {
-                    Some(tally) => tally.bytes,
-                    None => {
-                        super::expected(progress.tally.bytes, progress.transferred, progress.maps)
-                    }
-                }),
-            ),
-            ("moved_rows", int(record.moved.rows)),
-            ("moved_bytes", int(record.moved.bytes)),
-            ("transfers", int(record.transfers)),
-            ("repeated", int(record.repeated)),
-            ("generation", int(record.generation.0)),
-            ("copies", int(record.copies)),
-            (
-                "servers",
-                Value::List(servers.cloned().map(Value::Str).collect()),
-            ),
-            (
-                "sizes",
-                record.sizes.as_ref().map_or(Value::None, told_of_sizes),
-            ),
-            ("work", told_of_usage(&record.usage)),
-            ("troubles", Value::List(troubles.collect())),
-            ("more_troubles", int(record.more_troubles)),
-            (
-                "failure",
-                about
-                    .and_then(|about| about.failure.clone())
-                    .unwrap_or(Value::None),
-            ),
-        ])
+        let progress = self.shuffles.registry.master.progress(record.shuffle);
+        record.told(&names, progress, self.settings.started, outcome)
     }
 
     /// The name of a task among others of its collection: `name` of the key `(name, 3)`.
@@ -282,70 +207,4 @@ impl Core {
             _ => None,
         }
     }
-}
-
-fn text_of(about: Option<&About>, trouble: Trouble) -> String {
-    let address = |server: ServerId| {
-        let address = about.and_then(|about| about.servers.get(&WorkerId(server.node)));
-        address.map_or_else(|| format!("number {}", server.node), String::clone)
-    };
-    match trouble {
-        Trouble::Lost(server) => {
-            let cause = about.and_then(|about| about.losses.get(&WorkerId(server.node)));
-            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-            format!("worker {} was lost{cause}", address(server))
-        }
-        Trouble::Damaged(server) => format!(
-            "rows at worker {} could not be read, or were not those that were sent",
-            address(server)
-        ),
-        Trouble::Poisoned(server) => {
-            format!(
-                "worker {} could not write rows to its files",
-                address(server)
-            )
-        }
-        Trouble::Differs(Some(map)) => format!("input {map} had other rows when it ran again"),
-        Trouble::Differs(None) => "an input had other rows when it ran again".to_owned(),
-    }
-}
-
-fn told_of_sizes(sizes: &Sizes) -> Value {
-    let pairs = |pairs: Vec<(u64, u64)>| {
-        let pairs = pairs.into_iter();
-        let pairs = pairs.map(|(first, second)| Value::Tuple(vec![int(first), int(second)]));
-        Value::List(pairs.collect())
-    };
-    let largest = sizes.largest.iter();
-    let largest = largest.map(|&(partition, bytes)| (u64::from(partition), bytes));
-    dict([
-        ("count", int(sizes.count)),
-        ("bytes", int(sizes.bytes)),
-        ("empty", int(sizes.empty)),
-        ("quantiles", pairs(sizes.quantiles.clone())),
-        ("largest", pairs(largest.collect())),
-        (
-            "bars",
-            Value::List(sizes.bars.iter().map(|&bytes| int(bytes)).collect()),
-        ),
-        ("bar", int(sizes.bar)),
-    ])
-}
-
-fn told_of_usage(usage: &Usage) -> Value {
-    let seconds = |micros: u64| Value::Float(Duration::from_micros(micros).as_secs_f64());
-    dict([
-        ("reads", int(usage.reads)),
-        ("read_bytes", int(usage.read_bytes)),
-        ("pushed_bytes", int(usage.pushed)),
-        ("stored_bytes", int(usage.stored)),
-        ("spilled_bytes", int(usage.spilled)),
-        ("loaded_bytes", int(usage.loaded)),
-        ("again", int(usage.again)),
-        ("failed", int(usage.failed)),
-        ("gather_seconds", seconds(usage.gathering)),
-        ("push_seconds", seconds(usage.pushing)),
-        ("compare_seconds", seconds(usage.comparing)),
-        ("read_seconds", seconds(usage.reading)),
-    ])
 }

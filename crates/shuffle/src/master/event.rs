@@ -124,3 +124,11 @@ pub struct Progress {
     /// Whether partitions can be read.
     pub is_committed: bool,
 }
+
+impl Progress {
+    /// What transfers come to if the inputs that are missing have as much as the others.
+    pub fn expected_bytes(&self) -> u64 {
+        let all = u128::from(self.tally.bytes) * u128::from(self.maps);
+        u64::try_from(all / u128::from(self.transferred.max(1))).unwrap_or(u64::MAX)
+    }
+}

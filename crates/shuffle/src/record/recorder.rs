@@ -157,6 +157,9 @@ impl Recorder {
                 transfer, tally, ..
             } => {
                 let map = u64::from(transfer.map);
+                if transfer.map >= open.record.maps {
+                    return;
+                }
                 open.record.transfers += 1;
                 open.record.repeated += u64::from(open.transferred.contains(map));
                 open.transferred.insert(map);

@@ -1,0 +1,177 @@
+//! What shuffles of the service leave behind: the records of those that run, and of the latest that ended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value as Json, json};
+use treadle_reactor::awake;
+use treadle_shuffle::{
+    MasterEffect, MasterEvent, Names, Phase, Progress, Record, Recorder, ServerId, ShuffleId, Spec,
+    ToNode,
+};
+use treadle_types::{Value, WorkerId};
+
+/// Shuffles that have ended and are remembered.
+const MOST: usize = 256;
+/// Those of them that nobody has taken for a journal.
+const MOST_FRESH: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Records {
+    recorder: Recorder,
+    /// When the clock of the machines began, since 1970.
+    started: Duration,
+    about: BTreeMap<ShuffleId, About>,
+    ended: VecDeque<Json>,
+    fresh: VecDeque<Json>,
+}
+
+/// What the master knows of a shuffle, beside its record.
+#[derive(Debug)]
+struct About {
+    name: String,
+    client: String,
+    /// The servers that held it.
+    servers: BTreeMap<WorkerId, String>,
+    /// Why it was ended, if not by its program.
+    failure: Option<String>,
+}
+
+impl Records {
+    pub(crate) fn new() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            recorder: Recorder::default(),
+            started: since_1970.unwrap_or_default().saturating_sub(awake::now()),
+            about: BTreeMap::new(),
+            ended: VecDeque::new(),
+            fresh: VecDeque::new(),
+        }
+    }
+
+    /// A shuffle was registered.
+    pub(crate) fn begun(&mut self, shuffle: ShuffleId, spec: &Spec, name: &str, client: &str) {
+        self.recorder.registered(awake::now(), shuffle, spec);
+        let about = About {
+            name: name.into(),
+            client: client.into(),
+            servers: BTreeMap::new(),
+            failure: None,
+        };
+        self.about.insert(shuffle, about);
+    }
+
+    /// A shuffle is to be ended for another reason than that its program says so.
+    pub(crate) fn failed(&mut self, shuffle: ShuffleId, reason: &str) {
+        if let Some(about) = self.about.get_mut(&shuffle) {
+            about.failure = Some(reason.into());
+        }
+    }
+
+    /// Something is about to happen to the master.
+    pub(crate) fn saw(&mut self, event: &MasterEvent) {
+        // Whether a shuffle can be is not known before.
+        if !matches!(event, MasterEvent::Register { .. }) {
+            self.recorder.saw(awake::now(), event);
+        }
+    }
+
+    /// The master wants something done. `name` says how a server is called.
+    pub(crate) fn follows(&mut self, effect: &MasterEffect, name: impl Fn(ServerId) -> String) {
+        self.recorder.follows(awake::now(), effect);
+        if let MasterEffect::Send {
+            message: ToNode::Plan(plan),
+            ..
+        } = effect
+            && let Some(about) = self.about.get_mut(&plan.shuffle)
+        {
+            for server in plan.groups.iter().flat_map(|group| group.holders()) {
+                let called = about.servers.entry(WorkerId(server.node));
+                called.or_insert_with(|| name(server));
+            }
+        }
+    }
+
+    /// Keeps the records of shuffles that have ended since.
+    pub(crate) fn look_after(&mut self) {
+        for record in self.recorder.take_ended(awake::now()) {
+            let failure = self.about.get(&record.shuffle);
+            let has_failed = failure.is_some_and(|about| about.failure.is_some());
+            // Of one that nobody wrote to there is nothing to say.
+            if record.began.is_some() {
+                let outcome = match record.phase {
+                    Phase::Read => "finished",
+                    _ if has_failed => "failed",
+                    _ => "cancelled",
+                };
+                let told = self.told(&record, None, Some(outcome));
+                for (records, most) in [(&mut self.ended, MOST), (&mut self.fresh, MOST_FRESH)] {
+                    if records.len() >= most {
+                        records.pop_front();
+                    }
+                    records.push_back(told.clone());
+                }
+            }
+            self.about.remove(&record.shuffle);
+        }
+    }
+
+    /// All that are known, the first one first. `progress` says how far one is.
+    pub(crate) fn all(&self, progress: impl Fn(ShuffleId) -> Option<Progress>) -> Json {
+        let running = self.about.keys().filter_map(|&shuffle| {
+            let record = self.recorder.record(awake::now(), shuffle)?;
+            record
+                .ended
+                .is_none()
+                .then(|| self.told(&record, progress(shuffle), None))
+        });
+        self.ended.iter().cloned().chain(running).collect()
+    }
+
+    /// Those that have ended since this was last called.
+    pub(crate) fn take_fresh(&mut self) -> Json {
+        std::mem::take(&mut self.fresh).into_iter().collect()
+    }
+
+    fn told(
+        &self,
+        record: &Record,
+        progress: Option<Progress>,
+        outcome: Option<&'static str>,
+    ) -> Json {
+        let about = self.about.get(&record.shuffle);
+        let none = BTreeMap::new();
+        let failure = about.and_then(|about| about.failure.clone());
+        let names = Names {
+            name: about.map_or("", |about| &about.name),
+            kind: "service",
+            client: about.map(|about| &*about.client),
+            key: None,
+            a_server: "server",
+            servers: about.map_or(&none, |about| &about.servers),
+            losses: &none,
+            failure: failure.map(Value::Str),
+        };
+        json_of(record.told(&names, progress, self.started, outcome))
+    }
+}
+
+/// A value of a record as JSON. It has no bytes and no pickles.
+fn json_of(value: Value) -> Json {
+    match value {
+        Value::Bool(value) => json!(value),
+        Value::Int(value) => json!(value),
+        Value::Float(value) => json!(value),
+        Value::Str(value) => json!(value),
+        Value::Tuple(values) | Value::List(values) => values.into_iter().map(json_of).collect(),
+        Value::Dict(entries) => {
+            let entries = entries.into_iter();
+            let entries = entries.filter_map(|(name, value)| match name {
+                Value::Str(name) => Some((name, json_of(value))),
+                _ => None,
+            });
+            Json::Object(entries.collect())
+        }
+        Value::None | Value::Bytes(_) | Value::Pickle(_) => Json::Null,
+    }
+}

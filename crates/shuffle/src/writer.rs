@@ -226,12 +226,10 @@ impl Writer {
     /// When [`WriterEvent::Tick`] is due; `None`: not before another event.
     pub fn next_deadline(&self) -> Option<Duration> {
         let parts = self.transfers.values().flat_map(|t| t.parts.values());
-        let due = parts.filter_map(|part| {
-            let wait = match part.may_poison() {
-                true => self.config.poison.min(self.config.patience),
-                false => self.config.patience,
-            };
-            Some(part.trouble()? + wait)
+        let due = parts.flat_map(|part| {
+            let poison = part.trouble().map(|since| since + self.config.poison);
+            let patience = part.stuck().map(|since| since + self.config.patience);
+            poison.into_iter().chain(patience)
         });
         let retry = self.peers.retry_at(self.now);
         due.chain(retry).min()
@@ -509,7 +507,7 @@ impl Writer {
         let mut late = Vec::new();
         for (&transfer, running) in &self.transfers {
             let mut parts = running.parts.iter();
-            let part = parts.find(|(_, part)| part.trouble().is_some_and(|since| since <= limit));
+            let part = parts.find(|(_, part)| part.stuck().is_some_and(|since| since <= limit));
             late.extend(part.map(|(&group, part)| (transfer, part.blamed(group))));
         }
         for (transfer, server) in late {

@@ -45,6 +45,21 @@ pub(super) struct Copy {
     pub(super) unacked: BTreeSet<u32>,
     /// Since when the server has taken nothing, if something went wrong.
     pub(super) trouble: Option<Duration>,
+    /// Since when the server has answered that it is busy. It works, and other servers would not be less
+    /// busy: this does not end an epoch, whose rows would all be pushed again.
+    pub(super) busy: Option<Duration>,
+}
+
+impl Copy {
+    /// The server has taken something, or can be expected to.
+    pub(super) fn is_fine(&mut self) {
+        (self.trouble, self.busy) = (None, None);
+    }
+
+    /// Since when it has taken nothing, whatever the reason.
+    fn stuck(&self) -> Option<Duration> {
+        self.trouble.into_iter().chain(self.busy).min()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +95,7 @@ impl Part {
             id,
             unacked: BTreeSet::new(),
             trouble: None,
+            busy: None,
         });
         Self {
             step: Step::Gathering,
@@ -122,8 +138,8 @@ impl Part {
 
     /// The server to name if it has waited for too long.
     pub(super) fn blamed(&self, group: GroupId) -> ServerId {
-        let troubled = self.copies.iter().filter(|copy| copy.trouble.is_some());
-        let first = troubled.min_by_key(|copy| copy.trouble);
+        let stuck = self.copies.iter().filter(|copy| copy.stuck().is_some());
+        let first = stuck.min_by_key(|copy| copy.stuck());
         first.map_or(group.server, |copy| copy.id.server)
     }
 
@@ -145,10 +161,16 @@ impl Part {
         copies.collect()
     }
 
-    /// Since when something has been wrong.
-    pub(super) fn trouble(&self) -> Option<Duration> {
-        let copies = self.copies.iter().filter_map(|copy| copy.trouble);
+    /// Since when it does not go on.
+    pub(super) fn stuck(&self) -> Option<Duration> {
+        let copies = self.copies.iter().filter_map(Copy::stuck);
         copies.chain(self.waits).min()
+    }
+
+    /// Since when something has been wrong with a copy that it can go on without.
+    pub(super) fn trouble(&self) -> Option<Duration> {
+        let copies = self.copies.iter().filter(|_| self.may_poison());
+        copies.filter_map(|copy| copy.trouble).min()
     }
 
     /// What the answers of all copies of all groups come to.

@@ -54,7 +54,7 @@ impl Writer {
         };
         if let Some(copy) = part.copy_mut(copy) {
             copy.unacked.remove(&number);
-            copy.trouble = None;
+            copy.is_fine();
         }
         if part.is_pushed() && part.step == Step::Pushing {
             self.hold(transfer, id, id, transfer.attempt, effects);
@@ -104,6 +104,10 @@ impl Writer {
             // Whether the rows are among those that are complete is the question.
             Refusal::Sealed => self.ask_all(transfer, id, effects),
             Refusal::Sleep(pause) => {
+                // A failure before counts no more, however long the pause is.
+                if let Some(copy) = part.copy_mut(copy) {
+                    copy.is_fine();
+                }
                 self.peers.sleep(server, transfer.shuffle, now + pause);
                 self.peers.queue([item]);
             }
@@ -115,7 +119,13 @@ impl Writer {
             }
             _ => {
                 if let Some(copy) = part.copy_mut(copy) {
-                    copy.trouble.get_or_insert(now);
+                    match reason {
+                        Refusal::Busy => {
+                            copy.trouble = None;
+                            copy.busy.get_or_insert(now);
+                        }
+                        _ => _ = copy.trouble.get_or_insert(now),
+                    }
                 }
                 self.peers.queue([item]);
                 self.peers.postpone(server, now, &self.config);
@@ -174,7 +184,7 @@ impl Writer {
             return;
         }
         if let Some(copy) = part.copy_mut(copy) {
-            copy.trouble = None;
+            copy.is_fine();
         }
         let mut asked = part.asked.iter_mut();
         if let Some((_, place)) = asked.find(|(other, _)| *other == copy) {

@@ -186,6 +186,9 @@ impl Plan {
         plan.config.hedge = Duration::from_millis(20);
         // Of another stream, so that a seed decides the rest as before.
         plan.config.stripes = Random::new(seed ^ 0x57e1).pick(&[1, 3, 16]);
+        let mut shares = Random::new(seed ^ 0x54a2);
+        plan.config.reads = shares.pick(&[1, 4, 64]);
+        plan.config.slow = shares.pick(&[Duration::from_millis(1), Duration::from_millis(200)]);
         for job in &mut plan.jobs {
             job.sides = 1;
             job.vanishes = random.chance(50);

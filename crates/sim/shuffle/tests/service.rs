@@ -46,11 +46,12 @@ fn rows_read_are_those_of_the_winning_attempts_or_an_error_names_what_is_missing
 
 /// Each of these found a fault: rows that were pushed to a group of which one copy was complete (305840,
 /// 310896), rows that only some copies had and a filled one was taken to have (257275, 226111, 439855), receipts
-/// of a barrier that had been cancelled (459773, 459851).
+/// of a barrier that had been cancelled (459773, 459851), epochs that a busy server ended again and again (617644,
+/// 618779).
 #[test]
 fn seeds_that_failed_once() {
     for seed in [
-        305_840, 310_896, 257_275, 226_111, 439_855, 459_773, 459_851,
+        305_840, 310_896, 257_275, 226_111, 439_855, 459_773, 459_851, 617_644, 618_779,
     ] {
         run(seed..seed + 1);
     }

@@ -161,7 +161,7 @@ def _serve(
     try:
         path = path_of(shuffle_journal, default_path())
         journal = None if path is None else Journal(path, server.cluster)
-        sidecar = SupervisedSidecar(connect, journal)
+        sidecar = SupervisedSidecar(connect, journal, credentials.of_connections())
         if supervised:
             end_with_input()
         ending = Ending()

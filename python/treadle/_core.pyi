@@ -320,6 +320,7 @@ class Connection:
         states: Sequence[Any],
         options: Mapping[str, Any] | None = None,
         options_of: Mapping[Any, Mapping[str, Any]] | None = None,
+        shuffle_service: str | None = None,
     ) -> None: ...
     def submit_call(
         self,
@@ -501,10 +502,21 @@ class ShuffleMember:
     def records(self, timeout: float | None) -> str: ...
     def drain(self, name: str, timeout: float | None) -> None: ...
     def transfer(
-        self, shuffle: int, map_index: int, rows: Rows, again: bool, timeout: float | None
+        self,
+        shuffle: int,
+        map_index: int,
+        rows: Rows,
+        again: bool,
+        timeout: float | None,
+        worker: Worker | None = None,
     ) -> tuple[bytes, int, int]: ...
     def commit(
-        self, shuffle: int, maps: int, receipts: Sequence[bytes], timeout: float | None
+        self,
+        shuffle: int,
+        maps: int,
+        receipts: Sequence[bytes],
+        timeout: float | None,
+        worker: Worker | None = None,
     ) -> int: ...
     def read(
         self,
@@ -514,6 +526,7 @@ class ShuffleMember:
         width: int,
         maps: tuple[int, int] | None,
         timeout: float | None,
+        worker: Worker | None = None,
     ) -> list[tuple[int, int, RowMemory]]: ...
     @property
     def over(self) -> str | None: ...

@@ -251,6 +251,8 @@ pub struct TaskOptions {
     pub actor: bool,
     /// The tasks do more than return a value: see [`treadle_types::Options::effects`].
     pub effects: bool,
+    /// What they did stays when their workers are lost: see [`treadle_types::Options::lasting`].
+    pub lasting: bool,
 }
 
 /// A shuffle of a submission. It ends with its barrier.
@@ -274,6 +276,8 @@ pub struct Registration {
     pub spec: Bytes,
     /// What people call such a shuffle: `shuffle`, `merge`, `rechunk`.
     pub kind: String,
+    /// The master of the stand-alone service that keeps its rows; `None`: workers do.
+    pub service: Option<String>,
     /// Ranks of tasks of the submission that read one partition, as far as they are known.
     pub readers: Vec<u32>,
     /// For each of them, which.

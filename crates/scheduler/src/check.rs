@@ -141,7 +141,7 @@ impl Scheduler {
                 performed.is_some_and(|performed| performed.recipe.is_some() == inline),
                 "{id:?} has a value, and not both of its recipe and that: {performed:?}"
             );
-            if !has_effects {
+            if !has_effects || self.lasting.contains(&id) {
                 continue;
             }
             let runner = performed.map(|performed| performed.worker);

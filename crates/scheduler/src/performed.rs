@@ -118,8 +118,8 @@ impl Scheduler {
             && self.performed.contains_key(&id)
     }
 
-    /// A worker is gone, and with it what its tasks with effects did. Copies of their values do not
-    /// help.
+    /// A worker is gone, and with it what its tasks with effects did, unless that is elsewhere. Copies of
+    /// their values do not help.
     pub(crate) fn lose_performed(&mut self, worker: WorkerId, effects: &mut Effects) {
         if !Guard::Effects.holds() {
             return;
@@ -127,7 +127,9 @@ impl Scheduler {
         let performed = self.performed.iter();
         let lost = performed.filter(|(_, performed)| performed.worker == worker);
         // A derived value is here, and stays.
-        let lost = lost.filter(|&(&id, _)| self.tasks[id].flags.has(Flags::EFFECTS));
+        let lost = lost.filter(|&(&id, _)| {
+            self.tasks[id].flags.has(Flags::EFFECTS) && !self.lasting.contains(&id)
+        });
         let lost: Vec<TaskId> = lost.map(|(&id, _)| id).collect();
         for id in lost {
             self.drop_holders(id, effects);

@@ -86,6 +86,8 @@ pub struct Scheduler {
     pub(crate) brought: Brought,
     /// Tasks with effects that have a value, and derived ones that have a small one.
     pub(crate) performed: BTreeMap<TaskId, Performed>,
+    /// The tasks with effects that stay when a worker is lost.
+    pub(crate) lasting: BTreeSet<TaskId>,
     pub(crate) located: located::ByTask,
     /// The tasks whose values are actors.
     pub(crate) actors: BTreeSet<TaskId>,
@@ -128,6 +130,7 @@ impl Scheduler {
             copies: Copies::default(),
             brought: Brought::default(),
             performed: BTreeMap::new(),
+            lasting: BTreeSet::new(),
             located: located::ByTask::new(),
             actors: BTreeSet::new(),
             counts: [0; State::ALL.len()],

@@ -86,6 +86,9 @@ impl Scheduler {
                     self.actors.insert(id);
                 }
                 task.flags.put(Flags::EFFECTS, options.effects);
+                if options.effects && options.lasting {
+                    self.lasting.insert(id);
+                }
                 task.payload = recipe;
                 task.priority = Priority {
                     user,

@@ -444,6 +444,9 @@ impl Scheduler {
         if self.tasks[id].flags.has(Flags::ACTOR) {
             self.actors.remove(&id);
         }
+        if !self.lasting.is_empty() {
+            self.lasting.remove(&id);
+        }
         self.enter(id, Phase::Vacant);
         self.tasks.vacate(id);
         effects.0.push(Effect::Forgotten(id));

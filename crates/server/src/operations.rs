@@ -174,6 +174,7 @@ impl Core {
             "shuffles" => Ok(Some(self.list_shuffles(arguments))),
             "shuffle_records" => self.shuffle_records(),
             "shuffle" => Ok(Some(self.about_shuffle(arguments.text("name")))),
+            "shuffle_lost" => self.shuffle_lost(arguments),
             "host_shuffle" => self.host_shuffle(arguments),
             "end_shuffle" => self.end_hosted_shuffle(arguments),
             "invalidate" => self.invalidate(arguments),

@@ -5,6 +5,7 @@
 //! its transfers may run before its barrier has come. It ends when nobody needs its barrier any more. If
 //! somebody does later, it begins anew, under another number.
 
+mod elsewhere;
 mod hosted;
 mod records;
 mod registry;
@@ -26,7 +27,7 @@ use crate::effect::Effect;
 use crate::operations::{Arguments, dict, int};
 use crate::state::{Broken, Core};
 use records::Records;
-use registry::{Name, Registry, Role};
+use registry::{Ended, Name, Registry, Role};
 
 /// The shuffles that there are.
 #[derive(Debug, Default)]
@@ -167,20 +168,26 @@ impl Core {
     pub(crate) fn barrier_let_go(&mut self, barrier: TaskId) {
         let registry = &mut self.shuffles.registry;
         if let Some(name) = registry.of_barrier(barrier)
-            && let Some(number) = registry.end(&name)
+            && let Some(ended) = registry.end(&name)
         {
-            self.tell_master(MasterEvent::End(number));
+            self.shuffle_over(ended);
         }
     }
 
     fn forget_unneeded(&mut self, name: &Name) {
-        if let Some(number) = self.shuffles.registry.forget_unneeded(name) {
-            self.tell_master(MasterEvent::End(number));
+        if let Some(ended) = self.shuffles.registry.forget_unneeded(name) {
+            self.shuffle_over(ended);
         }
     }
 
+    fn shuffle_over(&mut self, ended: Ended) {
+        self.tell_master(MasterEvent::End(ended.number));
+        self.over_elsewhere(ended);
+    }
+
     /// What a worker has to know of a shuffle, if there is one of this name: its number, how many
-    /// inputs it has, and what the client says of it.
+    /// inputs it has, what the client says of it, how many partitions it has, and the service that keeps
+    /// its rows, if workers do not.
     pub(crate) fn about_shuffle(&mut self, name: Option<&str>) -> Value {
         let Some(name) = name else {
             return Value::None;
@@ -201,6 +208,8 @@ impl Core {
                 int(number.0),
                 int(known.maps),
                 Value::Bytes(known.spec.to_vec()),
+                int(known.partitions),
+                known.service.clone().map_or(Value::None, Value::Str),
             ])
         })
     }

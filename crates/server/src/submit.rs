@@ -371,6 +371,7 @@ impl Core {
                 constraint,
                 actor: set.actor,
                 effects: set.effects,
+                lasting: set.lasting,
             }
         });
         let options = options.collect();

@@ -42,4 +42,6 @@ pub struct Options {
     /// when somebody says so. Then the task runs again if its value is needed, however small that is,
     /// and those that read the value and have not ended begin anew.
     pub effects: bool,
+    /// What a task with effects did is not at the worker that ran it: it stays when that is lost.
+    pub lasting: bool,
 }

@@ -63,6 +63,10 @@ class Client(Viewing):
     memory_limit
         Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is,
         ``"auto"`` or 0 for none.
+    shuffle_servers
+        Where shuffles keep their rows: the address of ``treadle shuffle-master``, whose servers keep each
+        row in two copies; or, without an address of a scheduler, how many servers to start. 0: at the workers.
+        By default what the cluster says, or ``treadle.shuffle.servers`` of Dask's configuration, or 0.
     secret
         What both sides must know: bytes or a string are the secret itself, a ``pathlib.Path`` is the
         file that holds it. By default it is the user's own, or, with TLS, none.
@@ -419,7 +423,7 @@ class Client(Viewing):
         states = [future._bound()[1] for future in futures.values()]
         before = connection.kept()[1]
         try:
-            connection.submit(graph, wanted, states, options, options_of)
+            connection.submit(graph, wanted, states, options, options_of, self.shuffle_servers)
         except BaseException:
             self._withdraw(list(futures.values()))
             raise

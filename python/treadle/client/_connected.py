@@ -76,6 +76,8 @@ class Connected(Waiting):
     _installation: Installation | None = None
     #: Whether somebody closes it at this moment.
     _is_ending = False
+    #: What let it in at its scheduler.
+    _credentials = _addresses.Credentials()
     #: What Treadle is attached to, if this client did that.
     _host: Host | None = None
 
@@ -101,6 +103,7 @@ class Connected(Waiting):
         threads_per_worker: int | None = None,
         memory_limit: Any = None,
         processes: bool | None = None,
+        shuffle_servers: str | int | None = None,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | str | os.PathLike[str] | None = None,
         insecure: bool = False,
@@ -120,6 +123,10 @@ class Connected(Waiting):
             "processes": processes,
         }
         kwargs |= {name: value for name, value in given.items() if value is not None}
+        #: As given; what it comes to is `shuffle_servers`.
+        self._shuffle_servers = shuffle_servers
+        if isinstance(shuffle_servers, int) and shuffle_servers:
+            kwargs["shuffle_servers"] = shuffle_servers
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
         check_options(kwargs, scheduler_file)
@@ -161,6 +168,37 @@ class Connected(Waiting):
             name,
             **kwargs,
         )
+
+    @property
+    def shuffle_servers(self) -> str | None:
+        """The address of the shuffle master at whose servers shuffles keep their rows.
+
+        None: the workers keep them.
+        """
+        given = self._shuffle_servers
+        if given is None:
+            given = getattr(self.cluster, "shuffle_servers", None)
+        if given is None:
+            given = dask.config.get("treadle.shuffle.servers", None)
+        if isinstance(given, int):
+            # Servers of the cluster that the client has started.
+            given = getattr(self.cluster, "shuffle_servers", None) if given else None
+        return given or None
+
+    def why_not_served(self) -> str | None:
+        """Return why the shuffle servers cannot take a shuffle, if there are any; None: they can."""
+        address = self.shuffle_servers
+        if address is None:
+            return None
+        from treadle.shuffle._reach import why_not_served
+
+        secret, certificates = self._credentials.secret, self._credentials.certificates
+        credentials = {
+            "secret": secret,
+            "certificates": certificates,
+            "insecure": self._credentials.insecure,
+        }
+        return why_not_served(address, credentials)
 
     def start_early(self) -> None:
         """Have what is asked of the scheduler wait for the connection that is being made."""
@@ -226,7 +264,8 @@ class Connected(Waiting):
         address = demands.complete(address)
         if known == _addresses.Credentials():
             known = _addresses.known(address)
-        return address, demands.credentials(address, known)
+        self._credentials = demands.credentials(address, known)
+        return address, self._credentials
 
     async def _connect(
         self, address: str, credentials: _addresses.Credentials, timeout: float

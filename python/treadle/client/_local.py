@@ -125,6 +125,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Of distributed's cluster. What they ask for is warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
+    shuffle_servers
+        How many shuffle servers to start: processes that keep the rows of shuffles, each row in two copies.
+        Or the address of ``treadle shuffle-master``, whose servers do it. By default workers keep them.
     """
 
     def __init__(
@@ -142,6 +145,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         scheduler_port: int = 0,
         timeout: float = 10.0,
         worker_timeout: float = 10.0,
+        shuffle_servers: str | int = 0,
         security: Any = None,
         protocol: str | None = None,
         secret: bytes | str | Path | None = None,
@@ -188,6 +192,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         parent = local_directory or dask.config.get("temporary-directory", None)
         self._directory = _core.Directory("cluster", parent or tempfile.gettempdir())
         self.directory = str(self._directory.path)
+        #: The address of the shuffle master at whose servers shuffles keep their rows.
+        self.shuffle_servers = shuffle_servers if isinstance(shuffle_servers, str) else None
+        self._shuffle_service: Any = None
         self._server: Any = None
         self._sidecar: SupervisedSidecar | None = None
         self._make_worker: Callable[..., Any] = partial(
@@ -205,6 +212,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             listen=f"{host or '127.0.0.1'}:{scheduler_port}",
             http=http_address(dashboard_address),
             worker_timeout=worker_timeout,
+            shuffle_servers=0 if isinstance(shuffle_servers, str) else shuffle_servers,
         )
         self._begun: asyncio.Future[None] | None = None
         if asynchronous:
@@ -222,6 +230,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         listen: str,
         http: str | None,
         worker_timeout: float,
+        shuffle_servers: int,
     ) -> None:
         """Start the scheduler, then the workers."""
         try:
@@ -239,13 +248,28 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             _addresses.remember(self.scheduler_address, **self._credentials("client"))
             path = path_of(None)
             journal = None if path is None else Journal(path, self._server.cluster)
-            self._sidecar = SupervisedSidecar(self._connect_sidecar, journal)
+            credentials = self._credentials("scheduler")
+            self._sidecar = SupervisedSidecar(self._connect_sidecar, journal, credentials)
+            if shuffle_servers:
+                self._start_shuffle_servers(shuffle_servers)
             self._scale(count)
         except BaseException:
             self._end()
             raise
         self.status = Status.running
         _alive.add(self)
+
+    def _start_shuffle_servers(self, count: int) -> None:
+        from treadle.shuffle import Service
+
+        if self._certificates or self._secret != _core.user_secret_file():
+            raise ValueError(
+                f"shuffle_servers={count} starts servers with the user's own secret and without TLS: for "
+                "others, start `treadle shuffle-master` and `treadle shuffle-server` with the same secret "
+                "or certificates, and give the master's address"
+            )
+        self._shuffle_service = Service(servers=count, local_directory=self.directory)
+        self.shuffle_servers = self._shuffle_service.address
 
     def _certificates_of(self, given: Certificates | None) -> dict[str, Certificates]:
         """Return the certificates of each role; none where there is no TLS."""
@@ -670,6 +694,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         wait_for_asides(_LAST_WORDS)
         if self._sidecar is not None:
             self._sidecar.close()
+        if self._shuffle_service is not None:
+            self._shuffle_service.close()
         if self._server is not None:
             _addresses.forget(self.scheduler_address)
             self._server.close()

@@ -16,7 +16,7 @@ from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.base
 import dask.config
@@ -25,6 +25,9 @@ from treadle._compat.dask import PATCHED, is_partitioned
 from treadle._numbers import whole
 from treadle.client._distributed import default_client
 from treadle.shuffle._refused import falls_back, why_not
+
+if TYPE_CHECKING:
+    from treadle.client._connected import Connected
 
 __all__ = ["Unchosen", "unchosen_methods"]
 
@@ -109,18 +112,31 @@ def _chosen(method: Any, name: str) -> Any:
 
 def _is_ours() -> bool:
     """Whether the client that will compute is Treadle's."""
+    return _client() is not None
+
+
+def _client() -> Connected | None:
+    """Return the client that will compute, if it is Treadle's."""
     from treadle.client._connected import Connected
 
     schedule = _scheduler_of_call()
     if schedule is not None:
-        return isinstance(getattr(schedule, "__self__", None), Connected)
+        client = getattr(schedule, "__self__", None)
+        return client if isinstance(client, Connected) else None
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         # The client exists, and something else is to compute.
-        return False
+        return None
     try:
-        return isinstance(default_client(), Connected)
+        client = default_client()
     except ValueError:
-        return False
+        return None
+    return client if isinstance(client, Connected) else None
+
+
+def _why_not_served() -> str | None:
+    """Return why the shuffle servers of the client that will compute cannot be used, if it has some."""
+    client = _client()
+    return None if client is None else client.why_not_served()
 
 
 def _are_frames(*exprs: Any) -> bool:
@@ -150,7 +166,7 @@ def _change_shuffles(module: Any) -> None:
             return lower(self)
         # This column is sent, too, or has another name.
         meta, column = self.frame._meta, self.partitioning_index
-        if why := why_not(meta, column, self.npartitions_out):
+        if why := why_not(meta, column, self.npartitions_out) or _why_not_served():
             falls_back("a shuffle", why, self._name)
             return lower(self.substitute_parameters({"method": "tasks"}))
         if is_chosen:
@@ -202,7 +218,7 @@ def _change_merges(module: Any) -> None:
                 meta = meta.assign(**{column: 0})
             if why := why_not(meta, column, partitions):
                 return why
-        return None
+        return _why_not_served()
 
     module.Merge._lower = _lower
     _mend_filtered(module.HashJoinP2P)
@@ -259,7 +275,12 @@ def _change_rechunks(module: Any) -> None:
         )
         factor = threshold or dask.config.get("array.rechunk.threshold")
         few = module._graph_size_threshold(old_chunks, new_chunks, factor)
-        return "tasks" if pieces < few else "p2p"
+        if pieces < few:
+            return "tasks"
+        if why := _why_not_served():
+            falls_back("a rechunk", why, f"rechunk {old_chunks} {new_chunks}")
+            return "tasks"
+        return "p2p"
 
     module._choose_rechunk_method = _choose_rechunk_method
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.exceptions import Reschedule
 
-from treadle._calls import error_of
+from treadle._calls import error_of, pack, unpack_answer
 from treadle.shuffle._kinds import Kind, kind_of
 from treadle.shuffle._named import named
 from treadle.shuffle._piece import Piece
+from treadle.shuffle._places import AtServers, AtWorkers, Gone, Place, Services, label
 from treadle.shuffle._spec import read_spec
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Known(NamedTuple):
 
     number: int
     """The scheduler's number, never used again. Dask uses a name again if it computes a graph again."""
-    maps: int
     kind: Kind
+    place: Place
 
 
 class Shuffles:
@@ -50,10 +51,18 @@ class Shuffles:
     Each method waits without the interpreter's lock. It raises ``Reschedule`` if the task must run again,
     here or elsewhere. Otherwise it raises ``DamagedRows``, ``OutOfDisk`` or ``RuntimeError``. These name
     the shuffle, the input or output, and the worker.
+
+    Parameters
+    ----------
+    native
+        The worker.
+    credentials
+        ``secret``, ``certificates``, ``insecure``: those of its connections, also to shuffle services.
     """
 
-    def __init__(self, native: Native) -> None:
+    def __init__(self, native: Native, credentials: Mapping[str, Any] | None = None) -> None:
         self._native = native
+        self._services = Services(credentials or {})
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._lock = threading.Lock()
         self._asking = threading.Lock()
@@ -64,7 +73,7 @@ class Shuffles:
         def transfer(known: Known) -> Receipt:
             rows = known.kind.split(data, partition_id)
             number = known.kind.map_of(partition_id)
-            return known.number, self._native.shuffle_transfer(known.number, number, rows)
+            return known.number, known.place.transfer(number, rows)
 
         # Imported late, since it imports many modules.
         from treadle._compat.distributed import ShuffleClosedError
@@ -77,7 +86,7 @@ class Shuffles:
                     return transfer(self._renew(id, None))
                 try:
                     return transfer(known)
-                except Reschedule:
+                except (Reschedule, Gone):
                     # The shuffle may have ended, and another one may have its name.
                     now = self._renew(id, known)
                     if now.number == known.number:
@@ -92,8 +101,7 @@ class Shuffles:
         with named(f"Shuffle {id}, barrier", self._native.address):
             number = run_ids[0][0]
             known = self._of(id, number)
-            receipts = [receipt for _, receipt in run_ids]
-            return number, self._native.shuffle_commit(number, known.maps, receipts)
+            return number, known.place.commit([receipt for _, receipt in run_ids])
 
     def get_output_partition(
         self,
@@ -105,10 +113,15 @@ class Shuffles:
         """Return an output: the rows of all inputs for it, in the order of the inputs."""
         with named(f"Shuffle {id}, output {partition_id}", self._native.address):
             number, generation = barrier_run_id
-            kind = self._of(id, number).kind
+            known = self._of(id, number)
+            kind = known.kind
             partition = kind.partition_of(partition_id)
-            pieces = self._native.shuffle_read(number, generation, partition, kind.width)
+            pieces = known.place.read(generation, partition, kind.width)
             return kind.assemble([Piece(*piece) for piece in pieces])
+
+    def close(self) -> None:
+        """Leave the shuffle services."""
+        self._services.close()
 
     def _of(self, name: str, number: int) -> Known:
         """Return the shuffle of a receipt or a barrier."""
@@ -140,6 +153,62 @@ class Shuffles:
 
     def _ask(self, name: str, late: str) -> Known:
         """Ask the scheduler for a shuffle, and remember it."""
+        result = self._call("", "shuffle", {"name": name}, late)
+        if result is None:
+            raise RuntimeError(
+                "the scheduler does not know this shuffle. It has ended, or its tasks were not "
+                "submitted in one graph with its barrier. Compute the whole graph again"
+            )
+        number, maps, spec, partitions, service = result
+        with self._lock:
+            remembered = self._known.get(name)
+            if remembered is not None and remembered.number == number:
+                self._known.move_to_end(name)
+                return remembered
+        place: Place
+        if service is None:
+            place = AtWorkers(self._native, number, maps)
+        else:
+            place = self._at_servers(name, number, maps, partitions, service)
+        known = Known(number, kind_of(read_spec(spec)), place)
+        with self._lock:
+            self._known[name] = known
+            self._known.move_to_end(name)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    def _at_servers(
+        self, name: str, number: int, maps: int, partitions: int, address: str
+    ) -> AtServers:
+        """Return a shuffle of a stand-alone service, where the scheduler's Python side has registered it."""
+        late = f"the scheduler did not register this shuffle at {address} within {_PATIENCE:.0f} s"
+        asked = {
+            "name": name,
+            "number": number,
+            "service": address,
+            "maps": maps,
+            "partitions": partitions,
+        }
+        told = self._call("sidecar", "register_shuffle", pack(asked), late)
+        application, there = unpack_answer(told)
+        shuffle = self._services.at(address, application).attach(there)
+        called = label(name, number)
+        if shuffle.name != called:
+            raise Gone(
+                f"the shuffle service at {address} began anew: its shuffle {there} is "
+                f"{shuffle.name}, and not {called}"
+            )
+
+        def tell_lost(lost: list[tuple[int, int]], outputs: bool) -> None:
+            said = {"name": name, "number": number, "maps": lost, "outputs": outputs}
+            late = f"the scheduler did not answer within {_PATIENCE:.0f} s"
+            self._call("", "shuffle_lost", said, late)
+
+        return AtServers(self._native, shuffle, tell_lost)
+
+    def _call(self, node: str, operation: str, argument: Any, late: str) -> Any:
+        """Ask a node, and return its answer as it is."""
         answered = threading.Event()
         answer: list[Any] = []
 
@@ -147,27 +216,10 @@ class Shuffles:
             answer.extend(result_and_error)
             answered.set()
 
-        self._native.call("", "shuffle", {"name": name}, done)
+        self._native.call(node, operation, argument, done)
         if not answered.wait(_PATIENCE):
             raise TimeoutError(late)
         result, error = answer
         if error is not None:
             raise error_of(error)
-        if result is None:
-            raise RuntimeError(
-                "the scheduler does not know this shuffle. It has ended, or its tasks were not "
-                "submitted in one graph with its barrier. Compute the whole graph again"
-            )
-        number, maps, spec = result
-        with self._lock:
-            remembered = self._known.get(name)
-            if remembered is not None and remembered.number == number:
-                self._known.move_to_end(name)
-                return remembered
-        known = Known(number, maps, kind_of(read_spec(spec)))
-        with self._lock:
-            self._known[name] = known
-            self._known.move_to_end(name)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        return known
+        return result

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from treadle.shuffle._history import Shuffles
     from treadle.shuffle._keeper import Keeper
 
-__all__ = ["Reader", "Receipt", "Service", "Shuffle", "Writer"]
+__all__ = ["Reader", "Receipt", "Service", "Shuffle", "Writer", "attempts"]
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -319,9 +319,7 @@ class Shuffle:
         datas = [receipt.data for receipt in receipts]
         with self._named("commit"):
             try:
-                self.generation = self.service._native.commit(
-                    self.number, self.maps, datas, self.service._limit(timeout)
-                )
+                self.generation = self._commit(datas, self.service._limit(timeout))
             except Again as error:
                 raise self._lost(str(error)) from None
         return self.generation
@@ -341,6 +339,59 @@ class Shuffle:
         """End the shuffle: the servers drop its rows."""
         with self._named("end"):
             self.service._native.finish(self.number, self.service._limit(timeout))
+
+    # For a `worker` the calling thread runs a task of it: they end with that, by ``Reschedule``.
+
+    def _push(
+        self,
+        number: int,
+        rows: _core.Rows,
+        again: bool,
+        limit: float,
+        worker: _core.Worker | None = None,
+    ) -> Receipt:
+        """Push the rows of a map; push again what is lost meanwhile."""
+        for left, is_again in attempts(limit):
+            try:
+                data, count, nbytes = self.service._native.transfer(
+                    self.number, number, rows, again or is_again, left, worker
+                )
+            except Again:
+                # It raises if the shuffle has ended.
+                self._again(left)
+                continue
+            return Receipt(number, count, nbytes, data)
+        raise AssertionError("attempts end with an error")
+
+    def _commit(
+        self, receipts: Sequence[bytes], limit: float, worker: _core.Worker | None = None
+    ) -> int:
+        generation: int = self.service._native.commit(
+            self.number, self.maps, receipts, limit, worker
+        )
+        return generation
+
+    def _pieces(
+        self,
+        generation: int,
+        partition: int,
+        width: int,
+        maps: tuple[int, int] | None,
+        limit: float,
+        worker: _core.Worker | None = None,
+    ) -> list[tuple[int, int, _core.RowMemory]]:
+        """Read the pieces of a partition; read again what is lost meanwhile, unless no copy is left."""
+        for left, _ in attempts(limit):
+            try:
+                pieces: list[tuple[int, int, _core.RowMemory]] = self.service._native.read(
+                    self.number, generation, partition, width, maps, left, worker
+                )
+            except Again as error:
+                if self.lost(timeout=left):
+                    raise self._lost(str(error)) from None
+                continue
+            return pieces
+        raise AssertionError("attempts end with an error")
 
     def _again(self, timeout: float | None) -> tuple[list[int], bool]:
         with self._named("state"):
@@ -442,19 +493,10 @@ class Writer:
             joined = np.ascontiguousarray(joined)
             fields = shuffle.kind.fields(shuffle.kind.joined(self._chunks))
             rows = _core.Rows(joined, shuffle.partitions, "partitions", fields)
-            for left, is_again in _attempts(limit):
-                try:
-                    data, count, nbytes = shuffle.service._native.transfer(
-                        shuffle.number, self.map, rows, self.again or is_again, left
-                    )
-                except Again:
-                    # It raises if the shuffle has ended.
-                    shuffle._again(left)
-                    continue
-                self._chunks.clear()
-                self._partitions.clear()
-                return Receipt(self.map, count, nbytes, data)
-        raise AssertionError("attempts end with an error")
+            receipt = shuffle._push(self.map, rows, self.again, limit)
+        self._chunks.clear()
+        self._partitions.clear()
+        return receipt
 
 
 class Reader:
@@ -500,17 +542,10 @@ class Reader:
                 f"partition {partition}: shuffle {shuffle.name} has {shuffle.partitions}, from 0 on"
             )
         with shuffle._named(f"partition {partition}"):
-            for left, _ in _attempts(shuffle.service._limit(timeout)):
-                try:
-                    pieces = shuffle.service._native.read(
-                        shuffle.number, self.generation, partition, shuffle.kind.width, maps, left
-                    )
-                except Again as error:
-                    if shuffle.lost(timeout=left):
-                        raise shuffle._lost(str(error)) from None
-                    continue
-                return shuffle.kind.assemble(pieces)
-        raise AssertionError("attempts end with an error")
+            limit = shuffle.service._limit(timeout)
+            width = shuffle.kind.width
+            pieces = shuffle._pieces(self.generation, partition, width, maps, limit)
+            return shuffle.kind.assemble(pieces)
 
     def __iter__(self) -> Iterator[Any]:
         """Read all partitions, one after another."""
@@ -542,7 +577,7 @@ class _Named:
             error.args = (f"{self._what}: {text}",)
 
 
-def _attempts(limit: float) -> Iterator[tuple[float, bool]]:
+def attempts(limit: float) -> Iterator[tuple[float, bool]]:
     """Yield the seconds that are left, and whether this is another attempt, until the time has passed."""
     until = time.monotonic() + limit
     pause, is_again = _FIRST_PAUSE, False

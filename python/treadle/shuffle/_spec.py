@@ -59,7 +59,7 @@ def describe(spec: ShuffleSpec[Any]) -> tuple[int, list[tuple[int, int]], bytes]
     told: FrameSpec | ArraySpec
     if isinstance(spec, DataFrameShuffleSpec):
         partitions = int(spec.npartitions)
-        outputs = _ranges(spec.output_partitions)
+        outputs = ranges(spec.output_partitions)
         told = FrameSpec(spec.meta.iloc[:0], spec.column, partitions, spec.drop_column)
     elif isinstance(spec, ArrayRechunkSpec):
         partitions = math.prod(map(len, spec.new))
@@ -108,14 +108,15 @@ def read_spec(data: bytes) -> FrameSpec | ArraySpec:
     return told
 
 
-def _ranges(partitions: Iterable[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for partition in sorted(set(map(int, partitions))):
-        if ranges and ranges[-1][1] == partition:
-            ranges[-1] = (ranges[-1][0], partition + 1)
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return numbers as ascending ranges, each from its first number to before its end."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(map(int, numbers))):
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
         else:
-            ranges.append((partition, partition + 1))
-    return ranges
+            found.append((number, number + 1))
+    return found
 
 
 def position(index: Sequence[int], chunks: Chunks) -> int:

@@ -31,6 +31,10 @@ class Connection(Protocol):
     def address(self) -> str:
         """The scheduler's address."""
 
+    @property
+    def cluster(self) -> str | None:
+        """The id of the cluster."""
+
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`process` has something to do."""
 

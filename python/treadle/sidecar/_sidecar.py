@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 
@@ -22,6 +22,9 @@ from treadle.sidecar._connection import Connection, Handlers
 from treadle.sidecar._leases import Leases
 from treadle.sidecar._scheduler import SchedulerStandIn
 from treadle.worker import errors
+
+if TYPE_CHECKING:
+    from treadle.sidecar._shuffle_services import ShuffleServices
 
 __all__ = ["Sidecar"]
 
@@ -39,12 +42,19 @@ class Sidecar:
         it is given. What it raises is raised.
     journal
         Where shuffles that have ended are recorded.
+    credentials
+        ``secret``, ``certificates``, ``insecure``: those of the scheduler's connections, also to shuffle
+        services.
     """
 
     def __init__(
-        self, connect: Callable[[Handlers], Connection], journal: Journal | None = None
+        self,
+        connect: Callable[[Handlers], Connection],
+        journal: Journal | None = None,
+        credentials: Mapping[str, Any] | None = None,
     ) -> None:
         self._journal = journal
+        self._credentials = credentials or {}
         self.closed = threading.Event()
         self.reason: str | None = None
         self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
@@ -59,6 +69,8 @@ class Sidecar:
     async def _start(self) -> None:
         self.scheduler = SchedulerStandIn(self._connection, self._loop)
         self._leases = Leases(self.scheduler.semaphores, self.scheduler.multi_locks)
+        self._services: ShuffleServices | None = None
+        self.scheduler.handlers["register_shuffle"] = self._register_shuffle
         self._notifications = {
             "client-joined": self._client_joined,
             "client-left": self._client_left,
@@ -67,6 +79,7 @@ class Sidecar:
             "restarted": self._restarted,
             "steps": self._stepped,
             "shuffle-ended": self._shuffle_ended,
+            "shuffle-over": self._shuffle_over,
         }
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._process)
         self._process()
@@ -108,6 +121,8 @@ class Sidecar:
 
     async def _end(self) -> None:
         await self.scheduler.close()
+        if self._services is not None:
+            self._services.close()
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
 
     def _loop_ended(self, error: BaseException) -> None:
@@ -284,6 +299,26 @@ class Sidecar:
     async def _shuffle_ended(self, told: dict[str, Any]) -> None:
         if self._journal is not None:
             self._journal.write(told)
+
+    # shuffles whose rows are at stand-alone servers
+
+    def _at_services(self) -> ShuffleServices:
+        if self._services is None:
+            # Most clusters have none.
+            from treadle.sidecar._shuffle_services import ShuffleServices
+
+            cluster = self._connection.cluster or ""
+            self._services = ShuffleServices(cluster, self._credentials, self._numbers_running)
+        return self._services
+
+    async def _numbers_running(self) -> set[int]:
+        return {told["number"] for told in await self.scheduler.ask("", "shuffles", {})}
+
+    async def _register_shuffle(self, **asked: Any) -> tuple[int, int]:
+        return await self._at_services().register(**asked)
+
+    async def _shuffle_over(self, told: dict[str, Any]) -> None:
+        await self._at_services().over(told["number"], told["service"])
 
     async def _restarted(self, _about: dict[str, Any]) -> None:
         self.scheduler.steps.restarted()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from treadle.shuffle._journal import Journal
 from treadle.sidecar._connection import Connection, Handlers
@@ -27,20 +28,24 @@ class SupervisedSidecar:
 
     Parameters
     ----------
-    connect
+    connect, credentials
         As for :class:`Sidecar`. What it raises the first time is raised.
     journal
         Where shuffles that have ended are recorded. It is closed at the end.
     """
 
     def __init__(
-        self, connect: Callable[[Handlers], Connection], journal: Journal | None = None
+        self,
+        connect: Callable[[Handlers], Connection],
+        journal: Journal | None = None,
+        credentials: Mapping[str, Any] | None = None,
     ) -> None:
         self._connect = connect
         self._journal = journal
+        self._credentials = credentials
         self._lock = threading.Lock()
         self._unwanted = threading.Event()
-        self._sidecar = Sidecar(connect, journal)
+        self._sidecar = Sidecar(connect, journal, credentials)
         threading.Thread(target=self._watch, name="treadle-watch-sidecar", daemon=True).start()
 
     @property
@@ -73,5 +78,5 @@ class SupervisedSidecar:
             logger.error("The scheduler's Python side ended (%s): starting another", reason)
             clients = self._sidecar.scheduler.nodes
             self._sidecar.close()
-            self._sidecar = Sidecar(self._connect, self._journal)
+            self._sidecar = Sidecar(self._connect, self._journal, self._credentials)
             self._sidecar.succeed(clients, reason)

@@ -235,6 +235,7 @@ class Service:
             self._actors.close()
             self.engine.close()
             self._profiler.close()
+            self.worker.plugins.close_shuffles()
             self._loop.close(max(until - time.monotonic(), 0.0))
             self.worker._status = Status.closed
         self._log.close()

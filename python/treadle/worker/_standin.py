@@ -218,9 +218,10 @@ class _MemoryManager:
 class _Plugins(dict[str, "WorkerPlugin"]):
     """``Worker.plugins``."""
 
-    def __init__(self, native: Native) -> None:
+    def __init__(self, native: Native, credentials: Mapping[str, Any]) -> None:
         super().__init__()
         self._native = native
+        self._credentials = credentials
         self._shuffles: Shuffles | None = None
         self._making = threading.Lock()
 
@@ -232,8 +233,13 @@ class _Plugins(dict[str, "WorkerPlugin"]):
             if self._shuffles is None:
                 from treadle.shuffle._plugin import Shuffles
 
-                self._shuffles = Shuffles(self._native)
+                self._shuffles = Shuffles(self._native, self._credentials)
             return self._shuffles
+
+    def close_shuffles(self) -> None:
+        """Leave the shuffle services that tasks have used."""
+        if self._shuffles is not None:
+            self._shuffles.close()
 
 
 class WorkerStandIn:
@@ -265,7 +271,7 @@ class WorkerStandIn:
         self.io_loop = self.loop
         self.thread_id = loop.ident
         self.scheduler = SchedulerRPC(native, native.scheduler)
-        self.plugins: dict[str, WorkerPlugin] = _Plugins(native)
+        self.plugins: _Plugins = _Plugins(native, self._connection)
         self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
         # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.

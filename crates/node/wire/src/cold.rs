@@ -21,7 +21,7 @@ wire_struct! {
     LostWorker => proto::LostWorker { name, address, cause, log };
     Failed => proto::Failed { key, kind };
     TaskOptions => proto::TaskOptions {
-        priority, retries, workers, allow_other, resources, actor, effects,
+        priority, retries, workers, allow_other, resources, actor, effects, lasting,
     };
     Batch => proto::Batch {
         number, last, first, keys, tasks, offsets, inputs, readers, ranks, definition_offsets,
@@ -29,6 +29,7 @@ wire_struct! {
     } check whole;
     Registration => proto::Registration {
         submission, name, barrier, maps, partitions, outputs, aligned, spec, readers, reads, kind,
+        service,
     } check paired;
     Hello => proto::Hello { name, python, version, info, role };
 }

@@ -1,7 +1,8 @@
 //! The processes of the stand-alone shuffle service, as Python sees them.
 
 use super::security::Credentials;
-use super::worker::shuffles::{Piece, joined};
+use super::worker::Worker;
+use super::worker::shuffles::{Piece, Waiting, joined};
 use crate::rows::Rows;
 use crate::transfer::{Limit, failed, parse};
 use bytes::Bytes;
@@ -24,6 +25,7 @@ use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tenant, Transfer,
 };
 
+pyo3::import_exception!(distributed.exceptions, Reschedule);
 pyo3::import_exception!(treadle.shuffle._service_errors, Again);
 pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
 pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
@@ -439,7 +441,10 @@ impl ShuffleMember {
     }
 
     /// Pushes the rows of a map, and waits until all copies have them: the receipt, and how many rows and
-    /// bytes there are. `again`: the map may have run before.
+    /// bytes there are. `again`: the map may have run before. With `worker` the calling thread runs a task of
+    /// it, which may be cancelled, and says whether it has run before.
+    #[pyo3(signature = (shuffle, map_index, rows, again, timeout, worker=None))]
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
     fn transfer<'py>(
         &self,
         py: Python<'py>,
@@ -448,9 +453,12 @@ impl ShuffleMember {
         rows: &Bound<'py, Rows>,
         again: bool,
         timeout: Option<f64>,
+        worker: Option<PyRef<'py, Worker>>,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64)> {
         let rows = rows.get();
-        let receipt = self.planned(py, timeout, |plane, interrupted| {
+        let task = waiting(worker)?;
+        let again = again || task.as_ref().is_some_and(Waiting::is_again);
+        let receipt = self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
             let transfer = Transfer {
                 shuffle: ShuffleId(shuffle),
                 map: map_index,
@@ -466,6 +474,7 @@ impl ShuffleMember {
     }
 
     /// Has the servers compare what they have with the receipts of all `maps`; the generation.
+    #[pyo3(signature = (shuffle, maps, receipts, timeout, worker=None))]
     fn commit(
         &self,
         py: Python<'_>,
@@ -473,18 +482,24 @@ impl ShuffleMember {
         maps: u32,
         receipts: Vec<PyBackedBytes>,
         timeout: Option<f64>,
+        worker: Option<PyRef<'_, Worker>>,
     ) -> PyResult<u32> {
         let decoded = receipts.iter().map(|bytes| decode_shuffled(bytes));
         let decoded = decoded.collect::<Result<Vec<Receipt>, _>>();
         let decoded = decoded.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let commit = Commit::new(ShuffleId(shuffle), maps, &decoded);
         let commit = commit.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let committed = self.planned(py, timeout, |plane, it| plane.commit(commit, it));
+        let task = waiting(worker)?;
+        let act = |plane: &Plane, interrupted: &mut dyn FnMut() -> bool| {
+            plane.commit(commit, interrupted)
+        };
+        let committed = self.planned(py, timeout, task.as_ref(), act);
         Ok(committed?.0)
     }
 
     /// Gets the rows of a partition, of all maps or of those from `maps[0]` up to `maps[1]`: pieces in the
     /// order of their maps.
+    #[pyo3(signature = (shuffle, generation, partition, width, maps, timeout, worker=None))]
     #[expect(clippy::too_many_arguments, reason = "as many are needed")]
     fn read(
         &self,
@@ -495,9 +510,11 @@ impl ShuffleMember {
         width: usize,
         maps: Option<(u32, u32)>,
         timeout: Option<f64>,
+        worker: Option<PyRef<'_, Worker>>,
     ) -> PyResult<Vec<Piece>> {
         let maps = maps.map(|(first, end)| MapRange { first, end });
-        self.planned(py, timeout, |plane, interrupted| {
+        let task = waiting(worker)?;
+        self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
             let (shuffle, generation) = (ShuffleId(shuffle), Generation(generation));
             let pieces = plane.read(shuffle, generation, partition, maps, width, interrupted)?;
             Ok(joined(&pieces, width, |rows| plane.charge(rows)))
@@ -520,16 +537,24 @@ impl ShuffleMember {
     }
 }
 
+fn waiting(worker: Option<PyRef<'_, Worker>>) -> PyResult<Option<Waiting>> {
+    worker.map(|worker| Waiting::of(&worker)).transpose()
+}
+
 impl ShuffleMember {
-    /// Does something with the plane that may wait, without the interpreter's lock.
+    /// Does something with the plane that may wait, without the interpreter's lock: until `task` is over, if
+    /// it is one's.
     fn planned<T: Send>(
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
+        task: Option<&Waiting>,
         act: impl FnOnce(&Plane, &mut dyn FnMut() -> bool) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
+        let is_over = || task.is_some_and(Waiting::is_over);
         let done = interruptible(py, timeout, |it| {
-            act(self.0.plane(), it).map_err(|failure| self.0.explain(failure))
+            let act = act(self.0.plane(), &mut || is_over() || it());
+            act.map_err(|failure| self.0.explain(failure))
         })?;
         done.map_err(|failure| match failure {
             Err(error) => PyConnectionError::new_err(error.to_string()),
@@ -537,6 +562,8 @@ impl ShuffleMember {
             Ok(Failure::NoRoom(text)) => NoRoom::new_err(text),
             Ok(Failure::Damaged(text)) => DamagedRows::new_err(text),
             Ok(Failure::Failed(text)) => ShuffleError::new_err(text),
+            // Whatever becomes of a task that was cancelled, nobody hears of it.
+            Ok(Failure::Interrupted) if is_over() => Reschedule::new_err("the task is over"),
             Ok(Failure::Interrupted) => PyTimeoutError::new_err("the time has passed"),
             Ok(Failure::Source(error)) => match error.downcast::<PyErr>() {
                 Ok(error) => *error,

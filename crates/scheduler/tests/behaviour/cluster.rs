@@ -54,6 +54,11 @@ impl Spec {
         self
     }
 
+    pub(crate) fn with_lasting_effects(mut self) -> Self {
+        self.options.lasting = true;
+        self.with_effects()
+    }
+
     pub(crate) fn function(mut self, function: u32) -> Self {
         self.function = function;
         self

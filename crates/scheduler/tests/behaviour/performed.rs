@@ -188,6 +188,29 @@ fn effects_go_with_the_worker_that_ran_the_task() {
 }
 
 #[test]
+fn effects_that_are_elsewhere_stay_until_somebody_says_that_they_are_gone() {
+    for lose in [Cluster::lose, lose_as_told] {
+        let mut cluster = Cluster::new(3, 1);
+        let task = cluster.one(reads(&[]).with_lasting_effects().on(&[0]).or_others());
+        let reader = cluster.one(reads(&[task]).with_lasting_effects().on(&[1]).or_others());
+        cluster.run();
+        lose(&mut cluster, 0);
+        lose(&mut cluster, 1);
+        cluster.run();
+        assert_eq!(cluster.assigned(task), [WorkerId(0)]);
+        assert_eq!(cluster.assigned(reader), [WorkerId(1)]);
+        cluster.event(Event::Invalidate(vec![task, reader]));
+        cluster.run();
+        assert_eq!(cluster.assigned(task), [WorkerId(0), WorkerId(2)]);
+        assert_eq!(cluster.assigned(reader), [WorkerId(1), WorkerId(2)]);
+        assert_eq!(cluster.state(reader), State::Memory);
+        cluster.unwant(&[task, reader]);
+        cluster.run();
+        cluster.assert_empty();
+    }
+}
+
+#[test]
 fn a_reader_that_has_not_run_has_them_again() {
     let mut cluster = Cluster::new(2, 1);
     let ids: Vec<_> = (0..2).map(|_| cluster.scheduler.allocate()).collect();

@@ -126,7 +126,8 @@ impl Core {
     }
 }
 
-fn range(value: &Value) -> Option<(u64, u64)> {
+/// A pair of numbers.
+pub(super) fn range(value: &Value) -> Option<(u64, u64)> {
     let (Value::List(ends) | Value::Tuple(ends)) = value else {
         return None;
     };

@@ -62,9 +62,11 @@ pub(super) struct Known {
     client: Option<String>,
     /// The name of the tasks that read it.
     pub(super) key: Option<String>,
-    partitions: u32,
+    pub(super) partitions: u32,
     outputs: Runs,
     aligned: Option<String>,
+    /// The stand-alone service that keeps its rows. The master here knows the shuffle by its number alone.
+    pub(super) service: Option<String>,
     /// `None`: it has ended.
     pub(super) number: Option<ShuffleId>,
     /// `None`: it has not come yet.
@@ -77,6 +79,15 @@ pub(super) struct Known {
     pub(super) gone: Runs,
     /// What it had when it ended. Its outputs may be used still.
     committed: Option<Tally>,
+}
+
+/// A shuffle that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The number that it had.
+    pub(super) number: ShuffleId,
+    /// The service that keeps its rows, if workers do not.
+    pub(super) service: Option<String>,
 }
 
 /// The shuffles, with their master.
@@ -133,6 +144,12 @@ impl Registry {
                 )));
             }
         }
+        if let Some(known) = self.known.get_mut(&name)
+            && known.number.is_none()
+        {
+            // Where it begins anew, this client decides.
+            known.service.clone_from(&registration.service);
+        }
         // One that has ended begins when a worker asks for it.
         if !self.known.contains_key(&name) {
             let known = Known {
@@ -144,6 +161,7 @@ impl Registry {
                 partitions: registration.partitions,
                 outputs: registration.outputs,
                 aligned: registration.aligned,
+                service: registration.service,
                 number: None,
                 barrier: None,
                 readers: BTreeMap::new(),
@@ -398,24 +416,27 @@ impl Registry {
         Some(name)
     }
 
-    /// Forgets a shuffle that has no barrier, and is to get none. Returns its number, if it has one.
-    pub(super) fn forget_unneeded(&mut self, name: &Name) -> Option<ShuffleId> {
+    /// Forgets a shuffle that has no barrier, and is to get none. Returns what has ended, if it ran.
+    pub(super) fn forget_unneeded(&mut self, name: &Name) -> Option<Ended> {
         let known = self.known.get(name)?;
         if known.barrier.is_some() || self.expected.iter().any(|one| one.is_to_bring(name)) {
             return None;
         }
-        let number = self.end(name);
+        let ended = self.end(name);
         self.known.remove(name);
-        number
+        ended
     }
 
-    /// A shuffle has ended. Returns the number that it had.
-    pub(super) fn end(&mut self, name: &Name) -> Option<ShuffleId> {
+    /// A shuffle has ended, if it ran.
+    pub(super) fn end(&mut self, name: &Name) -> Option<Ended> {
         let known = self.known.get_mut(name)?;
         known.gone = Runs::new();
         let number = known.number.take()?;
         known.committed = self.master.committed(number);
         self.by_number.remove(&number);
-        Some(number)
+        Some(Ended {
+            number,
+            service: known.service.clone(),
+        })
     }
 }

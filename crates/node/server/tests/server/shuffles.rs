@@ -157,28 +157,34 @@ impl Worker {
         })
     }
 
-    /// The number of a shuffle, by its name.
-    fn find(&mut self, name: &str) -> Option<ShuffleId> {
+    fn ask(&mut self, operation: &str, arguments: &[(&str, Value)]) -> Value {
         self.say(&FromWorker::Call(Call {
             id: 1,
             node: String::new(),
-            operation: "shuffle".into(),
-            argument: kwargs(&[("name", Value::Str(name.to_owned()))])
-                .to_bytes()
-                .into(),
+            operation: operation.into(),
+            argument: kwargs(arguments).to_bytes().into(),
         }));
-        let answer = self.next("the number", |message| match message {
+        let answer = self.next(operation, |message| match message {
             ToWorker::Answer(answer) => Some(answer.result.clone()),
             _ => None,
         });
-        match Value::from_bytes(&answer.unwrap()) {
-            Ok(Value::Tuple(about)) => match &about[..] {
-                [Value::Int(number), Value::Int(2), Value::Bytes(spec)] if spec == b"spec" => {
-                    Some(ShuffleId(*number as u64))
-                }
+        Value::from_bytes(&answer.unwrap()).unwrap()
+    }
+
+    /// The number of a shuffle, by its name.
+    fn find(&mut self, name: &str) -> Option<ShuffleId> {
+        match self.ask("shuffle", &[("name", Value::Str(name.to_owned()))]) {
+            Value::Tuple(about) => match &about[..] {
+                [
+                    Value::Int(number),
+                    Value::Int(2),
+                    Value::Bytes(spec),
+                    Value::Int(10),
+                    Value::None,
+                ] if spec == b"spec" => Some(ShuffleId(*number as u64)),
                 _ => panic!("{about:?}"),
             },
-            Ok(Value::None) => None,
+            Value::None => None,
             other => panic!("{other:?}"),
         }
     }
@@ -679,4 +685,77 @@ fn what_was_read_before_a_shuffle_ended_is_of_the_same_run_as_what_is_read_later
             |message: &ToWorker| matches!(message, ToWorker::Command(Command::Assign(_)));
         assert!(!workers[0].inbox.iter().any(is_assigned));
     }
+}
+
+#[test]
+fn a_shuffle_at_servers_of_its_own_stays_when_workers_are_lost() {
+    const SERVICE: &str = "treadle://servers:7790";
+    let cluster = Cluster::new(0);
+    let mut sidecar = Client::connect(cluster.address(), "side", Role::Sidecar).unwrap();
+    let mut workers = Vec::from(["a", "b"].map(|name| Worker::connect(&cluster, name)));
+    let mut client = cluster.client("c");
+    let lasting = |mut task: Task| {
+        task.options.lasting = true;
+        effects(task)
+    };
+    let tasks = [
+        lasting(task("t0", 0, &[])),
+        lasting(task("t1", 0, &[])),
+        lasting(task("barrier", 0, &["t0", "t1"])),
+        task("out", 0, &["barrier"]),
+    ];
+    let batch = client.batch(&tasks, &["out"], true);
+    client.say(&FromClient::Register(Registration {
+        service: Some(SERVICE.into()),
+        ..registration(batch.number)
+    }));
+    client.say(&FromClient::Submit(batch));
+    let run = |workers: &mut Vec<Worker>, key: &str| {
+        let (index, object) = assigned(workers, key);
+        workers[index].finish(object, false);
+        index
+    };
+    let ran = ["t0", "t1", "barrier"].map(|key| run(&mut workers, key));
+    let (reader, _) = assigned(&mut workers, "out");
+    let about = workers[reader].ask("shuffle", &[("name", Value::str("shuffle-1"))]);
+    let Value::Tuple(about) = about else {
+        panic!("{about:?}");
+    };
+    let number = about[0].clone();
+    assert_eq!(about[3..], [Value::Int(10), Value::str(SERVICE)]);
+    // One that ran some of it, and was to read.
+    let gone = workers.remove(reader);
+    gone.peer.close();
+    let (_, object) = assigned(&mut workers, "out");
+    // Some rows of map 1 are lost at all servers.
+    let lost = |number: &Value| {
+        let range = Value::Tuple(vec![Value::Int(1), Value::Int(2)]);
+        let name = Value::str("shuffle-1");
+        let maps = Value::List(vec![range]);
+        [
+            ("name", name),
+            ("number", number.clone()),
+            ("maps", maps),
+            ("outputs", Value::Bool(false)),
+        ]
+    };
+    // Of an earlier run nobody needs to know.
+    let answer = workers[0].ask("shuffle_lost", &lost(&Value::Int(77)));
+    assert_eq!(answer, Value::Bool(false));
+    let answer = workers[0].ask("shuffle_lost", &lost(&number));
+    assert_eq!(answer, Value::Bool(true), "{ran:?}, {object:?}");
+    assert_eq!(
+        ["t1", "barrier", "out"].map(|key| run(&mut workers, key)),
+        [0; 3]
+    );
+    assert_eq!(client.value("out"), 5);
+    let over = loop {
+        let call = sidecar.next_call();
+        assert_ne!(call.operation, "shuffle-ended");
+        if call.operation == "shuffle-over" {
+            break Value::from_bytes(&call.argument).unwrap();
+        }
+    };
+    assert_eq!(over.get("number"), Some(&number));
+    assert_eq!(over.get("service"), Some(&Value::str(SERVICE)));
 }

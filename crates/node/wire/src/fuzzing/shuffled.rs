@@ -80,6 +80,7 @@ pub(super) fn packets() -> [(&'static str, Vec<u8>); 3] {
         readers: vec![8, 9],
         reads: vec![2, 3],
         kind: "shuffle".into(),
+        service: Some("treadle://127.0.0.1:7790".into()),
     };
     [
         ("to-worker-shuffle", packed(&to_worker)),

@@ -345,17 +345,20 @@ fn options() -> impl Strategy<Value = TaskOptions> {
         any::<bool>(),
         resources(),
         any::<bool>(),
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
         .prop_map(
-            |(priority, retries, workers, allow_other, resources, actor, effects)| TaskOptions {
-                priority,
-                retries,
-                workers,
-                allow_other,
-                resources,
-                actor,
-                effects,
+            |(priority, retries, workers, allow_other, resources, actor, [effects, lasting])| {
+                TaskOptions {
+                    priority,
+                    retries,
+                    workers,
+                    allow_other,
+                    resources,
+                    actor,
+                    effects,
+                    lasting,
+                }
             },
         )
 }
@@ -437,6 +440,7 @@ fn registration() -> impl Strategy<Value = Registration> {
                     maps,
                     partitions,
                     outputs: outputs.0,
+                    service: aligned.clone().filter(|_| maps % 2 == 0),
                     aligned,
                     spec,
                     readers,

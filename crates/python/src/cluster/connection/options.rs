@@ -55,17 +55,20 @@ impl<'py> OptionSets<'py> {
         Ok(index)
     }
 
-    /// The same options, for a task that does more than return a value.
+    /// The same options, for a task that does more than return a value. `lasting`: what it does stays when
+    /// its worker is lost. That is the same for all of a submission.
     pub(super) fn with_effects(
         &mut self,
         submission: &mut Submission<Py<PyAny>>,
         options: u32,
+        lasting: bool,
     ) -> u32 {
         let known = self.effects.entry(options);
         *known.or_insert_with(|| {
             let options = submission.options_at(options).clone();
             submission.options(TaskOptions {
                 effects: true,
+                lasting,
                 ..options
             })
         })

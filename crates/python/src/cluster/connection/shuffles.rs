@@ -27,6 +27,8 @@ type About = (
 pub(super) struct Shuffles {
     /// For the scheduler, in the order of their barriers.
     pub(super) registrations: Vec<Registration>,
+    /// Who keeps their rows, if workers do not.
+    pub(super) service: Option<String>,
     /// Transfers and barriers.
     pub(super) effects: HashSet<TaskId>,
     /// Other names of transfers: tasks that are read in place of them.
@@ -36,7 +38,8 @@ pub(super) struct Shuffles {
 impl Shuffles {
     /// Finds them. Fused transfers have another name in a graph of arrays (`Alias`), which the barrier
     /// reads. Then the task proper is an input of the barrier instead: it is what runs again. `is_wanted`
-    /// says whether the client has a future of a task.
+    /// says whether the client has a future of a task. `service` is the one that is to keep their rows; `None`:
+    /// workers do.
     ///
     /// # Errors
     /// What Python raises.
@@ -45,8 +48,12 @@ impl Shuffles {
         loaded: &Loaded,
         plan: &mut Plan,
         is_wanted: impl Fn(TaskId) -> bool,
+        service: Option<&str>,
     ) -> PyResult<Self> {
-        let mut shuffles = Self::default();
+        let mut shuffles = Self {
+            service: service.map(str::to_owned),
+            ..Self::default()
+        };
         if loaded.custom.is_empty() {
             return Ok(shuffles);
         }
@@ -152,6 +159,7 @@ impl Shuffles {
                 readers,
                 reads,
                 kind,
+                service: self.service.clone(),
             });
         }
         Ok(())

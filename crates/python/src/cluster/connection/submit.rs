@@ -244,8 +244,9 @@ fn matching<'py>(
 
 #[pymethods]
 impl ClientConnection {
-    /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys.
-    #[pyo3(signature = (graph, wanted, states, options=None, options_of=None))]
+    /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys. `shuffle_service` is
+    /// the one that keeps the rows of its shuffles; `None`: workers do.
+    #[pyo3(signature = (graph, wanted, states, options=None, options_of=None, shuffle_service=None))]
     fn submit(
         &self,
         graph: &Bound<'_, PyAny>,
@@ -253,6 +254,7 @@ impl ClientConnection {
         states: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyAny>>,
         options_of: Option<&Bound<'_, PyAny>>,
+        shuffle_service: Option<&str>,
     ) -> PyResult<()> {
         let py = graph.py();
         let loaded = Loaded::new(graph)?;
@@ -277,7 +279,7 @@ impl ClientConnection {
             let known = sending.known(&loaded)?;
             let mut plan = py.detach(|| loaded.plan(&targets, &known))?;
             let is_wanted = |task: TaskId| owners[task.index()].is_some();
-            let mut shuffles = Shuffles::of(py, &loaded, &mut plan, is_wanted)?;
+            let mut shuffles = Shuffles::of(py, &loaded, &mut plan, is_wanted, shuffle_service)?;
             // First of all: what cannot be submitted shall leave nothing behind.
             for (key, reader) in loaded.outside(py, &plan) {
                 sending.foreign(key, reader)?;
@@ -444,7 +446,7 @@ impl<'py> Sending<'_, 'py> {
             };
             let mut own = sets.own(&mut self.submission, own)?;
             if shuffles.effects.contains(task) {
-                own = sets.with_effects(&mut self.submission, own);
+                own = sets.with_effects(&mut self.submission, own, shuffles.service.is_some());
             }
             let (readers, owner) = (plan.readers[task.index()], owners[task.index()].take());
             let number = self.add(&key, &inputs, &definitions, readers, own, owner)?;

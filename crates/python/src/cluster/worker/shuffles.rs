@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
@@ -168,6 +169,35 @@ impl Worker {
         let mut interrupted = || is_over(shared, object);
         let result = py.detach(|| operation(shared.node.shuffles(), object, &mut interrupted));
         result.map_err(raised)
+    }
+}
+
+/// The calling thread's task, which waits for another service.
+pub(crate) struct Waiting {
+    shared: Arc<WorkerShared>,
+    object: Option<ObjectId>,
+}
+
+impl Waiting {
+    /// Of a thread of this worker.
+    ///
+    /// # Errors
+    /// The worker is another process's.
+    pub(crate) fn of(worker: &Worker) -> PyResult<Self> {
+        Ok(Self {
+            shared: Arc::clone(worker.own()?),
+            object: executor::current().map(|current| current.object),
+        })
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        is_over(&self.shared, self.object)
+    }
+
+    /// Whether it may have run before.
+    pub(crate) fn is_again(&self) -> bool {
+        self.object.is_none_or(|object| object.attempt > FIRST)
     }
 }
 

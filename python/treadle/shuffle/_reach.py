@@ -1,0 +1,44 @@
+"""Whether a shuffle service can be used, before a graph is made that needs it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from treadle.shuffle._service import Service
+from treadle.shuffle._service_errors import ShuffleError
+
+__all__ = ["why_not_served"]
+
+# Seconds to reach a service, and for how long it counts what was found.
+_PATIENCE = 5.0
+_FRESH = 5.0
+
+_found: dict[str, tuple[float, str | None]] = {}
+_lock = threading.Lock()
+
+
+def why_not_served(address: str, credentials: Mapping[str, Any]) -> str | None:
+    """Return why the shuffle service at an address cannot take a shuffle; None: it can.
+
+    Dask asks several times while it optimizes one graph: what was found is used for five seconds.
+    """
+    with _lock:
+        known = _found.get(address)
+        if known is None or time.monotonic() > known[0]:
+            why = _why_not(address, credentials)
+            known = _found[address] = time.monotonic() + _FRESH, why
+        return known[1]
+
+
+def _why_not(address: str, credentials: Mapping[str, Any]) -> str | None:
+    try:
+        with Service(address, timeout=_PATIENCE, **credentials) as service:
+            servers = service.state()["servers"]
+    except (OSError, ShuffleError, ValueError) as error:
+        return f"the shuffle servers cannot be reached: {error}"
+    if all(server["leaving"] for server in servers):
+        return f"no shuffle server has joined the shuffle master at {address}"
+    return None

@@ -1,0 +1,216 @@
+"""The cluster's shuffles at stand-alone shuffle services: who registers them there, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from treadle.shuffle._places import label, number_of, unreachable
+from treadle.shuffle._records import kind_of
+from treadle.shuffle._service import Service
+from treadle.shuffle._service_errors import ShuffleError
+
+__all__ = ["ShuffleServices"]
+
+logger = logging.getLogger(__name__)
+
+# At how many servers each row is.
+_COPIES = 2
+# Seconds for a call to a shuffle master, and to reach it.
+_PATIENCE = 15.0
+# Shuffles that have ended and are remembered, for workers that ask late.
+_REMEMBERED = 4096
+
+
+class ShuffleServices:
+    """The services at which shuffles of this cluster are, by address.
+
+    The cluster is one application of a service: workers that write and read are members of it, and so is
+    this process, which keeps its shuffles while there are no workers.
+
+    Parameters
+    ----------
+    cluster
+        The id of the cluster.
+    credentials
+        ``secret``, ``certificates``, ``insecure``: those of the scheduler's connections.
+    running
+        Returns the numbers of the shuffles that the scheduler has.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        credentials: Mapping[str, Any],
+        running: Callable[[], Awaitable[set[int]]],
+    ) -> None:
+        digest = hashlib.sha256(cluster.encode()).digest()
+        self._application = int.from_bytes(digest[:8], "little") >> 1
+        self._credentials = dict(credentials)
+        self._running = running
+        self._services: dict[str, _At] = {}
+
+    async def register(
+        self, name: str, number: int, service: str, maps: int, partitions: int
+    ) -> tuple[int, int]:
+        """Return the cluster's application at a service, and the number of a shuffle there.
+
+        It is registered when somebody asks for the first time.
+
+        Raises
+        ------
+        OSError
+            The shuffle master cannot be reached.
+        ShuffleError
+            It refuses, has no servers, or the shuffle is over.
+        """
+        at = await self._at(service)
+        return self._application, await at.register(name, number, maps, partitions)
+
+    async def over(self, number: int, service: str) -> None:
+        """End a shuffle: nobody needs its rows any more."""
+        try:
+            await (await self._at(service)).over(number)
+        except (OSError, ShuffleError) as error:
+            # Its rows go with the lease of this application.
+            logger.warning("shuffle %s at %s is not ended: %s", number, service, error)
+
+    def close(self) -> None:
+        """Leave the services."""
+        for at in self._services.values():
+            at.close()
+        self._services.clear()
+
+    async def _at(self, address: str) -> _At:
+        at = self._services.get(address)
+        if at is None:
+            at = self._services[address] = _At(
+                address, self._application, self._credentials, self._running
+            )
+        return at
+
+
+class _At:
+    """The shuffles at one service."""
+
+    def __init__(
+        self,
+        address: str,
+        application: int,
+        credentials: Mapping[str, Any],
+        running: Callable[[], Awaitable[set[int]]],
+    ) -> None:
+        self._address = address
+        self._application = application
+        self._credentials = credentials
+        self._running = running
+        self._service: Service | None = None
+        self._numbers: dict[int, int] = {}
+        self._over: OrderedDict[int, str] = OrderedDict()
+        # One call at a time: the answers take no longer than a message.
+        self._lock = asyncio.Lock()
+
+    async def register(self, name: str, number: int, maps: int, partitions: int) -> int:
+        async with self._lock:
+            service = await self._connected()
+            if why := self._over.get(number):
+                raise ShuffleError(f"shuffle {name}: {why}")
+            there = self._numbers.get(number)
+            if there is None:
+                there, domains = await _in_thread(
+                    service._native.register,
+                    label(name, number),
+                    maps,
+                    partitions,
+                    _COPIES,
+                    kind_of(bytes).note,
+                    _PATIENCE,
+                )
+                if not domains:
+                    await _in_thread(service._native.finish, there, _PATIENCE)
+                    raise ShuffleError(
+                        f"no shuffle server has joined the shuffle master at {self._address}: start "
+                        "`treadle shuffle-server`"
+                    )
+                if domains < _COPIES:
+                    logger.warning(
+                        "the shuffle servers of %s are in one failure domain: each row of shuffle %s "
+                        "has one copy. Start servers with another --domain",
+                        self._address,
+                        name,
+                    )
+                self._numbers[number] = there
+            return there
+
+    async def over(self, number: int) -> None:
+        async with self._lock:
+            self._note_over(number, "it has ended, since nobody needs it any more")
+            service = self._service
+            if service is None:
+                # A Python side before this one may have registered it: whoever connects, ends it.
+                await self._connected()
+                return
+            there = self._numbers.pop(number, None)
+            if there is not None and service._native.over is None:
+                await _in_thread(service._native.finish, there, _PATIENCE)
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+    async def _connected(self) -> Service:
+        """Return the connection to the service; make it, and find out what is there."""
+        if self._service is not None and self._service._native.over is not None:
+            why = f"the shuffle master at {self._address} has ended, and the rows with it"
+            for number in self._numbers:
+                self._note_over(number, f"{why}. Compute it again")
+            self._numbers.clear()
+            self._service.close()
+            self._service = None
+        if self._service is None:
+            connect = partial(
+                Service,
+                self._address,
+                application=self._application,
+                timeout=_PATIENCE,
+                **self._credentials,
+            )
+            try:
+                service = await _in_thread(connect)
+            except OSError as error:
+                raise unreachable(self._address, "the scheduler", error) from error
+            try:
+                await self._adopt(service)
+            except BaseException:
+                service.close()
+                raise
+            self._service = service
+        return self._service
+
+    async def _adopt(self, service: Service) -> None:
+        """Take over what an earlier Python side of this scheduler has registered, or end it."""
+        mine = f"{self._application:016x}"
+        state = await _in_thread(service.state)
+        running = await self._running()
+        for shuffle in state["shuffles"]:
+            number = number_of(shuffle["name"]) if shuffle["application"] == mine else None
+            if number is None:
+                continue
+            if number in running:
+                self._numbers[number] = shuffle["shuffle"]
+            else:
+                await _in_thread(service._native.finish, shuffle["shuffle"], _PATIENCE)
+
+    def _note_over(self, number: int, why: str) -> None:
+        self._over.setdefault(number, why)
+        while len(self._over) > _REMEMBERED:
+            self._over.popitem(last=False)
+
+
+async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, call, *args)

@@ -1,0 +1,246 @@
+"""Dask's shuffles on stand-alone shuffle servers: rows stay when workers and servers are killed.
+
+Each input leaves a mark when it is made, so that a test knows which transfers have run again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from dask.dataframe.shuffle import partitioning_index
+from numpy.testing import assert_array_equal
+from pandas.testing import assert_frame_equal
+
+from client_support import AGAINST, SOON, Gate, connect, note, pass_gate
+from process_support import kill
+from reliability_support import connected
+from service_support import Servers
+from treadle.shuffle import ShuffleRefusedError
+from waiting import until
+
+INPUTS, OUTPUTS = 8, 6
+
+pytestmark = [
+    pytest.mark.skipif(AGAINST != "treadle", reason="it is Treadle's own"),
+    pytest.mark.usefixtures("quiet"),
+    pytest.mark.timeout(6 * SOON, method="signal"),
+]
+
+
+@pytest.fixture(autouse=True)
+def p2p():
+    with dask.config.set({"dataframe.shuffle.method": "p2p", "array.rechunk.method": "p2p"}):
+        yield
+
+
+@pytest.fixture
+def servers(start, tmp_path, secret, monkeypatch) -> Iterator[Servers]:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    servers = Servers(start, tmp_path, ["a", "b", "c"])
+    yield servers
+    servers.service.close()
+
+
+@pytest.fixture
+def client(servers, new_client):
+    return new_client(
+        workers=3,
+        threads_per_worker=1,
+        worker_timeout=3,
+        shuffle_servers=servers.master.address,
+    )
+
+
+@pytest.fixture
+def gates(tmp_path):
+    """Makes gates, and opens them in the end."""
+    made = []
+
+    def gate():
+        directory = tmp_path / f"gate-{len(made)}"
+        directory.mkdir()
+        made.append(Gate(directory))
+        return made[-1]
+
+    yield gate
+    for one in made:
+        one.open()
+
+
+def table(seed=0, n=4000):
+    chance = np.random.default_rng(seed)
+    words = np.array(["", "a", "grün", "x" * 200, None], object)[chance.integers(0, 5, n)]
+    return pd.DataFrame(
+        {
+            "key": chance.integers(0, 200, n),
+            "value": chance.normal(size=n),
+            "text": pd.array(words, dtype="string[pyarrow]"),
+        },
+        index=chance.integers(0, n, n),
+    )
+
+
+class part_of:
+    """An input for each number, which leaves a mark."""
+
+    def __init__(self, frame, marks, inputs=INPUTS):
+        self.frame, self.marks, self.inputs = frame, marks, inputs
+
+    def __call__(self, number):
+        places = np.array_split(np.arange(len(self.frame)), self.inputs)
+        return note(self.marks, number, self.frame.iloc[places[number]])
+
+
+def hold_reads(gate, dask_worker):
+    """Tasks of a worker wait at a gate before they read what was shuffled."""
+    plugin = dask_worker.plugins["shuffle"]
+    read = type(plugin).get_output_partition
+
+    def held(*args, **kwargs):
+        return read(plugin, *pass_gate(gate, args), **kwargs)
+
+    plugin.get_output_partition = held
+
+
+class Shuffle:
+    """A shuffle of a table that is committed, and whose readers wait at a gate."""
+
+    def __init__(self, client, gates):
+        self.client = client
+        self.frame, self.marks, self.gate = table(), gates(), gates()
+        part = part_of(self.frame, self.marks)
+        parts = dd.from_map(part, range(INPUTS), meta=self.frame.iloc[:0])
+        shuffled = parts.shuffle("key", npartitions=OUTPUTS)
+        client.run(hold_reads, self.gate)
+        self.futures = client.compute(shuffled.to_delayed())
+        until(lambda: self.gate.arrived(3), "each worker has a task that is to read")
+        assert self.runs() == [1] * INPUTS
+
+    def runs(self):
+        """How often each input was made."""
+        counts = Counter(self.marks.arrivals())
+        return [counts[str(number)] for number in range(INPUTS)]
+
+    def check(self, servers):
+        """Every row came, once and in order; and nothing is left when nobody needs it."""
+        self.gate.open()
+        numbers = partitioning_index(self.frame[["key"]].astype("f8"), OUTPUTS)
+        for number, output in enumerate(self.client.gather(self.futures)):
+            assert_frame_equal(output, self.frame[numbers == number])
+        del self.futures, output
+        nothing_is_left(servers)
+
+
+def at_servers(servers):
+    return servers.service.state()["shuffles"]
+
+
+def nothing_is_left(servers):
+    until(lambda: not at_servers(servers), lambda: f"servers have {at_servers(servers)}")
+
+
+def at_workers(dask_worker):
+    return dask_worker._native.shuffle_stats()["transfers"]
+
+
+def knows_no_master(dask_worker):
+    services = dask_worker.plugins["shuffle"]._services._services.values()
+    return all(service._native.over for service in services)
+
+
+def test_results_are_those_of_pandas_and_a_client_that_goes_leaves_nothing(client, servers, gates):
+    left, right = table(1), table(2, 900)[["key", "value"]]
+    lazy = dd.from_pandas(left, 5, sort=False), dd.from_pandas(right, 3, sort=False)
+    by = ["key", "value_x", "value_y"]
+    merged = lazy[0].merge(lazy[1], on="key").compute().sort_values(by)
+    expected = left.merge(right, on="key").sort_values(by)
+    assert_frame_equal(merged.reset_index(drop=True), expected.reset_index(drop=True))
+    indexed = lazy[0].set_index("key").compute()
+    assert indexed.index.is_monotonic_increasing
+    assert_frame_equal(
+        indexed.sort_values(["key", "value"]), left.set_index("key").sort_values(["key", "value"])
+    )
+    values = np.arange(60 * 60.0).reshape(60, 60)
+    assert_array_equal(da.from_array(values, (10, 60)).rechunk((60, 7)).compute(), values)
+    # Servers had the rows, and do not have them any more.
+    assert not any(client.run(at_workers).values())
+    nothing_is_left(servers)
+    assert servers.service.state()["clients"] >= 4
+    second = connect(client, shuffle_servers=client.shuffle_servers, set_as_default=False)
+    shuffle = Shuffle(second, gates)
+    assert len(at_servers(servers)) == 1
+    second.close()
+    shuffle.gate.open()
+    nothing_is_left(servers)
+
+
+def test_workers_and_a_server_are_killed_and_no_transfer_runs_again(client, servers, gates):
+    shuffle = Shuffle(client, gates)
+    for pid in list(connected(client).values())[:2]:
+        kill(pid)
+    servers.kill("a")
+    shuffle.check(servers)
+    assert shuffle.runs() == [1] * INPUTS
+
+
+def test_all_copies_are_lost_then_the_master(client, servers, gates):
+    shuffle = Shuffle(client, gates)
+    for name in "abc":
+        servers.processes.pop(name).end()
+    for name in "de":
+        servers.begin(name)
+    servers.ready()
+    shuffle.check(servers)
+    assert shuffle.runs() == [2] * INPUTS
+    shuffle = Shuffle(client, gates)
+    servers.master.end()
+    until(lambda: all(client.run(knows_no_master).values()), "workers know that it is gone")
+    shuffle.gate.open()
+    with pytest.raises(RuntimeError, match="failed during unpack phase") as caught:
+        client.gather(shuffle.futures)
+    said = str(caught.value.__cause__)
+    assert servers.master.address in said
+    assert "is gone, and the rows with it" in said
+
+
+def test_tasks_do_it_where_the_servers_cannot_be_reached(new_client):
+    nowhere = "treadle://127.0.0.1:1"
+    client = new_client(workers=1, shuffle_servers=nowhere)
+    frame = table()
+    lazy = dd.from_pandas(frame, 5, sort=False).shuffle("key")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = lazy.compute()
+    assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
+    (said,) = [str(one.message) for one in caught if "P2P" in str(one.message)]
+    assert "the shuffle servers cannot be reached" in said
+    assert nowhere in said
+    with (
+        dask.config.set({"treadle.shuffle.fallback": False}),
+        pytest.raises(ShuffleRefusedError, match="cannot be reached"),
+    ):
+        lazy.optimize()
+    # Where nobody could choose, the task says so.
+    chunks = da.ones((8, 8), chunks=(2, 8)).rechunk((8, 2), method="p2p")
+    with pytest.raises(RuntimeError, match="failed during transfer phase") as caught:
+        chunks.compute()
+    cause = str(caught.value.__cause__)
+    assert f"the shuffle master at {nowhere} cannot be reached from the scheduler" in cause
+    assert client.submit(int, 5).result() == 5
+
+
+def test_servers_of_a_local_cluster(new_client):
+    client = new_client(workers=2, shuffle_servers=2)
+    assert client.shuffle_servers == client.cluster.shuffle_servers
+    frame = table()
+    found = dd.from_pandas(frame, 5, sort=False).shuffle("key").compute()
+    assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
+    assert not any(client.run(at_workers).values())

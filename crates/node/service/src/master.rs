@@ -1,27 +1,28 @@
 //! The process that assigns partitions to servers: the pure master, with connections around it.
 
+mod questions;
+mod visitor;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use prost::Message as _;
-use serde_json::json;
 use tracing::{error, info, warn};
-use treadle_host::{Service, ServiceHost, Services, Session};
-use treadle_net::{Address, ClusterId, Incoming, NetError, Offer, Options, Peer};
-use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_host::{Service, ServiceHost, Services};
+use treadle_net::{Address, ClusterId, Offer, Options, Peer};
+use treadle_node_wire::encode_shuffled;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_shuffle::{
-    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, Plan, ShuffleId, Spec,
-    Standing, Tenant, ToMaster, ToNode,
+    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, Plan, ShuffleId, Standing,
+    Tenant, ToMaster, ToNode,
 };
 use treadle_types::{Runs, WorkerId};
 
+use crate::master::visitor::Members;
 use crate::records::Records;
-use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
+use crate::wire::{self, Hello, Met, Register, Welcome};
 use crate::{SERVICE, ServiceError, config};
 
 /// How often leases are looked at.
@@ -463,279 +464,5 @@ impl State {
         let staying = self.servers().filter(|server| !server.is_leaving);
         let domains: BTreeSet<&str> = staying.map(|server| &*server.hello.domain).collect();
         domains.len() as u32
-    }
-
-    fn answer(&mut self, from: u32, call: Call) -> Answer {
-        let mut answer = Answer {
-            number: call.number,
-            ..Answer::default()
-        };
-        let done = match call.what {
-            Some(What::Register(register)) => self.register(from, register, &mut answer),
-            Some(What::End(shuffle)) => self.end_asked(from, ShuffleId(shuffle)),
-            Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
-                None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
-                Some(known) => {
-                    answer.about = Some(known.is.clone());
-                    let ranges = known.gone.ranges().iter();
-                    answer.again = ranges.flat_map(|&(start, end)| [start, end]).collect();
-                    answer.differs = known.differs;
-                    Ok(())
-                }
-            },
-            Some(What::Drain(name)) => self.drain(from, &name),
-            Some(What::State(_)) => {
-                answer.text = self.json();
-                Ok(())
-            }
-            Some(What::Records(_)) => {
-                let machine = &self.machine;
-                let all = self.records.all(|shuffle| machine.progress(shuffle));
-                answer.text = all.to_string();
-                Ok(())
-            }
-            None => Err("the shuffle master does not know this question".into()),
-        };
-        answer.refused = done.err().unwrap_or_default();
-        answer
-    }
-
-    fn register(&mut self, from: u32, is: Register, answer: &mut Answer) -> Result<(), String> {
-        let hello = self.members.get(&from).map(|it| &it.hello);
-        let tenant = hello.map_or_else(Tenant::default, |hello| Tenant {
-            application: ApplicationId(hello.application),
-            priority: hello.priority.max(1),
-        });
-        if !(1..=2).contains(&is.copies) {
-            return Err(format!("copies={}: give 1 or 2", is.copies));
-        }
-        let most = wire::MOST_PARTS;
-        if is.maps > most || is.partitions > most {
-            return Err(format!(
-                "{} maps and {} partitions: a shuffle has at most {most} of each",
-                is.maps, is.partitions
-            ));
-        }
-        if is.name.len() > wire::LONGEST_NAME || is.note.len() > wire::LONGEST_NOTE {
-            return Err("its name or the description of its rows is too long".into());
-        }
-        let all = self
-            .shuffles
-            .values()
-            .map(|known| u64::from(known.is.partitions));
-        if self.shuffles.len() >= MOST_SHUFFLES || all.sum::<u64>() > MOST_PARTITIONS {
-            return Err("too many shuffles run: end those that are not needed".into());
-        }
-        let client = hello.map_or_else(String::new, |hello| hello.name.clone());
-        let shuffle = ShuffleId(self.last_shuffle + 1);
-        let spec = Spec {
-            tenant,
-            maps: is.maps,
-            partitions: is.partitions,
-            outputs: Runs::range(0, u64::from(is.partitions)),
-            aligned: None,
-            copies: is.copies,
-            preferred: Vec::new(),
-            committed: None,
-        };
-        let event = MasterEvent::Register {
-            shuffle,
-            spec: spec.clone(),
-        };
-        self.tell(event)?;
-        self.records.begun(shuffle, &spec, &is.name, &client);
-        self.last_shuffle = shuffle.0;
-        self.leases.grant(tenant.application, shuffle, awake::now());
-        let known = Known {
-            tenant,
-            is,
-            gone: Runs::new(),
-            differs: false,
-            plan: None,
-        };
-        self.shuffles.insert(shuffle, known);
-        answer.shuffle = shuffle.0;
-        answer.domains = self.domains();
-        Ok(())
-    }
-
-    /// A member says that a shuffle is over. `Err`: it is not its to end.
-    fn end_asked(&mut self, from: u32, shuffle: ShuffleId) -> Result<(), String> {
-        let application = self.members.get(&from).map(|it| it.hello.application);
-        let known = self.shuffles.get(&shuffle);
-        let is_others = known.is_some_and(|it| Some(it.tenant.application.0) != application);
-        if is_others {
-            return Err(format!(
-                "shuffle {} is another application's: give Service the same application= to end it",
-                shuffle.0
-            ));
-        }
-        self.end_shuffle(shuffle);
-        Ok(())
-    }
-
-    fn end_shuffle(&mut self, shuffle: ShuffleId) {
-        self.leases.end(shuffle);
-        self.shuffles.remove(&shuffle);
-        let ended = self.tell(MasterEvent::End(shuffle));
-        debug_assert_eq!(ended, Ok(()));
-    }
-
-    fn drain(&mut self, from: u32, name: &str) -> Result<(), String> {
-        let is_meant = |(id, member): &(&u32, &mut Member)| match name.is_empty() {
-            true => **id == from,
-            false => member.hello.name == name && !member.hello.address.is_empty(),
-        };
-        let Some((&id, member)) = self.members.iter_mut().find(is_meant) else {
-            return Err(format!("no shuffle server is called {name}"));
-        };
-        member.is_leaving = true;
-        self.tell(MasterEvent::Draining(WorkerId(id).into()))
-    }
-
-    fn json(&self) -> String {
-        let servers = self.members.iter();
-        let servers = servers.filter(|(_, member)| !member.hello.address.is_empty());
-        let servers = servers.map(|(id, member)| {
-            json!({
-                "id": id,
-                "name": member.hello.name,
-                "address": member.hello.address,
-                "domain": member.hello.domain,
-                "weight": member.hello.weight,
-                "leaving": member.is_leaving,
-            })
-        });
-        let shuffles = self.shuffles.iter().filter_map(|(id, known)| {
-            let progress = self.machine.progress(*id)?;
-            let groups = known.plan.iter().flat_map(|plan| &plan.groups);
-            let copies = known.is.copies as usize;
-            let fewer = groups.filter(|group| group.copies.len() < copies);
-            Some(json!({
-                "shuffle": id.0,
-                "name": known.is.name,
-                "application": format!("{:016x}", known.tenant.application.0),
-                "priority": known.tenant.priority,
-                "maps": known.is.maps,
-                "partitions": known.is.partitions,
-                "copies": known.is.copies,
-                "transferred": progress.transferred,
-                "rows": progress.tally.rows,
-                "bytes": progress.tally.bytes,
-                "generation": progress.generation.0,
-                "committed": progress.is_committed,
-                "groups_with_fewer_copies": fewer.count(),
-                "maps_to_run_again": known.gone.len(),
-            }))
-        });
-        json!({
-            "servers": servers.collect::<Vec<_>>(),
-            "shuffles": shuffles.collect::<Vec<_>>(),
-            "clients": self.members.len() - self.servers().count(),
-        })
-        .to_string()
-    }
-}
-
-/// Takes connections of members.
-struct Members(Weak<Inner>);
-
-impl Service for Members {
-    fn connected(&self, peer: Peer) -> Box<dyn Session> {
-        Box::new(Visitor {
-            inner: self.0.clone(),
-            peer,
-            arriving: None,
-            id: None,
-        })
-    }
-}
-
-/// The session of a member.
-struct Visitor {
-    inner: Weak<Inner>,
-    peer: Peer,
-    /// A message that is on its way; what follows it waits for it.
-    arriving: Option<Incoming>,
-    /// Its number, once it has said who it is.
-    id: Option<u32>,
-}
-
-impl Session for Visitor {
-    fn turn(&mut self) -> Result<bool, NetError> {
-        let Some(inner) = self.inner.upgrade() else {
-            return Ok(false);
-        };
-        loop {
-            if self.arriving.is_none() {
-                let Some(object) = self.peer.try_next()? else {
-                    return Ok(true);
-                };
-                let longest = match self.id {
-                    Some(_) => wire::LONGEST,
-                    None => wire::LONGEST_HELLO,
-                };
-                self.arriving = wire::accept(&self.peer, object, longest)?;
-            }
-            match self.arriving.take() {
-                Some(object) if object.is_done() => {
-                    let (kind, bytes) = wire::take(object)?;
-                    if let Err(reason) = self.handle(&inner, kind, &bytes) {
-                        warn!(target: treadle_log::SHUFFLE,
-                            "the connection of {} to the shuffle master ends: {reason}",
-                            self.peer.address()
-                        );
-                        self.peer.start_close();
-                        return Ok(false);
-                    }
-                }
-                arriving => {
-                    let waits = arriving.is_some();
-                    self.arriving = arriving;
-                    if waits {
-                        return Ok(true);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Visitor {
-    fn handle(&mut self, inner: &Inner, kind: u32, bytes: &Bytes) -> Result<(), String> {
-        let malformed = |error: &dyn fmt::Display| format!("its message is malformed: {error}");
-        let mut state = lock(&inner.state);
-        match (kind, self.id) {
-            (wire::HELLO, None) => {
-                let hello = Hello::decode(&bytes[..]).map_err(|error| malformed(&error))?;
-                match state.join(&self.peer, hello) {
-                    Ok(id) => self.id = Some(id),
-                    Err(refused) => {
-                        let welcome = Welcome { id: 0, refused };
-                        wire::send(&self.peer, wire::WELCOME, &welcome);
-                    }
-                }
-                Ok(())
-            }
-            (wire::TO_MASTER, Some(id)) => {
-                let message = decode_shuffled(bytes).map_err(|error| malformed(&error))?;
-                state.hear(id, message)
-            }
-            (wire::CALL, Some(id)) => {
-                let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;
-                let answer = state.answer(id, call);
-                wire::send(&self.peer, wire::ANSWER, &answer);
-                Ok(())
-            }
-            _ => Err(format!("an object of kind {kind} is not expected here")),
-        }
-    }
-}
-
-impl Drop for Visitor {
-    fn drop(&mut self) {
-        if let (Some(inner), Some(id)) = (self.inner.upgrade(), self.id) {
-            lock(&inner.state).lose(id);
-        }
     }
 }

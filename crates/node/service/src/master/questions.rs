@@ -1,0 +1,185 @@
+//! What members ask: shuffles that begin and end, servers that leave, and what is there.
+
+use serde_json::json;
+use treadle_reactor::awake;
+use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
+use treadle_types::{Runs, WorkerId};
+
+use crate::master::{Known, MOST_PARTITIONS, MOST_SHUFFLES, Member, State};
+use crate::wire::{self, Answer, Call, Register, What};
+
+impl State {
+    pub(super) fn answer(&mut self, from: u32, call: Call) -> Answer {
+        let mut answer = Answer {
+            number: call.number,
+            ..Answer::default()
+        };
+        let done = match call.what {
+            Some(What::Register(register)) => self.register(from, register, &mut answer),
+            Some(What::End(shuffle)) => self.end_asked(from, ShuffleId(shuffle)),
+            Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
+                None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
+                Some(known) => {
+                    answer.about = Some(known.is.clone());
+                    let ranges = known.gone.ranges().iter();
+                    answer.again = ranges.flat_map(|&(start, end)| [start, end]).collect();
+                    answer.differs = known.differs;
+                    Ok(())
+                }
+            },
+            Some(What::Drain(name)) => self.drain(from, &name),
+            Some(What::State(_)) => {
+                answer.text = self.json();
+                Ok(())
+            }
+            Some(What::Records(_)) => {
+                let machine = &self.machine;
+                let all = self.records.all(|shuffle| machine.progress(shuffle));
+                answer.text = all.to_string();
+                Ok(())
+            }
+            None => Err("the shuffle master does not know this question".into()),
+        };
+        answer.refused = done.err().unwrap_or_default();
+        answer
+    }
+
+    fn register(&mut self, from: u32, is: Register, answer: &mut Answer) -> Result<(), String> {
+        let hello = self.members.get(&from).map(|it| &it.hello);
+        let tenant = hello.map_or_else(Tenant::default, |hello| Tenant {
+            application: ApplicationId(hello.application),
+            priority: hello.priority.max(1),
+        });
+        if !(1..=2).contains(&is.copies) {
+            return Err(format!("copies={}: give 1 or 2", is.copies));
+        }
+        let most = wire::MOST_PARTS;
+        if is.maps > most || is.partitions > most {
+            return Err(format!(
+                "{} maps and {} partitions: a shuffle has at most {most} of each",
+                is.maps, is.partitions
+            ));
+        }
+        if is.name.len() > wire::LONGEST_NAME || is.note.len() > wire::LONGEST_NOTE {
+            return Err("its name or the description of its rows is too long".into());
+        }
+        let running = self.shuffles.values();
+        let running = running.filter(|known| known.tenant.application == tenant.application);
+        let (count, partitions) = running.fold((0, 0), |(count, partitions), known| {
+            (count + 1, partitions + u64::from(known.is.partitions))
+        });
+        if count >= MOST_SHUFFLES || partitions > MOST_PARTITIONS {
+            return Err(
+                "too many shuffles of this application run: end those that are not needed".into(),
+            );
+        }
+        let client = hello.map_or_else(String::new, |hello| hello.name.clone());
+        let shuffle = ShuffleId(self.last_shuffle + 1);
+        let spec = Spec {
+            tenant,
+            maps: is.maps,
+            partitions: is.partitions,
+            outputs: Runs::range(0, u64::from(is.partitions)),
+            aligned: None,
+            copies: is.copies,
+            preferred: Vec::new(),
+            committed: None,
+        };
+        let event = MasterEvent::Register {
+            shuffle,
+            spec: spec.clone(),
+        };
+        self.tell(event)?;
+        self.records.begun(shuffle, &spec, &is.name, &client);
+        self.last_shuffle = shuffle.0;
+        self.leases.grant(tenant.application, shuffle, awake::now());
+        let known = Known {
+            tenant,
+            is,
+            gone: Runs::new(),
+            differs: false,
+            plan: None,
+        };
+        self.shuffles.insert(shuffle, known);
+        answer.shuffle = shuffle.0;
+        answer.domains = self.domains();
+        Ok(())
+    }
+
+    /// A member says that a shuffle is over. `Err`: it is not its to end.
+    fn end_asked(&mut self, from: u32, shuffle: ShuffleId) -> Result<(), String> {
+        let application = self.members.get(&from).map(|it| it.hello.application);
+        let known = self.shuffles.get(&shuffle);
+        let is_others = known.is_some_and(|it| Some(it.tenant.application.0) != application);
+        if is_others {
+            return Err(format!(
+                "shuffle {} is another application's: give Service the same application= to end it",
+                shuffle.0
+            ));
+        }
+        self.end_shuffle(shuffle);
+        Ok(())
+    }
+
+    pub(super) fn end_shuffle(&mut self, shuffle: ShuffleId) {
+        self.leases.end(shuffle);
+        self.shuffles.remove(&shuffle);
+        let ended = self.tell(MasterEvent::End(shuffle));
+        debug_assert_eq!(ended, Ok(()));
+    }
+
+    fn drain(&mut self, from: u32, name: &str) -> Result<(), String> {
+        let is_meant = |(id, member): &(&u32, &mut Member)| match name.is_empty() {
+            true => **id == from,
+            false => member.hello.name == name && !member.hello.address.is_empty(),
+        };
+        let Some((&id, member)) = self.members.iter_mut().find(is_meant) else {
+            return Err(format!("no shuffle server is called {name}"));
+        };
+        member.is_leaving = true;
+        self.tell(MasterEvent::Draining(WorkerId(id).into()))
+    }
+
+    pub(super) fn json(&self) -> String {
+        let servers = self.members.iter();
+        let servers = servers.filter(|(_, member)| !member.hello.address.is_empty());
+        let servers = servers.map(|(id, member)| {
+            json!({
+                "id": id,
+                "name": member.hello.name,
+                "address": member.hello.address,
+                "domain": member.hello.domain,
+                "weight": member.hello.weight,
+                "leaving": member.is_leaving,
+            })
+        });
+        let shuffles = self.shuffles.iter().filter_map(|(id, known)| {
+            let progress = self.machine.progress(*id)?;
+            let groups = known.plan.iter().flat_map(|plan| &plan.groups);
+            let copies = known.is.copies as usize;
+            let fewer = groups.filter(|group| group.copies.len() < copies);
+            Some(json!({
+                "shuffle": id.0,
+                "name": known.is.name,
+                "application": format!("{:016x}", known.tenant.application.0),
+                "priority": known.tenant.priority,
+                "maps": known.is.maps,
+                "partitions": known.is.partitions,
+                "copies": known.is.copies,
+                "transferred": progress.transferred,
+                "rows": progress.tally.rows,
+                "bytes": progress.tally.bytes,
+                "generation": progress.generation.0,
+                "committed": progress.is_committed,
+                "groups_with_fewer_copies": fewer.count(),
+                "maps_to_run_again": known.gone.len(),
+            }))
+        });
+        json!({
+            "servers": servers.collect::<Vec<_>>(),
+            "shuffles": shuffles.collect::<Vec<_>>(),
+            "clients": self.members.len() - self.servers().count(),
+        })
+        .to_string()
+    }
+}

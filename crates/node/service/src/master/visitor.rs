@@ -1,0 +1,118 @@
+//! The connection of a member.
+
+use std::fmt;
+use std::sync::Weak;
+
+use bytes::Bytes;
+use prost::Message as _;
+use tracing::warn;
+use treadle_host::{Service, Session};
+use treadle_net::{Incoming, NetError, Peer};
+use treadle_node_wire::decode_shuffled;
+use treadle_reactor::thread::lock;
+
+use crate::master::Inner;
+use crate::wire::{self, Call, Hello, Welcome};
+
+/// Takes connections of members.
+pub(super) struct Members(pub(super) Weak<Inner>);
+
+impl Service for Members {
+    fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        Box::new(Visitor {
+            inner: self.0.clone(),
+            peer,
+            arriving: None,
+            id: None,
+        })
+    }
+}
+
+/// The session of a member.
+struct Visitor {
+    inner: Weak<Inner>,
+    peer: Peer,
+    /// A message that is on its way; what follows it waits for it.
+    arriving: Option<Incoming>,
+    /// Its number, once it has said who it is.
+    id: Option<u32>,
+}
+
+impl Session for Visitor {
+    fn turn(&mut self) -> Result<bool, NetError> {
+        let Some(inner) = self.inner.upgrade() else {
+            return Ok(false);
+        };
+        loop {
+            if self.arriving.is_none() {
+                let Some(object) = self.peer.try_next()? else {
+                    return Ok(true);
+                };
+                let longest = match self.id {
+                    Some(_) => wire::LONGEST,
+                    None => wire::LONGEST_HELLO,
+                };
+                self.arriving = wire::accept(&self.peer, object, longest)?;
+            }
+            match self.arriving.take() {
+                Some(object) if object.is_done() => {
+                    let (kind, bytes) = wire::take(object)?;
+                    if let Err(reason) = self.handle(&inner, kind, &bytes) {
+                        warn!(target: treadle_log::SHUFFLE,
+                            "the connection of {} to the shuffle master ends: {reason}",
+                            self.peer.address()
+                        );
+                        self.peer.start_close();
+                        return Ok(false);
+                    }
+                }
+                arriving => {
+                    let waits = arriving.is_some();
+                    self.arriving = arriving;
+                    if waits {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Visitor {
+    fn handle(&mut self, inner: &Inner, kind: u32, bytes: &Bytes) -> Result<(), String> {
+        let malformed = |error: &dyn fmt::Display| format!("its message is malformed: {error}");
+        let mut state = lock(&inner.state);
+        match (kind, self.id) {
+            (wire::HELLO, None) => {
+                let hello = Hello::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                match state.join(&self.peer, hello) {
+                    Ok(id) => self.id = Some(id),
+                    Err(refused) => {
+                        let welcome = Welcome { id: 0, refused };
+                        wire::send(&self.peer, wire::WELCOME, &welcome);
+                    }
+                }
+                Ok(())
+            }
+            (wire::TO_MASTER, Some(id)) => {
+                let message = decode_shuffled(bytes).map_err(|error| malformed(&error))?;
+                state.hear(id, message)
+            }
+            (wire::CALL, Some(id)) => {
+                let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                let answer = state.answer(id, call);
+                wire::send(&self.peer, wire::ANSWER, &answer);
+                Ok(())
+            }
+            _ => Err(format!("an object of kind {kind} is not expected here")),
+        }
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        if let (Some(inner), Some(id)) = (self.inner.upgrade(), self.id) {
+            lock(&inner.state).lose(id);
+        }
+    }
+}

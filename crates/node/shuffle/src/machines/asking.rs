@@ -1,0 +1,181 @@
+//! What the writer and the reader here want of their host: rows that are gathered, and messages to servers.
+
+use bytes::Bytes;
+use treadle_reactor::awake;
+use treadle_shuffle::{
+    FromServer, GroupId, Push, Reader, ReaderEffect, ReaderEvent, Refusal, ServerEvent, ServerId,
+    ToMaster, ToServer, Transfer, WriterEffect, WriterEvent,
+};
+use treadle_types::WorkerId;
+
+use crate::Callbacks;
+use crate::machines::{Gathered, Machines, Step};
+use crate::outgoing::Reply;
+
+impl Machines {
+    /// Handles a message of a server.
+    pub(crate) fn replied(&mut self, from: ServerId, (message, pieces): Reply) {
+        if let FromServer::Unread { reason, .. } | FromServer::Refused { reason, .. } = &message
+            && matches!(reason, Refusal::Sleep(_))
+        {
+            self.stats.slept += 1;
+        }
+        match message {
+            FromServer::Rows { read, .. } => {
+                let read = Reader::read_of(read);
+                self.tasks.came(read, from, message, pieces);
+                self.after.is_changed = true;
+            }
+            FromServer::Unread { .. } => {
+                let event = ReaderEvent::Server {
+                    from,
+                    message,
+                    computed: Vec::new(),
+                };
+                self.steps.push_back(Step::Reader(event));
+            }
+            _ => {
+                // Of the writer's pushes and of those that fill another copy: each knows its own.
+                let peer = ServerEvent::Peer(message.clone());
+                self.steps.push_back(Step::Server(peer));
+                let event = WriterEvent::Server { from, message };
+                self.steps.push_back(Step::Writer(event));
+            }
+        }
+    }
+
+    /// Rows were gathered.
+    pub(crate) fn gathered(&mut self, transfer: Transfer, group: GroupId, gathered: Gathered) {
+        self.stats.gathered += gathered.bytes.len() as u64;
+        let batches = gathered.batches.iter();
+        let batches = batches.map(|batch| (batch.header.tally, batch.header.length()));
+        let event = WriterEvent::Gathered {
+            transfer,
+            group,
+            gathered: treadle_shuffle::Gathered {
+                batches: batches.collect(),
+            },
+        };
+        self.arenas.insert((transfer, group), gathered);
+        self.steps.push_back(Step::Writer(event));
+    }
+
+    /// The bytes of a push of this process; `None`: the transfer has freed them.
+    pub(super) fn batch(&self, push: &Push) -> Option<Bytes> {
+        let transfer = Transfer {
+            shuffle: push.shuffle,
+            map: push.batch.map,
+            attempt: push.batch.attempt,
+        };
+        let first = GroupId {
+            server: ServerId::default(),
+            ..push.group
+        };
+        let exact = self.arenas.get(&(transfer, push.group));
+        // All copies of a group get the same batches, under the name of the first one.
+        let mut of_copies = self.arenas.range((transfer, first)..);
+        let of_copies = of_copies
+            .next()
+            .filter(|((of, group), _)| *of == transfer && group.epoch == push.group.epoch);
+        let gathered = exact.or(of_copies.map(|(_, gathered)| gathered))?;
+        let batch = gathered.batches.get(push.batch.number as usize)?;
+        let header = &batch.header;
+        if (header.tally, header.length()) != (push.tally, push.length) {
+            return None;
+        }
+        let end = batch.offset + usize::try_from(push.length).ok()?;
+        Some(gathered.bytes.slice(batch.offset..end))
+    }
+
+    pub(super) fn tell_writer(&mut self, event: WriterEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.writer.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(self.writer.check(), Ok(()));
+        for effect in effects {
+            match effect {
+                WriterEffect::Gather {
+                    transfer,
+                    group,
+                    partitions,
+                } => {
+                    self.tasks.gather(transfer, group, partitions);
+                    self.after.is_changed = true;
+                }
+                WriterEffect::Send { to, message } => self.request(to, message),
+                WriterEffect::Free { transfer, group } => {
+                    if let Some(gathered) = self.arenas.remove(&(transfer, group)) {
+                        self.stats.gathered -= gathered.bytes.len() as u64;
+                        self.after.garbage.push(gathered.bytes);
+                    }
+                }
+                WriterEffect::Done(receipt) => {
+                    self.stats.transfers += 1;
+                    self.tasks.transferred(receipt.transfer, Ok(receipt));
+                    self.after.is_changed = true;
+                }
+                WriterEffect::Failed { transfer, error } => {
+                    self.tasks.transferred(transfer, Err(error));
+                    self.after.is_changed = true;
+                }
+                // It is sent after the task's result.
+                WriterEffect::Report(message @ ToMaster::Transferred { transfer, .. }) => {
+                    let messages = self.transferred.entry(transfer.attempt).or_default();
+                    messages.push(message);
+                }
+                WriterEffect::Report(message) => self.tell_master(message, callbacks),
+            }
+        }
+    }
+
+    pub(super) fn tell_reader(&mut self, event: ReaderEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.reader.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(self.reader.check(), Ok(()));
+        for effect in effects {
+            match effect {
+                ReaderEffect::Send { to, message } => self.request(to, message),
+                ReaderEffect::Keep { read } => self.tasks.keep(read),
+                ReaderEffect::Return { read, .. } => {
+                    self.stats.reads += 1;
+                    self.tasks.read_over(read, Ok(()));
+                    self.after.is_changed = true;
+                }
+                ReaderEffect::Failed { read, error } => {
+                    self.tasks.read_over(read, Err(error));
+                    self.after.is_changed = true;
+                }
+                ReaderEffect::Report(message) => self.tell_master(message, callbacks),
+            }
+        }
+    }
+
+    /// Sends a message of the writer or the reader to a server.
+    pub(super) fn request(&mut self, to: ServerId, message: ToServer) {
+        if to == self.me {
+            self.steps.push_back(Step::Request(message));
+            return;
+        }
+        let worker = WorkerId(to.node);
+        let batch = match &message {
+            ToServer::Push(push) => match self.batch(push) {
+                Some(batch) => {
+                    self.stats.pushed += batch.len() as u64;
+                    self.usage(push.shuffle).pushed += batch.len() as u64;
+                    Some(batch)
+                }
+                // The transfer has just ended, and freed the bytes.
+                None => return,
+            },
+            _ => None,
+        };
+        if !self.outgoing.send(worker, &message, batch) {
+            self.unreached(worker);
+        }
+    }
+}

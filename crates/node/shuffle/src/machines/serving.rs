@@ -1,0 +1,335 @@
+//! What the server here wants of its host: rows that come, are kept, go to files, and are sent.
+
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use treadle_reactor::awake;
+use treadle_shuffle::block::{ALIGNMENT, HEADER};
+use treadle_shuffle::{
+    ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Sent, ServerEffect, ServerEvent,
+    ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
+};
+use treadle_types::WorkerId;
+
+use crate::Callbacks;
+use crate::disk::Loaded;
+use crate::incoming::open;
+use crate::machines::{Machines, RowsToSend, SELF, SMALL_PIECE, Step, Stored};
+
+impl Machines {
+    pub(super) fn tell_server(&mut self, event: ServerEvent, callbacks: &dyn Callbacks) {
+        let mut effects = Vec::new();
+        let handled = self.server.handle(event, awake::now(), &mut effects);
+        if let Err(error) = handled {
+            self.after.log.push(error.to_string());
+        }
+        debug_assert_eq!(self.server.check(), Ok(()));
+        for effect in effects {
+            self.serve(effect, callbacks);
+        }
+    }
+
+    fn serve(&mut self, effect: ServerEffect, callbacks: &dyn Callbacks) {
+        match effect {
+            ServerEffect::Reply { to: SELF, message } => {
+                self.steps.push_back(Step::Reply((message, Vec::new())));
+            }
+            ServerEffect::Reply { to, message } => self.incoming.reply(to, &message),
+            ServerEffect::Admit { from: SELF, push } => {
+                let bytes = self.batch(&push);
+                let batch = bytes.and_then(|bytes| open(&push, &bytes).map(|table| (bytes, table)));
+                let from = SELF;
+                self.steps.push_back(Step::Arrived { from, push, batch });
+            }
+            ServerEffect::Admit { from, push } => match self.incoming.admit(from, push) {
+                Ok(Some(batch)) => {
+                    self.steps.push_back(Step::Arrived { from, push, batch });
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let line = format!("cannot receive rows of a shuffle: {error}");
+                    self.after.log.push(line);
+                }
+            },
+            ServerEffect::Store {
+                shuffle,
+                group,
+                batch,
+            } => {
+                if let Some(arrived) = self.arrived.take() {
+                    self.stats.stored += arrived.0.len() as u64;
+                    self.usage(shuffle).stored += arrived.0.len() as u64;
+                    let of_group = self.batches.entry((shuffle, group)).or_default();
+                    of_group.insert(batch, arrived);
+                }
+            }
+            ServerEffect::Drop {
+                shuffle,
+                group,
+                batch,
+            } => {
+                if let Entry::Occupied(mut of_group) = self.batches.entry((shuffle, group)) {
+                    let removed = of_group.get_mut().remove(&batch);
+                    self.after.garbage.extend(removed.map(|(bytes, _)| bytes));
+                    if of_group.get().is_empty() {
+                        of_group.remove();
+                    }
+                }
+            }
+            ServerEffect::Spill {
+                run,
+                shuffle,
+                group,
+                batches,
+            } => {
+                let of_group = self.batches.get(&(shuffle, group));
+                let batches = batches.into_iter().filter_map(|id| {
+                    let (bytes, table) = of_group?.get(&id)?;
+                    Some((id, bytes.clone(), table.clone()))
+                });
+                let batches: Vec<_> = batches.collect();
+                let ids = batches.iter().map(|&(id, ..)| (shuffle, group, id));
+                let ids: Vec<Stored> = ids.collect();
+                self.in_runs.extend(ids.iter().map(|&stored| (stored, run)));
+                self.runs.insert(run, ids);
+                if !self.disk.spill(&self.inner, run, shuffle, batches) {
+                    let written = Err("the thread for files could not start".into());
+                    self.spilled(run, 0, written);
+                }
+            }
+            ServerEffect::DropRun(run) => {
+                self.forget_run(run);
+                self.disk.remove(run);
+            }
+            ServerEffect::Load {
+                load,
+                run,
+                partition,
+                maps,
+            } => {
+                self.loading.insert(load);
+                if !self.disk.load(load, run, (partition, maps)) {
+                    self.loaded(load, run, None);
+                }
+            }
+            ServerEffect::Forget { load } => {
+                self.loading.remove(&load);
+                self.loaded.retain(|&(other, _), _| other != load);
+            }
+            ServerEffect::Send {
+                to,
+                read,
+                load,
+                shuffle,
+                group,
+                pieces,
+                ..
+            } => {
+                let rows = self.rows_of((load, shuffle, group), &pieces, to);
+                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
+                let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
+                self.send_rows(to, read, tally.narrow(), pieces, rows);
+            }
+            ServerEffect::Tell { to, message } => self.tell_copy(to, message),
+            ServerEffect::Report(message) => {
+                if let ToMaster::Sealed {
+                    shuffle,
+                    group,
+                    verdict: Verdict::Complete,
+                    ..
+                } = message
+                    && let Some((partitions, sizes)) = self.server.sizes(shuffle, group)
+                {
+                    let measured = ToMaster::Measured {
+                        shuffle,
+                        group,
+                        partitions,
+                        sizes,
+                    };
+                    self.tell_master(measured, callbacks);
+                }
+                self.tell_master(message, callbacks);
+            }
+        }
+    }
+
+    /// A run was written, or could not be.
+    pub(crate) fn spilled(&mut self, run: u64, bytes: u64, written: Result<(), Arc<str>>) {
+        match written {
+            Ok(()) => self.stats.spilled += bytes,
+            Err(_) => self.forget_run(run),
+        }
+        let event = ServerEvent::Spilled { run, written };
+        self.steps.push_back(Step::Server(event));
+    }
+
+    fn forget_run(&mut self, run: u64) {
+        for stored in self.runs.remove(&run).unwrap_or_default() {
+            // Another run may have it by now.
+            if self.in_runs.get(&stored) == Some(&run) {
+                self.in_runs.remove(&stored);
+            }
+        }
+    }
+
+    /// A run was read.
+    pub(crate) fn loaded(&mut self, load: u64, run: u64, loaded: Option<Loaded>) {
+        if !self.loading.contains(&load) {
+            return;
+        }
+        let pieces = loaded.as_ref();
+        let pieces = pieces.map(|loaded| loaded.iter().map(|(piece, _)| *piece).collect());
+        if let Some(loaded) = loaded {
+            let bytes = loaded.iter().map(|(piece, _)| piece.bytes);
+            self.stats.loaded += bytes.sum::<u64>();
+            self.loaded.insert((load, run), loaded);
+        }
+        let event = ServerEvent::Loaded { load, run, pieces };
+        self.steps.push_back(Step::Server(event));
+    }
+
+    fn loaded_piece(&self, name: (u64, u64), piece: &ReadPiece) -> Option<Bytes> {
+        let loaded = self.loaded.get(&name)?;
+        let at = loaded.binary_search_by_key(&piece.batch, |(piece, _)| piece.batch);
+        Some(loaded[at.ok()?].1.clone())
+    }
+
+    /// Calls `take` with each piece: memory that has it, and where it is in that. `None`: one is not here.
+    fn each_piece(
+        &self,
+        (load, shuffle, group): (u64, ShuffleId, GroupId),
+        pieces: &[Sent],
+        mut take: impl FnMut(&Bytes, Range<usize>),
+    ) -> Option<()> {
+        let batches = self.batches.get(&(shuffle, group));
+        // Both are in order: hardly any batch has to be searched for.
+        let mut next = batches.map(|batches| batches.range(..));
+        for Sent {
+            piece,
+            place,
+            offset,
+        } in pieces
+        {
+            if let Place::Run(run) = place {
+                let loaded = self.loaded_piece((load, *run), piece)?;
+                take(&loaded, 0..loaded.len());
+                continue;
+            }
+            let following = next
+                .as_mut()
+                .and_then(Iterator::next)
+                .filter(|&(id, _)| *id == piece.batch);
+            let (bytes, table) = match following {
+                Some((_, found)) => found,
+                None => {
+                    let mut from_it = batches?.range(piece.batch..);
+                    let found = from_it.next().filter(|&(id, _)| *id == piece.batch)?.1;
+                    next = Some(from_it);
+                    found
+                }
+            };
+            let start = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
+            let start = start + *offset as usize;
+            take(bytes, start..start + piece.bytes as usize);
+        }
+        Some(())
+    }
+
+    /// The rows of pieces that a reader asked for. Small ones are in one piece of memory: to copy them
+    /// takes less time than to count who uses each batch. Another process does not notice.
+    pub(super) fn rows_of(
+        &self,
+        of: (u64, ShuffleId, GroupId),
+        pieces: &[Sent],
+        to: ConnectionId,
+    ) -> Option<Vec<Bytes>> {
+        let bytes: u64 = pieces.iter().map(|sent| sent.piece.bytes).sum();
+        let is_small = to != SELF && pieces.len() > 1 && bytes <= SMALL_PIECE * pieces.len() as u64;
+        let mut joined = Vec::new();
+        if is_small && joined.try_reserve_exact(bytes as usize).is_ok() {
+            self.each_piece(of, pieces, |bytes, range| {
+                joined.extend_from_slice(&bytes[range]);
+            })?;
+            return Some(vec![self.held.charge(joined.into())]);
+        }
+        let mut rows = Vec::with_capacity(pieces.len());
+        self.each_piece(of, pieces, |bytes, range| rows.push(bytes.slice(range)))?;
+        Some(rows)
+    }
+
+    fn send_rows(
+        &mut self,
+        to: ConnectionId,
+        read: u64,
+        tally: Tally,
+        pieces: Vec<ReadPiece>,
+        rows: Option<Vec<Bytes>>,
+    ) {
+        let Some(rows) = rows else {
+            let line = "the rows of a piece that a reader asked for are not here: a bug of the shuffle plane";
+            self.after.log.push(line.into());
+            return;
+        };
+        let message = FromServer::Rows {
+            read,
+            tally,
+            pieces,
+        };
+        if to == SELF {
+            self.steps.push_back(Step::Reply((message, rows)));
+        } else if let Some(peer) = self.incoming.peer(to) {
+            self.after.rows.push(RowsToSend {
+                peer: peer.clone(),
+                message,
+                pieces: rows,
+            });
+        }
+    }
+
+    /// Sends a message of the server here to one that is to have another copy: with a batch from memory,
+    /// or from a file.
+    fn tell_copy(&mut self, to: ServerId, message: ToServer) {
+        let mut batch = None;
+        if let ToServer::Push(push) = &message {
+            let group = (push.shuffle, push.group.at(self.me));
+            let stored = (group.0, group.1, push.batch);
+            let of_group = self.batches.get(&group);
+            if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(&push.batch)) {
+                batch = Some(bytes.clone());
+            } else if let Some(&run) = self.in_runs.get(&stored) {
+                if !self.disk.restore(run, to, *push) {
+                    self.unreached(WorkerId(to.node));
+                }
+                return;
+            } else {
+                // It was dropped meanwhile, since its attempt did not win: the machine knows.
+                return;
+            }
+        }
+        self.send_copy(to, &message, batch);
+    }
+
+    /// A batch was read from a file for another copy. `None`: it could not be.
+    pub(crate) fn restored(&mut self, to: ServerId, push: Push, batch: Option<Bytes>) {
+        match batch {
+            Some(batch) => self.send_copy(to, &ToServer::Push(push), Some(batch)),
+            None => {
+                let message = ToMaster::Damaged {
+                    shuffle: push.shuffle,
+                    group: push.group.at(self.me),
+                };
+                self.reports.push(message);
+            }
+        }
+    }
+
+    fn send_copy(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) {
+        let worker = WorkerId(to.node);
+        self.stats.copied += batch.as_ref().map_or(0, |batch| batch.len() as u64);
+        if !self.outgoing.send(worker, message, batch) {
+            self.unreached(worker);
+        }
+    }
+}

@@ -157,6 +157,12 @@ def of_number(number):
     return told
 
 
+def test_a_journal_that_is_being_made_is_empty(tmp_path):
+    path = tmp_path / "shuffles.sqlite"
+    path.touch()
+    assert read(str(path)) == []
+
+
 def test_a_journal_is_bounded_and_another_file_is_left_alone(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(_journal, "MOST", 3)
     path = tmp_path / "shuffles.sqlite"

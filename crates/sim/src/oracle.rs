@@ -51,6 +51,7 @@ pub(crate) struct Oracle {
     functions: Vec<Symbol>,
     /// Keys whose tasks have effects.
     with_effects: BTreeSet<Key>,
+    with_lasting_effects: BTreeSet<Key>,
     /// Their attempts that have ended, and whose effects are there, with the workers that ran them.
     performed: BTreeMap<ObjectId, WorkerId>,
     /// Tasks whose effects are gone, and that have not run again.
@@ -91,6 +92,7 @@ impl Oracle {
             versions: Versions::new(&plan.universe),
             functions: functions.collect(),
             with_effects: plan.universe.with_effects(),
+            with_lasting_effects: plan.universe.with_lasting_effects(),
             relief: plan.config.relief,
             ..Self::default()
         }
@@ -124,7 +126,11 @@ impl Oracle {
         for attempt in self.attempts.values_mut() {
             attempt.is_over |= attempt.worker == worker;
         }
-        self.undo(|_, runner| runner == worker);
+        let lasting = &self.with_lasting_effects;
+        let attempts = self.attempts.iter();
+        let lasting = attempts.filter(|(_, it)| it.key.is_some_and(|key| lasting.contains(&key)));
+        let lasting: BTreeSet<TaskId> = lasting.map(|(object, _)| object.task).collect();
+        self.undo(|task, runner| runner == worker && !lasting.contains(&task));
     }
 
     /// Somebody says that the values of tasks are gone.

@@ -278,6 +278,7 @@ impl Plan {
                 .collect(),
             actor: spec.is_actor,
             effects: spec.has_effects,
+            lasting: spec.lasts,
         }
     }
 }

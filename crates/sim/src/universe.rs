@@ -47,6 +47,8 @@ pub(crate) struct Spec {
     pub(crate) is_immovable: bool,
     /// The task does more than return a value.
     pub(crate) has_effects: bool,
+    /// What it does beside its value survives the worker.
+    pub(crate) lasts: bool,
     pub(crate) inputs: Vec<Key>,
     pub(crate) nbytes: u64,
     pub(crate) duration: Duration,
@@ -184,8 +186,9 @@ impl Universe {
 
     /// Has some tasks do more than return a value, as the transfers of a shuffle do.
     pub(crate) fn add_effects(&mut self, random: &mut Random, percent: u64) {
-        for spec in &mut self.specs {
+        for (number, spec) in self.specs.iter_mut().enumerate() {
             spec.has_effects = random.chance(percent) && !spec.is_data && !spec.is_actor;
+            spec.lasts = spec.has_effects && number % 3 == 0;
         }
     }
 
@@ -194,6 +197,13 @@ impl Universe {
         let keys = (0..).map(Key).zip(&self.specs);
         let with_effects = keys.filter(|(_, spec)| spec.has_effects);
         with_effects.map(|(key, _)| key).collect()
+    }
+
+    /// The keys of tasks whose effects survive the worker.
+    pub(crate) fn with_lasting_effects(&self) -> BTreeSet<Key> {
+        let keys = (0..).map(Key).zip(&self.specs);
+        let lasting = keys.filter(|(_, spec)| spec.lasts);
+        lasting.map(|(key, _)| key).collect()
     }
 
     fn keys_from(&self, first: usize) -> Vec<Key> {
@@ -258,6 +268,7 @@ impl Universe {
             is_actor,
             is_immovable: kind == Kind::Task && is_large && random.chance(traits.immovable),
             has_effects: false,
+            lasts: false,
             inputs,
             nbytes,
             duration: random.micros(1, traits.longest),

@@ -191,6 +191,9 @@ def read(
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_PATIENCE)) as found:
             _check(found, path)
+            if found.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                # It is being made.
+                return Shuffles()
             rows = found.execute(query, [*values, -1 if limit is None else limit]).fetchall()
     except sqlite3.OperationalError as error:
         raise OSError(f"{path}: {error}") from None

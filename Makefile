@@ -43,7 +43,7 @@ demo: $(BUILT) ## run the main job: real flights through dask.dataframe and dask
 test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
 
 test-rust: $(INSTALLED) ## run the tests of the crates
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --ignore=tests/cluster $(ARGS)

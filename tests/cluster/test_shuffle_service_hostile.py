@@ -171,3 +171,11 @@ def test_what_is_too_large_or_of_others_is_refused(servers: Servers) -> None:
         shuffle.commit(receipts)
         table.compare(shuffle)
     whole_shuffle(servers)
+
+
+def test_an_application_that_registers_too_much_harms_no_other(servers: Servers) -> None:
+    with Service(servers.master.address, timeout=SOON) as greedy:
+        with pytest.raises(ShuffleError, match="too many shuffles of this application"):
+            for _ in range(100):
+                greedy.shuffle(1, 2**20)
+        whole_shuffle(servers)

@@ -175,7 +175,7 @@ def test_what_is_too_large_or_of_others_is_refused(servers: Servers) -> None:
 
 def test_an_application_that_registers_too_much_harms_no_other(servers: Servers) -> None:
     with Service(servers.master.address, timeout=SOON) as greedy:
+        registered = (greedy.shuffle(1, 2**20) for _ in range(100))
         with pytest.raises(ShuffleError, match="too many shuffles of this application"):
-            for _ in range(100):
-                greedy.shuffle(1, 2**20)
+            list(registered)
         whole_shuffle(servers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,10 +114,23 @@ class Table:
         count = 0
         for partition in range(self.partitions) if partitions is None else partitions:
             found, expected = reader.read(partition), self.expected(partition)
-            assert np.array_equal(found, expected), partition
+            assert np.array_equal(found, expected), difference(partition, found, expected)
             count += len(found)
         if partitions is None:
             assert count == sum(map(len, self.rows)) > 0
+
+
+def difference(partition: int, found: Any, expected: Any) -> str:
+    """Say in what rows differ: which are missing, which are too many, and where the order begins to differ."""
+    came, wanted = Counter(found.tolist()), Counter(expected.tolist())
+    missing, extra = list((wanted - came).elements()), list((came - wanted).elements())
+    common = min(len(found), len(expected))
+    first = next((at for at in range(common) if found[at] != expected[at]), common)
+    return (
+        f"partition {partition}: {len(found)} rows and not {len(expected)}, the first other one is {first}; "
+        f"{len(missing)} missing {missing[:3]}, {len(extra)} too many {extra[:3]}; maps in the order "
+        f"{[int(at) for at in dict.fromkeys(found['map'].tolist())]}"
+    )
 
 
 def commit_at_last(

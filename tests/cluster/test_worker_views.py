@@ -7,6 +7,7 @@ from typing import Any
 
 import distributed
 import pytest
+from dask import delayed
 from distributed import Status, WorkerPlugin, get_worker, wait
 
 from client_support import AGAINST, Gate, inc, pass_gate
@@ -77,10 +78,12 @@ def test_the_tasks_of_a_worker_are_seen_there(
     here = workers[:1]
     value = client.submit(bytes, LARGE, key="value", workers=here)
     wait(value)
-    # Together: behind a task that has run for long, none is sent.
-    running, behind = client.map(
-        pass_gate, [gate] * 2, range(2), key=["running", "behind"], workers=here
-    )
+    # In one submission: behind a task that has run for long, none is sent.
+    both = [
+        delayed(pass_gate)(gate, number, dask_key_name=key)
+        for number, key in enumerate(["running", "behind"])
+    ]
+    running, behind = client.compute(both, workers=here, optimize_graph=False)
     until(gate.arrived, "the task runs")
     until(lambda: "behind" in client.run(states, workers=here)[here[0]], "one waits behind it")
     expected = {"value": "memory", "running": "executing", "behind": "ready"}

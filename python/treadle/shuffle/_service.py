@@ -360,6 +360,11 @@ class Shuffle:
                 # It raises if the shuffle has ended.
                 self._again(left)
                 continue
+            if count != len(rows):
+                raise ShuffleError(
+                    f"map {number} has {len(rows)} rows, and its receipt counts {count}: this is a bug "
+                    "of Treadle. Write the map again"
+                )
             return Receipt(number, count, nbytes, data)
         raise AssertionError("attempts end with an error")
 

@@ -232,6 +232,22 @@ def workers(client: distributed.Client) -> list[str]:
 
 
 @pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
+    """Makes gates, and opens them in the end."""
+    made: list[Gate] = []
+
+    def gate() -> Gate:
+        directory = tmp_path / f"gate-{len(made)}"
+        directory.mkdir()
+        made.append(Gate(directory))
+        return made[-1]
+
+    yield gate
+    for one in made:
+        one.open()
+
+
+@pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
     directory = tmp_path / "gate"
     directory.mkdir()

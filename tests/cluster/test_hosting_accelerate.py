@@ -21,6 +21,7 @@ from pandas.testing import assert_frame_equal
 
 import treadle
 from client_support import AGAINST, SOON, Gate, pass_gate
+from shuffle_support import table
 from test_hosting import directories, names_of_threads, open_files, pids
 from treadle._security import temporary
 from treadle.hosting._p2p_run import HostedRun
@@ -45,19 +46,6 @@ def there(dask_client):
     client = dask_client(n_workers=3)
     treadle.accelerate(client)
     return client
-
-
-def table(n=4000):
-    chance = np.random.default_rng(1)
-    words = np.array(["", "a", "grün", "x" * 200, None], object)[chance.integers(0, 5, n)]
-    return pd.DataFrame(
-        {
-            "key": chance.integers(0, 200, n),
-            "value": chance.normal(size=n),
-            "text": pd.array(words, dtype="string[pyarrow]"),
-        },
-        index=chance.integers(0, n, n),
-    )
 
 
 class Part:
@@ -135,7 +123,7 @@ def test_dask_shuffles_and_nothing_is_left(dask_client, tmp_path):
     there = dask_client()
     before = there.run_on_scheduler(plugin_of)
     assert before[0] == ShuffleSchedulerPlugin.__name__
-    frame = table()
+    frame = table(1, 4000)
     with pytest.raises(RuntimeError, match="is not accelerated"):
         treadle.decelerate(there)
     treadle.accelerate(there)
@@ -169,7 +157,7 @@ def test_dask_shuffles_and_nothing_is_left(dask_client, tmp_path):
 
 
 def test_a_worker_is_killed_while_rows_are_transferred(there, gate: Gate):
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame, gate)
     wait_for_rows(there, gate)
     os.kill(other_pid(there, gate), signal.SIGKILL)
@@ -178,7 +166,7 @@ def test_a_worker_is_killed_while_rows_are_transferred(there, gate: Gate):
 
 
 def test_a_worker_is_killed_in_the_barrier(there, gate: Gate):
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame, gate)
     wait_for_rows(there, gate)
     # One that answers nobody: the barrier waits for what it says of its rows.
@@ -203,7 +191,7 @@ def hold_reads(gate):
 
 def test_a_worker_is_killed_while_outputs_are_read(there, gate: Gate):
     there.run(hold_reads, gate)
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame)
     until(lambda: gate.arrived(3), "outputs are read")
     os.kill(pids(there)[0], signal.SIGKILL)
@@ -213,7 +201,7 @@ def test_a_worker_is_killed_while_outputs_are_read(there, gate: Gate):
 
 
 def test_treadles_worker_alone_is_lost(there, gate: Gate):
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame, gate)
     wait_for_rows(there, gate)
     before = there.run(address)
@@ -226,7 +214,7 @@ def test_treadles_worker_alone_is_lost(there, gate: Gate):
 
 
 def test_new_workers_take_part_and_retired_ones_go(there, gate: Gate):
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame, gate)
     wait_for_rows(there, gate)
     there.cluster.scale(4)
@@ -239,7 +227,7 @@ def test_new_workers_take_part_and_retired_ones_go(there, gate: Gate):
 
 def test_it_begins_and_ends_in_the_middle_of_shuffles(dask_client, gate: Gate, tmp_path):
     there = dask_client()
-    frame = table()
+    frame = table(1, 4000)
     futures = started(there, frame, gate)
     until(lambda: gate.arrived(), "an input waits")
     treadle.accelerate(there)
@@ -260,7 +248,7 @@ def test_it_begins_and_ends_in_the_middle_of_shuffles(dask_client, gate: Gate, t
 def test_certificates_are_those_of_the_cluster(dask_client):
     there = dask_client(security=temporary(), protocol="tls://")
     treadle.accelerate(there)
-    frame = table()
+    frame = table(1, 4000)
     check(there, frame, started(there, frame))
     assert all(one.startswith("treadle+tls://") for one in there.run(address).values())
 
@@ -281,10 +269,10 @@ def test_it_is_awaited_with_an_asynchronous_client(dask_client):
     async def run():
         async with distributed.Client(scheduler, asynchronous=True) as client:
             await treadle.accelerate(client)
-            frame = table()
+            frame = table(1, 4000)
             lazy = dd.from_pandas(frame, 3, sort=False).shuffle("key", npartitions=2)
             found = await client.compute(lazy)
             await treadle.decelerate(client)
             return len(found)
 
-    assert asyncio.run(run()) == len(table())
+    assert asyncio.run(run()) == len(table(1, 4000))

@@ -22,9 +22,10 @@ from dask.dataframe.shuffle import partitioning_index
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
-from client_support import AGAINST, SOON, Gate, pass_gate
+from client_support import AGAINST, SOON, pass_gate
 from process_support import alive, kill, send
 from reliability_support import connected, processes
+from shuffle_support import table
 from waiting import until
 
 ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "50"))
@@ -51,19 +52,6 @@ def p2p():
 @pytest.fixture
 def client(new_client):
     return new_client(workers=3, threads_per_worker=2, worker_timeout=3)
-
-
-def table(seed=0, n=6000):
-    chance = np.random.default_rng(seed)
-    words = np.array(["", "a", "grün", "x" * 200, None], object)[chance.integers(0, 5, n)]
-    return pd.DataFrame(
-        {
-            "key": chance.integers(0, 200, n),
-            "value": chance.normal(size=n),
-            "text": pd.array(words, dtype="string[pyarrow]"),
-        },
-        index=chance.integers(0, n, n),
-    )
 
 
 def here():
@@ -140,22 +128,6 @@ class After:
 
     def __call__(self, output):
         return pass_gate(self.gate, output, here())
-
-
-@pytest.fixture
-def gates(tmp_path):
-    """Makes gates, and opens them in the end."""
-    made = []
-
-    def gate():
-        directory = tmp_path / f"gate-{len(made)}"
-        directory.mkdir()
-        made.append(Gate(directory))
-        return made[-1]
-
-    yield gate
-    for one in made:
-        one.open()
 
 
 def transferred(client):

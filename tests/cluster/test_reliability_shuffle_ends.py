@@ -12,15 +12,14 @@ from distributed.shuffle._exceptions import P2POutOfDiskError
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST, SOON
+from shuffle_support import table
 from test_reliability_disk import small_disk  # noqa: F401  a fixture
 from test_reliability_shuffle import (
     INPUTS,
     Shuffle,
     check_nothing_is_left,
     client,  # noqa: F401  a fixture
-    gates,  # noqa: F401  a fixture
     left,
-    table,
     transferred,
 )
 from test_reliability_tls import certs, tls  # noqa: F401  fixtures

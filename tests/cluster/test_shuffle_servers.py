@@ -13,16 +13,16 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 import pytest
 from dask.dataframe.shuffle import partitioning_index
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
-from client_support import AGAINST, SOON, Gate, connect, note, pass_gate
+from client_support import AGAINST, SOON, connect, note, pass_gate
 from process_support import kill
 from reliability_support import connected
 from service_support import Servers
+from shuffle_support import table
 from treadle.shuffle import ShuffleRefusedError
 from waiting import until
 
@@ -59,35 +59,6 @@ def client(servers, new_client):
     )
 
 
-@pytest.fixture
-def gates(tmp_path):
-    """Makes gates, and opens them in the end."""
-    made = []
-
-    def gate():
-        directory = tmp_path / f"gate-{len(made)}"
-        directory.mkdir()
-        made.append(Gate(directory))
-        return made[-1]
-
-    yield gate
-    for one in made:
-        one.open()
-
-
-def table(seed=0, n=4000):
-    chance = np.random.default_rng(seed)
-    words = np.array(["", "a", "grün", "x" * 200, None], object)[chance.integers(0, 5, n)]
-    return pd.DataFrame(
-        {
-            "key": chance.integers(0, 200, n),
-            "value": chance.normal(size=n),
-            "text": pd.array(words, dtype="string[pyarrow]"),
-        },
-        index=chance.integers(0, n, n),
-    )
-
-
 class part_of:
     """An input for each number, which leaves a mark."""
 
@@ -115,7 +86,7 @@ class Shuffle:
 
     def __init__(self, client, gates):
         self.client = client
-        self.frame, self.marks, self.gate = table(), gates(), gates()
+        self.frame, self.marks, self.gate = table(n=4000), gates(), gates()
         part = part_of(self.frame, self.marks)
         parts = dd.from_map(part, range(INPUTS), meta=self.frame.iloc[:0])
         shuffled = parts.shuffle("key", npartitions=OUTPUTS)
@@ -157,7 +128,7 @@ def knows_no_master(dask_worker):
 
 
 def test_results_are_those_of_pandas_and_a_client_that_goes_leaves_nothing(client, servers, gates):
-    left, right = table(1), table(2, 900)[["key", "value"]]
+    left, right = table(1, 4000), table(2, 900)[["key", "value"]]
     lazy = dd.from_pandas(left, 5, sort=False), dd.from_pandas(right, 3, sort=False)
     by = ["key", "value_x", "value_y"]
     merged = lazy[0].merge(lazy[1], on="key").compute().sort_values(by)
@@ -214,7 +185,7 @@ def test_all_copies_are_lost_then_the_master(client, servers, gates):
 def test_tasks_do_it_where_the_servers_cannot_be_reached(new_client):
     nowhere = "treadle://127.0.0.1:1"
     client = new_client(workers=1, shuffle_servers=nowhere)
-    frame = table()
+    frame = table(n=4000)
     lazy = dd.from_pandas(frame, 5, sort=False).shuffle("key")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -240,7 +211,7 @@ def test_tasks_do_it_where_the_servers_cannot_be_reached(new_client):
 def test_servers_of_a_local_cluster(new_client):
     client = new_client(workers=2, shuffle_servers=2)
     assert client.shuffle_servers == client.cluster.shuffle_servers
-    frame = table()
+    frame = table(n=4000)
     found = dd.from_pandas(frame, 5, sort=False).shuffle("key").compute()
     assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
     assert not any(client.run(at_workers).values())

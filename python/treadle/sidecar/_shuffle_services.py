@@ -69,13 +69,13 @@ class ShuffleServices:
         ShuffleError
             It refuses, has no servers, or the shuffle is over.
         """
-        at = await self._at(service)
+        at = self._at(service)
         return self._application, await at.register(name, number, maps, partitions)
 
     async def over(self, number: int, service: str) -> None:
         """End a shuffle: nobody needs its rows any more."""
         try:
-            await (await self._at(service)).over(number)
+            await self._at(service).over(number)
         except (OSError, ShuffleError) as error:
             # Its rows go with the lease of this application.
             logger.warning("shuffle %s at %s is not ended: %s", number, service, error)
@@ -86,7 +86,7 @@ class ShuffleServices:
             at.close()
         self._services.clear()
 
-    async def _at(self, address: str) -> _At:
+    def _at(self, address: str) -> _At:
         at = self._services.get(address)
         if at is None:
             at = self._services[address] = _At(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed.shuffle._rechunk import split_axes
-from shuffle_support import gathered, pieces_of
 
+from shuffle_support import gathered, pieces_of
 from treadle import shuffle
 from treadle.shuffle import _kinds
 from treadle.shuffle._spec import ArraySpec

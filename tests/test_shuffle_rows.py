@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
-from shuffle_support import gathered, ours, pieces_of, theirs
 
+from shuffle_support import gathered, ours, pieces_of, theirs
 from treadle import _core, shuffle
 from treadle.shuffle import _columns
 

@@ -470,6 +470,8 @@ class ShuffleServer:
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
+COMPRESSIONS: tuple[str, ...]
+
 class ShuffleMember:
     """A process that writes to a shuffle service and reads from it."""
 
@@ -509,6 +511,7 @@ class ShuffleMember:
         again: bool,
         timeout: float | None,
         worker: Worker | None = None,
+        compression: str | None = None,
     ) -> tuple[bytes, int, int]: ...
     def commit(
         self,

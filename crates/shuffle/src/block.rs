@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! header   80 bytes      whose batch it is, what is in it, a checksum
-//! table    12 or 16 bytes a piece, pieces in ascending order of their partitions
+//! table    12 or 16 bytes a piece, pieces in ascending order of their partitions; 4 more if some of
+//!          them are compressed
 //! padding  to a multiple of 64, so that rows can be used where they are
 //! rows     the pieces one after another, without gaps
 //! ```
 //!
 //! A batch has rows of one map for many partitions of one group, at most one piece for each
 //! partition. Numbers are little-endian. What rows look like (types, names, width) is said once a
-//! shuffle, and is opaque here.
+//! shuffle, and is opaque here. So is how pieces are compressed. A piece that takes fewer bytes than its
+//! rows is; counts and digests are of rows.
 //!
 //! Entries of the table say where a piece *ends*, so that a piece is found by a binary search without
 //! adding up what is before it.
@@ -26,6 +28,8 @@ pub const HEADER: usize = 80;
 pub const FIXED_ENTRY: usize = 12;
 /// Bytes a piece in the table otherwise.
 pub const VARIABLE_ENTRY: usize = 16;
+/// Bytes a piece more, if some are compressed.
+const PACKED_ENTRY: usize = 4;
 /// Rows begin at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
 /// First bytes of each batch: the format and its version.
@@ -50,6 +54,8 @@ pub struct Header {
     pub width: u32,
     /// What is in all pieces together.
     pub tally: Tally,
+    /// Bytes of all pieces, if some are compressed; 0: none is.
+    pub packed: u32,
     /// CRC-32C of all other bytes of the batch, padding included; 0: nobody computed it.
     pub crc: u32,
 }
@@ -85,6 +91,11 @@ pub enum BlockError {
         /// The partition.
         partition: u32,
     },
+    /// Pieces that have more bytes compressed than their rows, or none, or other ones together.
+    #[error(
+        "the compressed pieces do not have the {0} bytes of the header, or not fewer than their rows"
+    )]
+    Packed(u32),
     /// Pieces that do not add up to what the header says.
     #[error("the pieces add up to {found:?}, and the header says {expected:?}")]
     Sum {
@@ -98,10 +109,11 @@ pub enum BlockError {
 impl Header {
     /// Bytes of an entry of the table.
     pub fn entry(&self) -> usize {
-        match self.width {
+        let entry = match self.width {
             0 => VARIABLE_ENTRY,
             _ => FIXED_ENTRY,
-        }
+        };
+        entry + PACKED_ENTRY * usize::from(self.packed > 0)
     }
 
     /// Bytes of the table.
@@ -114,9 +126,14 @@ impl Header {
         (HEADER as u64 + self.table_length()).next_multiple_of(ALIGNMENT as u64)
     }
 
+    /// Bytes that all pieces take.
+    pub fn stored(&self) -> u64 {
+        stored(self.packed, self.tally.bytes)
+    }
+
     /// Bytes of the batch: header, table, padding and rows. Saturates if the numbers are absurd.
     pub fn length(&self) -> u64 {
-        self.rows_offset().saturating_add(self.tally.bytes)
+        self.rows_offset().saturating_add(self.stored())
     }
 
     /// The header as bytes.
@@ -142,6 +159,7 @@ impl Header {
         put(&self.last.to_le_bytes());
         put(&self.pieces.to_le_bytes());
         put(&self.width.to_le_bytes());
+        put(&self.packed.to_le_bytes());
         bytes
     }
 
@@ -179,6 +197,7 @@ impl Header {
             last: word(64),
             pieces: word(68),
             width: word(72),
+            packed: word(76),
         };
         header.validate()?;
         Ok(header)
@@ -196,7 +215,18 @@ impl Header {
         if rows > limit || !fits || !is_range {
             return Err(BlockError::TooLarge);
         }
-        Ok(())
+        match self.packed == 0 || u64::from(self.packed) < bytes {
+            true => Ok(()),
+            false => Err(BlockError::Packed(self.packed)),
+        }
+    }
+}
+
+/// Bytes of what is stored: those of its rows, unless it is compressed.
+pub(crate) fn stored(packed: u32, bytes: u64) -> u64 {
+    match packed {
+        0 => bytes,
+        packed => packed.into(),
     }
 }
 
@@ -209,12 +239,18 @@ pub struct Piece {
     pub offset: u64,
     /// What is in it, with the low half of the digest.
     pub tally: Tally,
+    /// Its bytes, if it is compressed; 0: it is not.
+    pub packed: u32,
 }
 
 /// The table of a batch: a view of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
     width: u32,
+    /// Bytes of an entry.
+    entry: usize,
+    /// Bytes of all pieces, if some are compressed.
+    packed: u32,
     /// No piece is for a partition below the first or above the last of these.
     bounds: (u32, u32),
     /// How many pieces there are.
@@ -238,6 +274,8 @@ impl Table {
         let bounds = (header.first, header.last);
         let table = Self {
             width,
+            entry: header.entry(),
+            packed: header.packed,
             bounds,
             len: header.pieces as usize,
             bytes,
@@ -255,6 +293,12 @@ impl Table {
                 let piece = index as u32;
                 return Err(BlockError::Order { piece, partition });
             }
+            if header.packed > 0 {
+                let length = table.stored_end(index).wrapping_sub(piece.offset);
+                if length > bytes || (length == 0 && bytes > 0) {
+                    return Err(BlockError::Packed(header.packed));
+                }
+            }
             next = u64::from(partition) + 1;
             sum.add(&piece.tally);
         }
@@ -264,7 +308,31 @@ impl Table {
                 found: sum.narrow(),
             });
         }
-        Ok(table)
+        let stored = table
+            .len
+            .checked_sub(1)
+            .map_or(0, |last| table.stored_end(last));
+        match stored == header.stored() {
+            true => Ok(table),
+            false => Err(BlockError::Packed(header.packed)),
+        }
+    }
+
+    /// Header and table of the same batch after its pieces were compressed, or left as they are. The bytes
+    /// of each end there.
+    ///
+    /// # Errors
+    /// [`BlockError`]: they are not fewer than those of its rows.
+    pub fn packed(&self, header: &Header, ends: &[u32]) -> Result<(Header, Self), BlockError> {
+        let header = Header {
+            packed: ends.last().copied().unwrap_or(0),
+            ..*header
+        };
+        let entries = self.bytes.chunks_exact(self.entry).zip(ends);
+        let entries =
+            entries.flat_map(|(entry, end)| entry.iter().copied().chain(end.to_le_bytes()));
+        let table = Self::new(&header, entries.collect::<Vec<u8>>().into())?;
+        Ok((header, table))
     }
 
     /// Its bytes, as they are in the batch.
@@ -282,15 +350,8 @@ impl Table {
         self.bytes.is_empty()
     }
 
-    fn entry(&self) -> usize {
-        match self.width {
-            0 => VARIABLE_ENTRY,
-            _ => FIXED_ENTRY,
-        }
-    }
-
     fn word(&self, index: usize, field: usize) -> u32 {
-        let at = index * self.entry() + 4 * field;
+        let at = index * self.entry + 4 * field;
         // One load: with many small pieces most of a server's time is spent here.
         let word = self.bytes.get(at..).and_then(<[u8]>::first_chunk);
         u32::from_le_bytes(*word.unwrap_or(&[0; 4]))
@@ -305,12 +366,20 @@ impl Table {
         }
     }
 
+    /// Where what is stored of the piece ends.
+    fn stored_end(&self, index: usize) -> u64 {
+        match self.packed {
+            0 => self.end(index).1,
+            _ => self.word(index, self.entry / 4 - 1).into(),
+        }
+    }
+
     fn piece(&self, index: usize) -> Piece {
         let (rows, bytes) = index
             .checked_sub(1)
             .map_or((0, 0), |before| self.end(before));
         let end = self.end(index);
-        Piece {
+        let mut piece = Piece {
             partition: self.word(index, 0),
             offset: bytes,
             tally: Tally {
@@ -318,7 +387,18 @@ impl Table {
                 bytes: end.1.wrapping_sub(bytes),
                 digest: u64::from(self.word(index, 2)),
             },
+            packed: 0,
+        };
+        if self.packed > 0 {
+            piece.offset = index
+                .checked_sub(1)
+                .map_or(0, |before| self.stored_end(before));
+            let length = self.stored_end(index).wrapping_sub(piece.offset);
+            if length != piece.tally.bytes {
+                piece.packed = length as u32;
+            }
         }
+        piece
     }
 
     /// The pieces in the order of their partitions.
@@ -400,109 +480,5 @@ impl TableBuilder {
     pub fn finish(self) -> Result<(Header, Table), BlockError> {
         let table = Table::new(&self.header, self.bytes.into())?;
         Ok((self.header, table))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::AttemptId;
-
-    fn batch() -> BatchId {
-        BatchId {
-            map: 7,
-            attempt: AttemptId(1 << 40),
-            number: 2,
-        }
-    }
-
-    fn build(width: u32, pieces: &[(u32, u64, u64)]) -> Result<(Header, Table), BlockError> {
-        let mut builder = TableBuilder::new(ShuffleId(9), Generation(3), batch(), width);
-        for &(partition, rows, digest) in pieces {
-            let bytes = rows * if width == 0 { 5 } else { u64::from(width) };
-            let tally = Tally {
-                rows,
-                bytes,
-                digest,
-            };
-            builder.push(partition, &tally);
-        }
-        builder.finish()
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_are_found_as_they_were_put(
-            width in prop::sample::select(vec![0_u32, 1, 8, 80]),
-            pieces in prop::collection::btree_map(0..500_u32, (0..50_u64, any::<u64>()), 0..40),
-        ) {
-            let list: Vec<_> = pieces.iter().map(|(&p, &(rows, digest))| (p, rows, digest)).collect();
-            let (header, table) = build(width, &list).unwrap();
-            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
-            prop_assert_eq!(header.entry(), [16, 12][usize::from(width > 0)]);
-            let mut offset = 0;
-            for partition in 0..510 {
-                let rows = pieces.get(&partition).filter(|(rows, _)| *rows > 0);
-                let found = table.find(partition);
-                prop_assert_eq!(found.is_some(), rows.is_some());
-                if let (Some(piece), Some(&(rows, digest))) = (found, rows) {
-                    prop_assert_eq!(piece.offset, offset);
-                    prop_assert_eq!(piece.tally.rows, rows);
-                    prop_assert_eq!(piece.tally.digest, digest & 0xffff_ffff);
-                    offset += piece.tally.bytes;
-                }
-            }
-            prop_assert_eq!(offset, header.tally.bytes);
-            prop_assert_eq!(header.length(), header.rows_offset() + offset);
-            prop_assert_eq!(header.rows_offset() % 64, 0);
-        }
-
-        #[test]
-        fn any_bytes_are_refused_or_taken_without_a_panic(
-            head in prop::collection::vec(any::<u8>(), 0..100),
-            table in prop::collection::vec(any::<u8>(), 0..64),
-            good in any::<bool>(),
-        ) {
-            let mut head = head;
-            if good && head.len() >= 4 {
-                head[..4].copy_from_slice(&MAGIC.to_le_bytes());
-            }
-            if let Ok(header) = Header::decode(&head) {
-                let _ = header.length();
-                let _ = Table::new(&header, table.into());
-            }
-        }
-    }
-
-    #[test]
-    fn a_table_that_does_not_fit_is_refused_before_it_is_used() {
-        let (header, table) = build(8, &[(1, 2, 5), (4, 3, 6)]).unwrap();
-        let bytes = table.bytes.clone();
-        let short = Table::new(&header, bytes.slice(..12));
-        assert!(matches!(short, Err(BlockError::Length { .. })));
-        let mut other = header;
-        other.tally.digest += 1;
-        let sum = Table::new(&other, bytes.clone());
-        assert!(matches!(sum, Err(BlockError::Sum { .. })));
-        let mut swapped = bytes.to_vec();
-        swapped.rotate_left(12);
-        let order = Table::new(&header, swapped.into());
-        assert!(matches!(order, Err(BlockError::Order { .. })));
-        let (variable, table) = build(0, &[(1, 2, 5), (4, 3, 6)]).unwrap();
-        let mut back = table.bytes.to_vec();
-        // Where the first piece ends, in bytes: beyond the second.
-        back[12] = 26;
-        let order = Table::new(&variable, back.into());
-        assert!(matches!(order, Err(BlockError::Order { piece: 1, .. })));
-        let mut huge = header;
-        huge.tally.rows = u64::from(u32::MAX) + 1;
-        huge.tally.bytes = huge.tally.rows * 8;
-        assert_eq!(Header::decode(&huge.encode()), Err(BlockError::TooLarge));
-        huge.pieces = u32::MAX;
-        assert_eq!(Header::decode(&huge.encode()), Err(BlockError::TooLarge));
-        assert_eq!(Header::decode(&[0; HEADER]), Err(BlockError::Magic));
-        assert!(build(8, &[(4, 1, 1), (1, 1, 1)]).is_err());
     }
 }

@@ -15,6 +15,7 @@ use core::time::Duration;
 
 use treadle_types::Runs;
 
+use crate::block::{Piece, stored};
 use crate::{
     AttemptId, BatchId, Commit, Expected, Generation, GroupId, Plan, ServerId, ShuffleId, Tally,
     Transfer, Usage,
@@ -356,9 +357,27 @@ pub struct ReadPiece {
     pub bytes: u64,
     /// The low half of the digest.
     pub digest: u32,
+    /// Its bytes, if it is compressed; 0: it is not.
+    pub packed: u32,
 }
 
 impl ReadPiece {
+    /// A piece of a batch.
+    pub fn new(batch: BatchId, piece: &Piece) -> Self {
+        Self {
+            batch,
+            rows: piece.tally.rows,
+            bytes: piece.tally.bytes,
+            digest: piece.tally.digest as u32,
+            packed: piece.packed,
+        }
+    }
+
+    /// The bytes that it takes.
+    pub fn stored(&self) -> u64 {
+        stored(self.packed, self.bytes)
+    }
+
     /// Its counts.
     pub fn tally(&self) -> Tally {
         Tally {

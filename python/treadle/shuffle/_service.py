@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
+from treadle.shuffle._compression import NONE, chosen, noted, of_note
 from treadle.shuffle._records import Kind, kind_of, kind_of_note
 from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError
 
@@ -67,6 +68,10 @@ class Service:
         How much of a server the application gets while several want more than it can do, compared to the
         priorities of the others: with 3, three times as much as with 1. At least 1, which is the default.
         It counts for the shuffles that are registered by this object.
+    compression
+        How rows are compressed by those who write them: ``"lz4"``, ``"zstd"`` or ``"none"``. By default what
+        ``treadle.shuffle.compression`` of Dask's configuration says, and none without that. It counts for the
+        shuffles that are registered by this object.
     secret, certificates, insecure
         As those of :class:`treadle.Client`.
     timeout
@@ -77,7 +82,7 @@ class Service:
     OSError
         The master cannot be reached.
     ValueError
-        ``priority`` is no number from 1 to 2³² - 1.
+        ``priority`` is no number from 1 to 2³² - 1; there is no such ``compression``.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Service:
         local_directory: str | os.PathLike[str] | None = None,
         application: int | None = None,
         priority: int = 1,
+        compression: str | None = None,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | None = None,
         insecure: bool = False,
@@ -98,6 +104,7 @@ class Service:
             raise ValueError(f"priority={priority}: give a number from 1 to 2³² - 1")
         self.timeout = timeout
         self.priority = priority
+        self.compression = chosen(compression)
         self.application = secrets.randbits(63) if application is None else application
         self._connection: dict[str, Any] = {
             "secret": secret,
@@ -154,6 +161,7 @@ class Service:
         rows: Any = bytes,
         *,
         copies: int = 2,
+        compression: str | None = None,
         name: str = "",
         timeout: float | None = None,
     ) -> Shuffle:
@@ -169,13 +177,16 @@ class Service:
         copies
             At how many servers, in different failure domains, each row is: 1 or 2. If all servers are in
             one domain, there is one copy, and a warning says so.
+        compression
+            ``"lz4"``, ``"zstd"`` or ``"none"``; by default that of the service.
         name
             For people.
         """
-        kind = kind_of(rows)
+        kind, compression = kind_of(rows), chosen(compression, self.compression)
         name = name or f"shuffle-{secrets.token_hex(4)}"
         limit = self._limit(timeout)
-        number, domains = self._native.register(name, maps, partitions, copies, kind.note, limit)
+        note = noted(kind.note, compression)
+        number, domains = self._native.register(name, maps, partitions, copies, note, limit)
         if domains < copies and copies > 1:
             warnings.warn(
                 f"shuffle {name} asks for {copies} copies, and the servers are in {domains} failure "
@@ -183,13 +194,14 @@ class Service:
                 "another --domain",
                 stacklevel=2,
             )
-        return Shuffle(self, number, name, maps, partitions, kind)
+        return Shuffle(self, number, name, maps, partitions, kind, compression)
 
     def attach(self, number: int, *, timeout: float | None = None) -> Shuffle:
         """Return a shuffle that another process has registered, by :attr:`Shuffle.number`."""
         said = self._native.about(number, self._limit(timeout))
         name, maps, partitions, _, note, _, _ = said
-        return Shuffle(self, number, name, maps, partitions, kind_of_note(note))
+        kind, compression = kind_of_note(note), of_note(note)
+        return Shuffle(self, number, name, maps, partitions, kind, compression)
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return the servers and shuffles of the service."""
@@ -215,7 +227,8 @@ class Service:
     def stats(self) -> dict[str, int]:
         """Return counts of what this process has pushed and read, in bytes and pieces.
 
-        ``slept`` counts its requests that an overloaded server told to pause.
+        ``uncompressed`` and ``compressed`` are the bytes of the rows that were written here, before and after
+        compression. ``slept`` counts its requests that an overloaded server told to pause.
         """
         counts: dict[str, int] = self._native.stats()
         return counts
@@ -262,10 +275,19 @@ class Shuffle:
         Its number in the service, never used again.
     generation
         What the last commit returned; readers in other processes need it. ``None`` before a commit.
+    compression
+        How its rows are compressed.
     """
 
     def __init__(
-        self, service: Service, number: int, name: str, maps: int, partitions: int, kind: Kind
+        self,
+        service: Service,
+        number: int,
+        name: str,
+        maps: int,
+        partitions: int,
+        kind: Kind,
+        compression: str = NONE,
     ) -> None:
         self.service = service
         self.number = number
@@ -273,6 +295,7 @@ class Shuffle:
         self.maps = maps
         self.partitions = partitions
         self.kind = kind
+        self.compression = compression
         self.generation: int | None = None
 
     def writer(self, map: int, *, again: bool = False) -> Writer:  # noqa: A002
@@ -351,10 +374,11 @@ class Shuffle:
         worker: _core.Worker | None = None,
     ) -> Receipt:
         """Push the rows of a map; push again what is lost meanwhile."""
+        compression = None if self.compression == NONE else self.compression
         for left, is_again in attempts(limit):
             try:
                 data, count, nbytes = self.service._native.transfer(
-                    self.number, number, rows, again or is_again, left, worker
+                    self.number, number, rows, again or is_again, left, worker, compression
                 )
             except Again:
                 # It raises if the shuffle has ended.

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from treadle.shuffle._compression import chosen, noted
 from treadle.shuffle._places import label, number_of, unreachable
 from treadle.shuffle._records import kind_of
 from treadle.shuffle._service import Service
@@ -128,7 +129,7 @@ class _At:
                     maps,
                     partitions,
                     _COPIES,
-                    kind_of(bytes).note,
+                    noted(kind_of(bytes).note, chosen()),
                     _PATIENCE,
                 )
                 if not domains:

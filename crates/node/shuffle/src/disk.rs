@@ -22,7 +22,8 @@ use crate::{Activity, Inner, Stopwatch};
 
 /// The ending of the names of files.
 const LABEL: &str = "shuffle";
-/// Bytes before the rows of a piece: map 4, number 4, attempt 8, rows 8, bytes 8, digest 4, and 4 of 0.
+/// Bytes before the rows of a piece: map 4, number 4, attempt 8, rows 8, bytes 8, digest 4, and the bytes of a
+/// compressed one 4.
 const ENTRY: usize = 40;
 /// Bytes that are written at once, since pieces may be small.
 const WRITE: usize = 4 << 20;
@@ -221,7 +222,7 @@ impl DiskThread {
                 let shuffle = self.runs.get(&run).map(|run| run.shuffle);
                 let loaded = self.timed(Activity::Load, shuffle, |disk| {
                     let loaded = disk.read(run, part)?;
-                    let bytes = loaded.iter().map(|(piece, _)| piece.bytes).sum();
+                    let bytes = loaded.iter().map(|(piece, _)| piece.stored()).sum();
                     Ok::<_, String>((loaded, bytes))
                 });
                 if let Err(reason) = &loaded {
@@ -229,7 +230,7 @@ impl DiskThread {
                 }
                 let loaded = loaded.ok();
                 let pieces = loaded.iter().flatten();
-                let bytes: u64 = pieces.map(|(piece, _)| piece.bytes).sum();
+                let bytes: u64 = pieces.map(|(piece, _)| piece.stored()).sum();
                 self.say(|inner| {
                     inner.with(|machines| {
                         if let Some(shuffle) = shuffle {
@@ -387,8 +388,8 @@ impl DiskThread {
 struct Building {
     header: Header,
     bytes: Vec<u8>,
-    /// Pieces, their rows and their bytes so far.
-    done: (usize, u64, usize),
+    /// Pieces, their rows and bytes, and the bytes that they take, so far.
+    done: (usize, u64, u64, usize),
 }
 
 impl Building {
@@ -402,14 +403,14 @@ impl Building {
         Ok(Self {
             header: *header,
             bytes,
-            done: (0, 0, 0),
+            done: (0, 0, 0, 0),
         })
     }
 
     /// Adds the next piece. They come in the order of their partitions.
     fn add(&mut self, partition: u32, piece: &ReadPiece, rows: &[u8]) -> Result<(), String> {
-        let (count, before, offset) = self.done;
-        let all = before + piece.rows;
+        let (count, rows_before, bytes_before, offset) = self.done;
+        let (all_rows, all_bytes) = (rows_before + piece.rows, bytes_before + piece.bytes);
         let end = offset + rows.len();
         let start = self.header.rows_offset() as usize + offset;
         let place = self.bytes.get_mut(start..start + rows.len());
@@ -419,24 +420,32 @@ impl Building {
         if let Some(place) = place {
             place.copy_from_slice(rows);
         }
-        let mut entry = Vec::with_capacity(16);
+        let mut entry = Vec::with_capacity(20);
         entry.extend(partition.to_le_bytes());
-        entry.extend((all as u32).to_le_bytes());
+        entry.extend((all_rows as u32).to_le_bytes());
         entry.extend(piece.digest.to_le_bytes());
         if self.header.width == 0 {
+            entry.extend((all_bytes as u32).to_le_bytes());
+        }
+        if self.header.packed > 0 {
             entry.extend((end as u32).to_le_bytes());
         }
         let at = HEADER + count * self.header.entry();
         self.bytes[at..at + entry.len()].copy_from_slice(&entry);
-        self.done = (count + 1, all, end);
+        self.done = (count + 1, all_rows, all_bytes, end);
         Ok(())
     }
 
     fn done(self) -> Result<Bytes, String> {
-        let (count, rows, bytes) = self.done;
-        let tally = &self.header.tally;
-        let is_whole = (count as u64, rows, bytes as u64)
-            == (u64::from(self.header.pieces), tally.rows, tally.bytes);
+        let (count, rows, bytes, end) = self.done;
+        let header = &self.header;
+        let is_whole = (count as u64, rows, bytes, end as u64)
+            == (
+                header.pieces.into(),
+                header.tally.rows,
+                header.tally.bytes,
+                header.stored(),
+            );
         match is_whole {
             true => Ok(self.bytes.into()),
             false => Err("the file has fewer rows of a batch than it had".into()),
@@ -454,23 +463,14 @@ fn in_order(batches: &[Batch]) -> Vec<(u32, ReadPiece, &[u8])> {
         };
         let rows = &bytes[header.rows_offset() as usize..];
         all.extend(table.pieces().map(|piece| {
+            let read = ReadPiece::new(*batch, &piece);
             let start = piece.offset as usize;
-            let rows = &rows[start..start + piece.tally.bytes as usize];
-            (piece.partition, read_piece(*batch, &piece), rows)
+            let rows = &rows[start..start + read.stored() as usize];
+            (piece.partition, read, rows)
         }));
     }
     all.sort_unstable_by_key(|(partition, piece, _)| (*partition, piece.batch));
     all
-}
-
-/// The description of a piece that is sent to readers.
-pub(crate) fn read_piece(batch: BatchId, piece: &treadle_shuffle::block::Piece) -> ReadPiece {
-    ReadPiece {
-        batch,
-        rows: piece.tally.rows,
-        bytes: piece.tally.bytes,
-        digest: piece.tally.digest as u32,
-    }
 }
 
 /// The headers of batches.
@@ -493,6 +493,7 @@ fn encode(piece: &ReadPiece) -> [u8; ENTRY] {
     entry[16..24].copy_from_slice(&piece.rows.to_le_bytes());
     entry[24..32].copy_from_slice(&piece.bytes.to_le_bytes());
     entry[32..36].copy_from_slice(&piece.digest.to_le_bytes());
+    entry[36..40].copy_from_slice(&piece.packed.to_le_bytes());
     entry
 }
 
@@ -513,8 +514,9 @@ fn decode(mut bytes: Bytes) -> Option<Loaded> {
             rows: long(16),
             bytes: long(24),
             digest: word(32),
+            packed: word(36),
         };
-        let length = usize::try_from(piece.bytes).ok()?;
+        let length = usize::try_from(piece.stored()).ok()?;
         if length > bytes.len() {
             return None;
         }

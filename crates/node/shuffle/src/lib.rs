@@ -8,6 +8,7 @@
 //! | `arena` | memory that rows are gathered into |
 //! | `incoming` | connections from other workers: pushes and reads of theirs |
 //! | `outgoing` | connections to other workers |
+//! | `packing` | compression of rows |
 //! | `disk` | files with rows that do not fit into memory |
 //! | `held` | how many bytes of rows are in memory |
 //! | `memory` | the plane's part of the worker's memory |
@@ -28,6 +29,7 @@ mod index;
 mod machines;
 mod memory;
 mod outgoing;
+mod packing;
 mod tasks;
 
 use std::collections::HashMap;
@@ -48,6 +50,7 @@ use treadle_types::WorkerId;
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
+pub use packing::Packed;
 
 use held::Held;
 use machines::{After, Machines, RowsToSend};
@@ -177,6 +180,10 @@ pub struct Stats {
     pub spilled: u64,
     /// Bytes that were read from files.
     pub loaded: u64,
+    /// Bytes of the rows that were gathered, and what they take, compressed or not.
+    pub uncompressed: u64,
+    /// See `uncompressed`.
+    pub compressed: u64,
     /// Bytes in arenas of transfers that run.
     pub gathered: u64,
     /// Bytes that are stored in memory now.

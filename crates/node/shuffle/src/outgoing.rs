@@ -219,7 +219,7 @@ fn reply(kind: u32, frames: Vec<Frame>, held: &Arc<Held>) -> Option<Reply> {
 fn cut(pieces: &[ReadPiece], mut rows: Bytes) -> Option<Vec<Bytes>> {
     let mut all = Vec::with_capacity(pieces.len());
     for piece in pieces {
-        let length = usize::try_from(piece.bytes).ok()?;
+        let length = usize::try_from(piece.stored()).ok()?;
         if length > rows.len() {
             return None;
         }

@@ -15,6 +15,7 @@ use treadle_shuffle::{
 use treadle_types::{Runs, WorkerId};
 
 use crate::machines::{Gathered, Machines, Step};
+use crate::packing::unpacked;
 use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
 
 /// The reason of tasks that are given back because the worker ends.
@@ -382,7 +383,8 @@ impl Inner {
             let FromServer::Rows { pieces, .. } = &message else {
                 continue;
             };
-            let rows: Vec<(ReadPiece, Bytes)> = pieces.iter().copied().zip(bytes).collect();
+            let rows = unpacked(pieces, bytes, &self.held)
+                .map_err(|error| Failure::Source(Box::new(error)))?;
             let computed = rows.iter();
             let computed = computed.map(|(piece, bytes)| digest_of(piece, bytes, partition, width));
             let computed = computed.collect();
@@ -406,6 +408,10 @@ impl Inner {
 fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
     let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
     let width = if is_fixed { width } else { 0 };
+    if bytes.len() as u64 != piece.bytes {
+        // They could not be unpacked.
+        return !piece.digest;
+    }
     match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
         Ok(digest) => digest as u32,
         // The bytes are not rows: no digest matches.

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tempfile::TempDir;
+use treadle_compress::Codec;
 use treadle_host::{Service, ServiceHost};
 use treadle_memory::Consumer as _;
 use treadle_net::{Offer, Options};
-use treadle_node_shuffle::{Allocate, Arena, Callbacks, Done, Failure, Plane, SERVICE, Source};
+use treadle_node_shuffle::{
+    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, SERVICE, Source,
+};
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
@@ -164,6 +167,8 @@ struct Cluster {
     workers: HashMap<u32, Arc<Worker>>,
     said: Sender<Said>,
     invalidated: Receiver<(Runs, bool)>,
+    /// What transfers compress rows by.
+    codec: Option<Codec>,
 }
 
 impl Cluster {
@@ -190,6 +195,7 @@ impl Cluster {
             workers,
             said,
             invalidated,
+            codec: None,
         }
     }
 
@@ -227,8 +233,11 @@ impl Cluster {
             let running = maps.iter().map(|map| {
                 let plane = self.plane(ids[map.map as usize % ids.len()]);
                 let transfer = map.transfer(attempt + u64::from(map.map));
+                let codec = self.codec;
                 scope.spawn(move || {
-                    let receipt = plane.transfer(transfer, attempt >= 100, map, &mut never());
+                    let packed = codec.map(|codec| Packed { source: map, codec });
+                    let source: &dyn Source = packed.as_ref().map_or(map, |packed| packed);
+                    let receipt = plane.transfer(transfer, attempt >= 100, source, &mut never());
                     let receipt = receipt.unwrap();
                     plane.finished(transfer.attempt, true);
                     receipt
@@ -607,37 +616,65 @@ fn kept(cluster: &Cluster) -> u64 {
 
 /// Two copies in memory or in files: one is lost, the other one is read and copied again, batch by batch as
 /// it was, and then that one is lost as well.
+fn lose_one_copy_after_the_other(target: u64, codec: Option<Codec>) {
+    let mut cluster = Cluster::new(3, true);
+    cluster.codec = codec;
+    for worker in cluster.workers.values() {
+        worker.plane.set_target(target);
+    }
+    let mut maps = maps(6, 200_000, 16);
+    // Its pieces are so small that they are left as they are.
+    maps[5] = Numbers::new(5, 100, 16);
+    let rows: u64 = (5 * 200_000 + 100) * 8;
+    cluster.register_copies(6, 16, 2);
+    let receipts = cluster.transfer(&maps, 1);
+    let sums = receipts.iter().map(|receipt| receipt.tally().bytes);
+    assert_eq!(sums.sum::<u64>(), rows, "receipts count rows");
+    let all = cluster.workers.values().map(|worker| worker.plane.stats());
+    let (before, stored) = all.fold((0, 0), |(before, after), stats| {
+        (before + stats.uncompressed, after + stats.compressed)
+    });
+    assert_eq!(before, rows);
+    match codec {
+        None => assert_eq!(stored, rows),
+        Some(_) => assert!(stored < rows * 3 / 4, "{stored} of {rows}"),
+    }
+    assert!(kept(&cluster) >= 2 * stored);
+    let generation = cluster.commit(6, &receipts).unwrap();
+    assert!(kept(&cluster) < 2 * rows * 3 / 4 || codec.is_none());
+    let spilled = |cluster: &Cluster| {
+        let mut workers = cluster.workers.values();
+        workers.all(|worker| worker.plane.stats().on_disk > 0)
+    };
+    if target < 1 << 30 {
+        until("rows are not in files", || spilled(&cluster));
+    }
+    cluster.lose(3);
+    until("the lost copies are not made again", || {
+        kept(&cluster) >= 2 * stored
+    });
+    cluster.compare(&maps, 16, generation);
+    // The copy is adopted when it is compared, a moment after its last batch came.
+    thread::sleep(Duration::from_millis(300));
+    cluster.lose(2);
+    cluster.compare(&maps, 16, generation);
+    assert!(cluster.invalidated.try_recv().is_err(), "no map runs again");
+    cluster.end();
+}
+
 #[test]
 fn a_lost_copy_is_made_again_from_the_one_that_is_left() {
     for target in [1 << 20, 1 << 30] {
-        let mut cluster = Cluster::new(3, true);
-        for worker in cluster.workers.values() {
-            worker.plane.set_target(target);
+        lose_one_copy_after_the_other(target, None);
+    }
+}
+
+#[test]
+fn compressed_rows_are_copied_as_they_came_from_memory_and_from_files() {
+    for codec in Codec::ALL {
+        for target in [1 << 17, 1 << 30] {
+            lose_one_copy_after_the_other(target, Some(codec));
         }
-        let maps = maps(6, 200_000, 16);
-        let rows: u64 = 6 * 200_000 * 8;
-        cluster.register_copies(6, 16, 2);
-        let receipts = cluster.transfer(&maps, 1);
-        assert!(kept(&cluster) >= 2 * rows);
-        let generation = cluster.commit(6, &receipts).unwrap();
-        let spilled = |cluster: &Cluster| {
-            let mut workers = cluster.workers.values();
-            workers.all(|worker| worker.plane.stats().on_disk > 0)
-        };
-        if target < 1 << 30 {
-            until("rows are not in files", || spilled(&cluster));
-        }
-        cluster.lose(3);
-        until("the lost copies are not made again", || {
-            kept(&cluster) >= 2 * rows
-        });
-        cluster.compare(&maps, 16, generation);
-        // The copy is adopted when it is compared, a moment after its last batch came.
-        thread::sleep(Duration::from_millis(300));
-        cluster.lose(2);
-        cluster.compare(&maps, 16, generation);
-        assert!(cluster.invalidated.try_recv().is_err(), "no map runs again");
-        cluster.end();
     }
 }
 

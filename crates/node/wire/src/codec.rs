@@ -184,6 +184,32 @@ impl<T: Number> Codec for Delta<T> {
     }
 }
 
+/// An integer that mostly is 0.
+pub(super) struct Sparse<T>(PhantomData<T>);
+
+impl<T: Number> Codec for Sparse<T> {
+    type Value = T;
+    type Columns = Column;
+    type Rows = Cells;
+
+    #[inline]
+    fn put(column: &mut Column, value: &T) {
+        column.put_sparse(value.to_number());
+    }
+
+    #[inline(always)]
+    fn get(cells: &mut Cells) -> Result<T, WireError> {
+        let number = cells.get_sparse()?;
+        T::of_number(number).ok_or_else(|| cells.range(number))
+    }
+
+    #[inline]
+    fn cost(_: &T) -> usize {
+        // With the number of zeros before it.
+        5 + T::LONGEST
+    }
+}
+
 /// A column of pieces, whose lengths are in another one.
 pub(super) trait Pieces: Rows {
     fn piece(&mut self, length: u64) -> Result<Bytes, WireError>;

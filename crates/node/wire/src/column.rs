@@ -31,6 +31,19 @@ impl Column {
         self.put(varint::zigzag(difference));
     }
 
+    /// Writes an entry of a column most of whose entries are 0: these take nothing, and any other one has
+    /// their number before it.
+    #[inline]
+    pub(super) fn put_sparse(&mut self, value: u64) {
+        if value == 0 {
+            self.last += 1;
+            return;
+        }
+        let zeros = std::mem::take(&mut self.last);
+        self.put(zeros);
+        self.put(value);
+    }
+
     #[inline]
     pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -174,6 +187,21 @@ impl Cells {
         Ok(self.last)
     }
 
+    #[inline]
+    pub(super) fn get_sparse(&mut self) -> Result<u64, WireError> {
+        if self.last == 0 {
+            if self.is_done() {
+                return Ok(0);
+            }
+            self.last = self.get()?.saturating_add(1);
+        }
+        self.last -= 1;
+        match self.last {
+            0 => self.get(),
+            _ => Ok(0),
+        }
+    }
+
     /// The next so many bytes.
     #[inline]
     pub(super) fn take(&mut self, length: u64) -> Result<&[u8], WireError> {
@@ -307,4 +335,4 @@ macro_rules! tuples {
     )*};
 }
 
-tuples! { (A B) (A B C) (A B C D) }
+tuples! { (A B) (A B C) (A B C D) (A B C D E) }

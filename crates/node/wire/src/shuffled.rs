@@ -14,7 +14,7 @@ use treadle_shuffle::{
 use treadle_types::Runs;
 
 use super::WireError;
-use super::codec::{Codec, Delta, ObjectNumber, Varint, columns_of_struct};
+use super::codec::{Codec, Delta, ObjectNumber, Sparse, Varint, columns_of_struct};
 use super::column::{Column, Columns, MOST, Rows, at_most};
 use super::keep::Detacher;
 use super::schema::{Wire, field, wire_enum, wire_required, wire_struct, wire_wrapped};
@@ -465,7 +465,7 @@ wire_columns! {
         epochs, nodes, incarnations, tasks, attempts, rows, bytes, digests,
     };
     WinnerColumns: (u32, AttemptId) => Winners { maps, tasks, attempts };
-    PieceColumns: ReadPiece => Pieces { maps, tasks, attempts, numbers, rows, bytes, digests };
+    PieceColumns: ReadPiece => Pieces { maps, tasks, attempts, numbers, rows, bytes, digests, packed };
 }
 
 columns_of_struct! {
@@ -491,6 +491,7 @@ columns_of_struct! {
 columns_of_struct! {
     PieceColumns: ReadPiece {
         batch: BatchColumns, rows: Varint<u64>, bytes: Varint<u64>, digest: Varint<u32>,
+        packed: Sparse<u32>,
     }
 }
 

@@ -9,17 +9,18 @@ use bytes::Bytes;
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use treadle_compress::Codec;
 use treadle_interpreter::refuse_forked;
 use treadle_net::{Address, Options, Wait};
 use treadle_node_service::{
     About, MasterOptions, Member, MemberOptions, ServerOptions, ServiceError,
     ShuffleMaster as Master, ShuffleServer as Server,
 };
-use treadle_node_shuffle::{Failure, Plane};
+use treadle_node_shuffle::{Failure, Packed, Plane, Source};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tenant, Transfer,
@@ -290,6 +291,8 @@ fn stats(py: Python<'_>, plane: &Plane) -> HashMap<&'static str, u64> {
     HashMap::from([
         ("transfers", stats.transfers),
         ("reads", stats.reads),
+        ("uncompressed", stats.uncompressed),
+        ("compressed", stats.compressed),
         ("pushed", stats.pushed),
         ("copied", stats.copied),
         ("stored", stats.stored),
@@ -442,8 +445,9 @@ impl ShuffleMember {
 
     /// Pushes the rows of a map, and waits until all copies have them: the receipt, and how many rows and
     /// bytes there are. `again`: the map may have run before. With `worker` the calling thread runs a task of
-    /// it, which may be cancelled, and says whether it has run before.
-    #[pyo3(signature = (shuffle, map_index, rows, again, timeout, worker=None))]
+    /// it, which may be cancelled, and says whether it has run before. Pieces are compressed by `compression`,
+    /// one of `COMPRESSIONS`.
+    #[pyo3(signature = (shuffle, map_index, rows, again, timeout, worker=None, compression=None))]
     #[expect(clippy::too_many_arguments, reason = "as many are needed")]
     fn transfer<'py>(
         &self,
@@ -454,8 +458,10 @@ impl ShuffleMember {
         again: bool,
         timeout: Option<f64>,
         worker: Option<PyRef<'py, Worker>>,
+        compression: Option<&str>,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64)> {
         let rows = rows.get();
+        let codec = compression.map(codec).transpose()?;
         let task = waiting(worker)?;
         let again = again || task.as_ref().is_some_and(Waiting::is_again);
         let receipt = self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
@@ -464,7 +470,12 @@ impl ShuffleMember {
                 map: map_index,
                 attempt: self.0.attempt(),
             };
-            let outcome = plane.transfer(transfer, again, rows, interrupted);
+            let packed = codec.map(|codec| Packed {
+                source: rows,
+                codec,
+            });
+            let source: &dyn Source = packed.as_ref().map_or(rows, |packed| packed);
+            let outcome = plane.transfer(transfer, again, source, interrupted);
             plane.finished(transfer.attempt, outcome.is_ok());
             outcome
         })?;
@@ -537,6 +548,11 @@ impl ShuffleMember {
     }
 }
 
+fn codec(name: &str) -> PyResult<Codec> {
+    let unknown = || PyValueError::new_err(format!("compression={name:?} is not known"));
+    Codec::named(name).ok_or_else(unknown)
+}
+
 fn waiting(worker: Option<PyRef<'_, Worker>>) -> PyResult<Option<Waiting>> {
     worker.map(|worker| Waiting::of(&worker)).transpose()
 }
@@ -575,6 +591,8 @@ impl ShuffleMember {
 
 /// Adds what is here to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let names = Codec::ALL.map(Codec::name);
+    module.add("COMPRESSIONS", PyTuple::new(module.py(), names)?)?;
     module.add_class::<ShuffleMaster>()?;
     module.add_class::<ShuffleServer>()?;
     module.add_class::<ShuffleMember>()

@@ -195,12 +195,7 @@ impl Server {
             all.add(&found.tally);
             if one.has_won || !Guard::Attempt.holds() {
                 pieces.push(Sent {
-                    piece: ReadPiece {
-                        batch: one.batch,
-                        rows: found.tally.rows,
-                        bytes: found.tally.bytes,
-                        digest: found.tally.digest as u32,
-                    },
+                    piece: ReadPiece::new(one.batch, &found),
                     place: one.place,
                     offset: found.offset,
                 });

@@ -194,13 +194,8 @@ impl Run {
                 let is_in = |id: &&BatchId| maps.is_none_or(|maps: MapRange| maps.contains(id.map));
                 let pieces = self.runs[&run].iter().filter(is_in).filter_map(|id| {
                     let key = (id.map, id.attempt.0 - 10 * u64::from(id.map), id.number);
-                    let tally = self.batch(key).1.find(partition)?.tally;
-                    Some(ReadPiece {
-                        batch: *id,
-                        rows: tally.rows,
-                        bytes: tally.bytes,
-                        digest: tally.digest as u32,
-                    })
+                    let piece = self.batch(key).1.find(partition)?;
+                    Some(ReadPiece::new(*id, &piece))
                 });
                 let pieces = Some(pieces.collect());
                 effects.extend(self.holder.event(ServerEvent::Loaded { load, run, pieces }));

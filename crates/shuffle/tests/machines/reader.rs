@@ -59,6 +59,7 @@ impl Getter {
             rows: 2,
             bytes: 16,
             digest: 7,
+            packed: 0,
         });
         let pieces: Vec<ReadPiece> = pieces.collect();
         let mut tally: Tally = pieces.iter().map(ReadPiece::tally).sum();

@@ -342,13 +342,7 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
         .iter()
         .map(|&map| {
             let (push, table) = batch(map, group, 0, &[(1, 1)]);
-            let tally = table.find(1).expect("it is there").tally;
-            ReadPiece {
-                batch: push.batch,
-                rows: tally.rows,
-                bytes: tally.bytes,
-                digest: tally.digest as u32,
-            }
+            ReadPiece::new(push.batch, &table.find(1).expect("it is there"))
         })
         .collect();
     let effects = holder.event(ServerEvent::Loaded {
@@ -415,13 +409,7 @@ fn a_read_of_some_maps_takes_whole_stripes_and_compares_only_those() {
         assert_eq!(maps, Some(MapRange { first: 2, end: 6 }));
         let pieces = pieces.map(|map| {
             let (push, table) = batch(run_of(map), group, 0, &[(1, 1)]);
-            let tally = table.find(1).expect("it is there").tally;
-            ReadPiece {
-                batch: push.batch,
-                rows: tally.rows,
-                bytes: tally.bytes,
-                digest: tally.digest as u32,
-            }
+            ReadPiece::new(push.batch, &table.find(1).expect("it is there"))
         });
         let pieces = Some(pieces.collect());
         holder.event(ServerEvent::Loaded { load, run, pieces })

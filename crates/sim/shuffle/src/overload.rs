@@ -293,12 +293,7 @@ impl World {
                 let id = self.runs[&run][0];
                 let (_, table) = batch(ShuffleId(0), id, PARTITIONS);
                 let piece = table.find(partition).ok_or("there is no such partition")?;
-                let piece = ReadPiece {
-                    batch: id,
-                    rows: piece.tally.rows,
-                    bytes: piece.tally.bytes,
-                    digest: piece.tally.digest as u32,
-                };
+                let piece = ReadPiece::new(id, &piece);
                 let pieces = Some(vec![piece]);
                 self.serve(ServerEvent::Loaded { load, run, pieces })
             }

@@ -299,12 +299,7 @@ impl World {
             let content = content.iter().filter(|(id, _)| is_in(id));
             let found = content.filter_map(|(id, batch)| {
                 let piece = batch.table.find(partition)?;
-                let piece = ReadPiece {
-                    batch: *id,
-                    rows: piece.tally.rows,
-                    bytes: piece.tally.bytes,
-                    digest: piece.tally.digest as u32,
-                };
+                let piece = ReadPiece::new(*id, &piece);
                 Some((piece, batch.pieces[&partition].clone()))
             });
             found.collect::<Found>()

@@ -47,8 +47,12 @@ impl Machines {
     /// Rows were gathered.
     pub(crate) fn gathered(&mut self, transfer: Transfer, group: GroupId, gathered: Gathered) {
         self.stats.gathered += gathered.bytes.len() as u64;
-        let batches = gathered.batches.iter();
-        let batches = batches.map(|batch| (batch.header.tally, batch.header.length()));
+        let headers = gathered.batches.iter().map(|batch| &batch.header);
+        for header in headers.clone() {
+            self.stats.uncompressed += header.tally.bytes;
+            self.stats.compressed += header.stored();
+        }
+        let batches = headers.map(|header| (header.tally, header.length()));
         let event = WriterEvent::Gathered {
             transfer,
             group,

@@ -182,7 +182,7 @@ impl Machines {
         let pieces = loaded.as_ref();
         let pieces = pieces.map(|loaded| loaded.iter().map(|(piece, _)| *piece).collect());
         if let Some(loaded) = loaded {
-            let bytes = loaded.iter().map(|(piece, _)| piece.bytes);
+            let bytes = loaded.iter().map(|(piece, _)| piece.stored());
             self.stats.loaded += bytes.sum::<u64>();
             self.loaded.insert((load, run), loaded);
         }
@@ -232,7 +232,7 @@ impl Machines {
             };
             let start = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
             let start = start + *offset as usize;
-            take(bytes, start..start + piece.bytes as usize);
+            take(bytes, start..start + piece.stored() as usize);
         }
         Some(())
     }
@@ -245,7 +245,7 @@ impl Machines {
         pieces: &[Sent],
         to: ConnectionId,
     ) -> Option<Vec<Bytes>> {
-        let bytes: u64 = pieces.iter().map(|sent| sent.piece.bytes).sum();
+        let bytes: u64 = pieces.iter().map(|sent| sent.piece.stored()).sum();
         let is_small = to != SELF && pieces.len() > 1 && bytes <= SMALL_PIECE * pieces.len() as u64;
         let mut joined = Vec::new();
         if is_small && joined.try_reserve_exact(bytes as usize).is_ok() {

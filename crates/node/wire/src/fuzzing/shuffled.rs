@@ -244,16 +244,17 @@ fn to_server() -> [(&'static str, ToServer); 4] {
 fn from_server() -> [(&'static str, FromServer); 6] {
     let (shuffle, group, transfer) = (SHUFFLE, group(3), TRANSFER);
     let batch = TRANSFER.batch(2);
-    let piece = |batch: BatchId| ReadPiece {
+    let piece = |batch: BatchId, packed: u32| ReadPiece {
         batch,
         rows: 3,
         bytes: 240,
         digest: 0xfeed_feed,
+        packed,
     };
     let rows = FromServer::Rows {
         read: 4,
         tally: TALLY.narrow(),
-        pieces: vec![piece(batch), piece(TRANSFER.batch(3))],
+        pieces: vec![piece(batch, 0), piece(TRANSFER.batch(3), 120)],
     };
     let refused = FromServer::Refused {
         shuffle,

@@ -318,12 +318,14 @@ fn from_server() -> BoxedStrategy<FromServer> {
         Just(Answer::Differs),
         refusal().prop_map(Answer::Refused),
     ];
-    let piece = (batch(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
-        |(batch, rows, bytes, digest)| ReadPiece {
+    let packed = prop_oneof![3 => Just(0), 1 => any::<u32>()];
+    let piece = (batch(), any::<u64>(), any::<u64>(), any::<u32>(), packed).prop_map(
+        |(batch, rows, bytes, digest, packed)| ReadPiece {
             batch,
             rows,
             bytes,
             digest,
+            packed,
         },
     );
     prop_oneof![

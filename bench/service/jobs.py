@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,13 @@ THREADS = 4
 
 
 class Took(NamedTuple):
-    """Seconds of the two phases, and what the servers have left in files."""
+    """Seconds of the two phases, what the servers have left in files, and what rows took after compression."""
 
     write: float
     read: float
     files: int
     file_bytes: int
+    compressed: int
 
     @property
     def whole(self) -> float:
@@ -51,14 +52,21 @@ def shuffled(
     nbytes: int,
     copies: int = 2,
     words: int = 1,
+    values: Any = None,
+    compression: str = "none",
 ) -> Took:
-    """Write ``nbytes`` of rows of so many eight-byte words, with as many for each partition, commit, and read all."""
+    """Write ``nbytes`` of rows of so many eight-byte words, with as many for each partition, commit, and read all.
+
+    ``values`` are the rows of the first map, if not consecutive numbers; the others have larger ones.
+    """
     rows = nbytes // 8 // words // maps
     numbers = np.arange(rows, dtype=np.int64) % partitions
-    values = np.arange(rows * words, dtype=np.int64).reshape(rows, words)
+    if values is None:
+        values = np.arange(rows * words, dtype=np.int64).reshape(rows, words)
+    before = service.stats()["compressed"]
     kind = np.dtype((np.int64, (words,)))
     with (
-        service.shuffle(maps, partitions, kind, copies=copies) as shuffle,
+        service.shuffle(maps, partitions, kind, copies=copies, compression=compression) as shuffle,
         ThreadPoolExecutor(THREADS) as pool,
     ):
         start = time.perf_counter()
@@ -78,5 +86,7 @@ def shuffled(
     total = maps * rows
     assert sum(count for count, _ in found) == total, "rows are missing"
     expected = maps * int(values.sum()) + rows * words * (maps * (maps - 1) // 2)
-    assert sum(value for _, value in found) == expected, "rows are others"
-    return Took(written - start, ended - written, len(paths), sizes)
+    # Sums wrap around.
+    assert (sum(value for _, value in found) - expected) % 2**64 == 0, "rows are others"
+    compressed = service.stats()["compressed"] - before
+    return Took(written - start, ended - written, len(paths), sizes, compressed)

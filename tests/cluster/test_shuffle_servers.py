@@ -127,6 +127,31 @@ def knows_no_master(dask_worker):
     return all(service._native.over for service in services)
 
 
+def counted(dask_worker):
+    services = dask_worker.plugins["shuffle"]._services._services.values()
+    stats = [service.stats() for service in services]
+    return [sum(one[name] for one in stats) for name in ("uncompressed", "compressed")]
+
+
+def test_rows_are_compressed_as_the_configuration_of_the_scheduler_says(client):
+    frame = table(n=20_000)
+    numbers = partitioning_index(frame[["key"]].astype("f8"), OUTPUTS)
+    shuffled = dd.from_pandas(frame, 4, sort=False).shuffle("key", npartitions=OUTPUTS)
+    # The scheduler is in this process.
+    with dask.config.set({"treadle.shuffle.compression": "zstd"}):
+        outputs = dask.compute(*shuffled.to_delayed())
+    for number, output in enumerate(outputs):
+        assert_frame_equal(output, frame[numbers == number])
+    before, after = np.sum(list(client.run(counted).values()), axis=0)
+    assert 0 < after < before * 3 // 4
+    with (
+        dask.config.set({"treadle.shuffle.compression": "zip"}),
+        pytest.raises(RuntimeError, match="failed during transfer") as raised,
+    ):
+        dd.from_pandas(frame, 3).shuffle("key", npartitions=OUTPUTS).compute()
+    assert "treadle.shuffle.compression='zip' is not known" in str(raised.value.__cause__)
+
+
 def test_results_are_those_of_pandas_and_a_client_that_goes_leaves_nothing(client, servers, gates):
     left, right = table(1, 4000), table(2, 900)[["key", "value"]]
     lazy = dd.from_pandas(left, 5, sort=False), dd.from_pandas(right, 3, sort=False)

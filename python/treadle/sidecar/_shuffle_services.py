@@ -96,6 +96,13 @@ class ShuffleServices:
         return at
 
 
+def _note() -> bytes:
+    try:
+        return noted(kind_of(bytes).note, chosen())
+    except ValueError as error:
+        raise ShuffleError(f"{error}: set it for the scheduler's process") from None
+
+
 class _At:
     """The shuffles at one service."""
 
@@ -129,7 +136,7 @@ class _At:
                     maps,
                     partitions,
                     _COPIES,
-                    noted(kind_of(bytes).note, chosen()),
+                    _note(),
                     _PATIENCE,
                 )
                 if not domains:

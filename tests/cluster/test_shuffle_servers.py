@@ -144,12 +144,6 @@ def test_rows_are_compressed_as_the_configuration_of_the_scheduler_says(client):
         assert_frame_equal(output, frame[numbers == number])
     before, after = np.sum(list(client.run(counted).values()), axis=0)
     assert 0 < after < before * 3 // 4
-    with (
-        dask.config.set({"treadle.shuffle.compression": "zip"}),
-        pytest.raises(RuntimeError, match="failed during transfer") as raised,
-    ):
-        dd.from_pandas(frame, 3).shuffle("key", npartitions=OUTPUTS).compute()
-    assert "treadle.shuffle.compression='zip' is not known" in str(raised.value.__cause__)
 
 
 def test_results_are_those_of_pandas_and_a_client_that_goes_leaves_nothing(client, servers, gates):

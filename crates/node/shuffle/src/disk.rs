@@ -246,7 +246,12 @@ impl DiskThread {
                     self.log(&format!("cannot read rows of a shuffle: {reason}"));
                 }
                 let batch = batch.ok();
-                self.say(|inner| inner.with(|machines| machines.restored(to, push, batch)));
+                self.say(|inner| {
+                    // A server that has only been pushed to has no connection to another one yet, and no
+                    // thread that would try again. It was not needed when the plan came.
+                    let _ = inner.serve_connections();
+                    inner.with(|machines| machines.restored(to, push, batch));
+                });
             }
             Job::Drop(run) => {
                 self.restored.take_if(|(other, _)| *other == run);

@@ -281,11 +281,15 @@ impl DiskThread {
     fn say(&self, act: impl FnOnce(&Arc<Inner>)) {
         if let Some(inner) = self.inner.upgrade() {
             act(&inner);
+            // Such as for another attempt, when a disk was full.
+            inner.serve_timers();
         }
     }
 
     fn log(&self, line: &str) {
-        self.say(|inner| inner.log(line));
+        if let Some(inner) = self.inner.upgrade() {
+            inner.log(line);
+        }
     }
 
     fn write(&self, shuffle: ShuffleId, batches: &[Batch]) -> Result<Run, VolumeError> {

@@ -218,6 +218,7 @@ impl Session for Visitor {
             }
             let is_all = taken.len() < TAKEN;
             inner.with(|machines| machines.requested(self.id, taken));
+            inner.serve_timers();
             match over {
                 Some(error) => return Err(error),
                 None if is_all => return Ok(true),

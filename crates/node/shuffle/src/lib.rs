@@ -257,10 +257,7 @@ impl Plane {
     pub fn hear(&self, message: ToNode) {
         let callbacks = &*self.0.callbacks;
         self.0.with(|machines| machines.hear(message, callbacks));
-        if lock(&self.0.machines).due().is_some() {
-            // Without the thread, no timer would run before the next event.
-            let _ = self.0.serve_connections();
-        }
+        self.0.serve_timers();
     }
 
     /// Learns the address of another worker.
@@ -384,6 +381,13 @@ impl Inner {
                 "cannot start the thread treadle-shuffle: the system has no thread or descriptor left"
                     .into(),
             )),
+        }
+    }
+
+    /// Starts that thread if there is a timer: nothing else would run it before the next event.
+    fn serve_timers(self: &Arc<Self>) {
+        if self.wires.get().is_none() && lock(&self.machines).due().is_some() {
+            let _ = self.serve_connections();
         }
     }
 

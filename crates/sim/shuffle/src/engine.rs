@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Tenant,
-    ToMaster, ToNode, Verdict,
+    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Standing,
+    Tenant, ToMaster, ToNode, Verdict,
 };
 use treadle_types::Runs;
 
@@ -169,6 +169,19 @@ impl World {
         if let Some(is_leaving) = self.head.workers.get_mut(&server) {
             *is_leaving = true;
             self.master(MasterEvent::Draining(server))?;
+        }
+        Ok(())
+    }
+
+    /// A server that is there announces other room.
+    pub(super) fn weigh(&mut self, server: ServerId, weight: u32) -> Result<(), String> {
+        if let Some(service) = self.plan.service.filter(|_| self.is_known(server)) {
+            self.summary.weighed += 1;
+            let standing = Standing {
+                weight,
+                ..service.standing(server.node)
+            };
+            self.master(MasterEvent::Standing { server, standing })?;
         }
         Ok(())
     }
@@ -526,8 +539,9 @@ impl World {
             state.history.insert(attempt);
             assert!(state.history.len() < RUNS, "{task:?} runs again and again");
             let mut work = work.clone();
-            if let Work::Transfer { fails, .. } = &mut work {
+            if let Work::Transfer { fails, again } = &mut work {
                 *fails = self.kernel.random.chance(self.plan.fails);
+                *again &= self.plan.forgets == 0 || !self.kernel.random.chance(self.plan.forgets);
             }
             self.down(server, Down::Run(task, attempt, work));
         }

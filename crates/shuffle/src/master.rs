@@ -20,6 +20,7 @@ mod loss;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::mem;
 
 use treadle_types::Runs;
@@ -440,7 +441,11 @@ impl Master {
             places.take(server, partitions.len() as u64);
         }
         let most = if shuffle.copies > 1 { MOST_GROUPS } else { 1 };
-        let least = homes.keys().map(|&server| places.weight(server)).min();
+        let mut homes: Vec<(ServerId, Vec<u64>)> = homes.into_iter().collect();
+        // Those with most weight first: second copies of theirs are at the others, and those of the others
+        // with them.
+        homes.sort_by_key(|(server, _)| Reverse(places.weight(*server)));
+        let least = homes.last().map(|(server, _)| places.weight(*server));
         for (server, partitions) in homes {
             // Second copies are of whole groups: those of a server that has more than others must not all be
             // at one of the others.

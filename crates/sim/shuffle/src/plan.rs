@@ -288,6 +288,15 @@ impl Plan {
         plan
     }
 
+    /// One job on four servers whose rooms change, also to none, and nothing else happens.
+    pub fn weighed(seed: u64) -> Self {
+        let mut plan = Self::bare(seed, 4, 4);
+        plan.must_finish = true;
+        plan.jobs.push(Job::plain(16, 16, 60));
+        plan.draw_weights(4, &mut Random::new(seed));
+        plan
+    }
+
     /// One job on 1,000 servers, of which some are killed, paused and cut off.
     pub fn thousand_servers() -> Self {
         let mut plan = Self::bare(7, 1_000, 50);

@@ -29,6 +29,7 @@ fn assert_that_much_happened(sum: &Summary) {
         (sum.epochs, 300),
         (sum.fills, 300),
         (sum.vanished, 20),
+        (sum.weighed, 10_000),
         (sum.unreached, 500),
     ];
     assert_happened(sum, &counts);
@@ -100,6 +101,20 @@ fn an_application_that_is_gone_leaves_nothing_and_others_go_on() {
         vanished += sum.vanished;
     }
     assert!(vanished > 30, "{vanished}");
+}
+
+#[test]
+fn rooms_that_change_make_nothing_anew() {
+    let mut weighed = 0;
+    for seed in 0..60 {
+        let sum = simulate_plan(Plan::weighed(seed), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!((sum.finished, sum.outputs), (1, 16), "{seed}: {sum:?}");
+        let noticed = (sum.transfers, sum.invalidations, sum.given_back);
+        assert_eq!(noticed, (16, 0, 0), "{seed}: {sum:?}");
+        weighed += sum.weighed;
+    }
+    assert!(weighed > 500, "{weighed}");
 }
 
 #[test]

@@ -166,7 +166,7 @@ def _serve(
             end_with_input()
         ending = Ending()
         if scheduler_file is not None:
-            _scheduler_file.write(scheduler_file, _values(server, credentials))
+            _scheduler_file.write(scheduler_file, _values(server, contact, credentials))
         if server.http:
             # Others may read a log, and what is in the terminal is the user's.
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
@@ -183,9 +183,23 @@ def _serve(
         server.close()
 
 
-def _values(server: Any, credentials: Credentials) -> dict[str, str]:
+def _reachable(address: str) -> str:
+    """Return where others reach a listener: one at all addresses of this machine, at its own address."""
+    from distributed.utils import get_ip, get_ipv6
+
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    if host == "0.0.0.0":
+        host = get_ip()
+    elif host == "[::]":
+        host = f"[{get_ipv6()}]"
+    return f"{scheme}://{host}:{port}"
+
+
+def _values(server: Any, contact: list[str], credentials: Credentials) -> dict[str, str]:
     """Return what the scheduler file says."""
-    values = {"address": server.address, "cluster": server.cluster}
+    address = contact[0] if contact else _reachable(server.address)
+    values = {"address": address, "cluster": server.cluster}
     if credentials.secret_file is not None:
         values["secret_file"] = str(credentials.secret_file)
     elif credentials.tls is None and (secret := os.environ.get("TREADLE_SECRET_FILE")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from treadle._numbers import amounts, whole
 __all__ = [
     "memory_share_of_termination",
     "num_workers_of",
+    "process_environment",
     "resources_of",
     "scheduler_settings",
     "warn_of_unread",
@@ -32,12 +34,17 @@ _READ = (
     *("comm.default-scheme", "comm.require-encryption", "comm.retry.", "comm.timeouts.connect"),
     "diagnostics.computations.",
     "comm.tls.",
+    *("nanny.environ.", "nanny.pre-spawn-environ."),
     *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
     "scheduler.unknown-task-duration",
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
     *("worker.profile.interval", "worker.resources."),
 )
+
+# Workers give memory back by themselves. By distributed's own value the allocator would do so again and
+# again while tasks run, and each time their memory would be pages that are new.
+_TRIM = ("MALLOC_TRIM_THRESHOLD_", 65536)
 
 _warned_of: set[str] = set()
 
@@ -55,6 +62,26 @@ def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
     if allowed is not None:
         settings["allowed_losses"] = whole(_ALLOWED, allowed, 0, 2**32 - 1)
     return settings
+
+
+def process_environment() -> dict[str, str]:
+    """Return the environment variables that Dask's configuration has for the processes of workers.
+
+    By default each library computes on one thread of a task (``OMP_NUM_THREADS=1`` and the like). As
+    with distributed, a variable of this process counts before the configuration's, and ``None`` unsets
+    one.
+    """
+    found: dict[str, str] = {}
+    for key in ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ"):
+        variables = dask.config.get(key, None) or {}
+        if not isinstance(variables, Mapping):
+            raise TypeError(f"{key} is {variables!r}: give names of variables and their values")
+        found |= {
+            name: os.environ.get(name, str(value))
+            for name, value in variables.items()
+            if value is not None and (name, value) != _TRIM
+        }
+    return found
 
 
 def memory_share_of_termination() -> float:

@@ -45,6 +45,8 @@ def test_a_cluster_started_by_hand(dask_command, tmp_path):
         there.wait_for_workers(1, timeout=SOON)
         with treadle.attach(there) as here:
             assert here.submit(os.getpid).result() in there.run(os.getpid).values()
+            with treadle.Client(here.scheduler.address, set_as_default=False) as further:
+                assert len(further.ncores()) == 1
             dask_command("worker", "--no-dashboard", "--scheduler-file", known, "--nthreads", "1")
             until(lambda: len(here.ncores()) == 2, "another worker of Dask has one of ours")
             assert here.gather(here.map(abs, range(-9, 0))) == list(range(9, 0, -1))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -85,3 +87,14 @@ def test_a_worker_of_one_thread_has_one_executor():
         for number in range(10_000):
             assert client.submit(inc, number, pure=False).result(timeout=SOON) == number + 1
         assert client.run(executors) == dict.fromkeys(client.nthreads(), 1)
+
+
+def test_a_closed_cluster_serves_no_pages():
+    client = treadle.Client(processes=False, set_as_default=False)
+    place = urlsplit(client.dashboard_link)
+    with closing(socket.create_connection((place.hostname, place.port), SOON)):
+        pass
+    client.close()
+    # Not when the interpreter has looked for cycles: the client is still here.
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((place.hostname, place.port), SOON)

@@ -113,6 +113,23 @@ def test_a_scheduler_file_has_the_link(start, tmp_path):
     assert file.stat().st_mode & 0o077 == 0
 
 
+def test_who_listens_at_all_addresses_is_found_at_its_own(start, join, tmp_path):
+    file = tmp_path / "scheduler.json"
+    arguments = ("--host", "0.0.0.0", "--port", "0", "--http", "0.0.0.0:0", "--insecure")
+    scheduler = start("scheduler", *arguments, "--scheduler-file", str(file))
+    assert scheduler.address
+    told = json.loads(file.read_text())
+    assert "0.0.0.0" not in told["address"] + told["http"]
+    host, port = port_of(told["http"].partition("/?")[0])
+    assert host == socket.gethostname()
+    assert get(f"http://127.0.0.1:{port}/?{told['http'].partition('?')[2]}", Host=host)[0] == 200
+    with treadle.Client(scheduler_file=str(file), set_as_default=False, insecure=True) as client:
+        assert client.scheduler_info()["workers"] == {}
+    contact = ("--contact-address", "cluster.example:7786")
+    assert start("scheduler", *arguments, *contact, "--scheduler-file", str(file)).address
+    assert json.loads(file.read_text())["address"] == "treadle://cluster.example:7786"
+
+
 def test_pages_that_other_machines_reach_are_warned_of(start):
     warning = "can be reached from other machines"
     scheduler = start("scheduler", "--port", "0", "--http", "0.0.0.0:0")

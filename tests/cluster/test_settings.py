@@ -1,7 +1,8 @@
-"""Settings of Dask's configuration that nobody reads are named, once."""
+"""Settings of Dask's configuration: those that are read, and those that nobody reads, which are named once."""
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import dask
@@ -67,3 +68,29 @@ def test_commands_warn(start, monkeypatch):
     assert worker.address
     for command in (scheduler, worker):
         assert "distributed.scheduler.validate" in command.output
+
+
+def test_the_environment_of_workers(monkeypatch):
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TREADLE_TEST")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    with dask.config.set(
+        {
+            "distributed.nanny.pre-spawn-environ.MKL_NUM_THREADS": None,
+            "distributed.nanny.environ.TREADLE_TEST": 7,
+        }
+    ):
+        assert warned() == ""
+        with treadle.Client(workers=1, set_as_default=False) as client:
+            (found,) = client.run(lambda: [os.environ.get(name) for name in names]).values()
+    assert found == ["1", None, "2", "7"]
+    assert not set(names) - {"OPENBLAS_NUM_THREADS"} & set(os.environ)
+
+
+def test_an_environment_that_is_none_is_refused():
+    with (
+        dask.config.set({"distributed.nanny.environ": "TREADLE_TEST=7"}),
+        pytest.raises(TypeError, match=r"distributed\.nanny\.environ"),
+    ):
+        treadle.Client(workers=1, set_as_default=False)

@@ -34,13 +34,13 @@ def test_rows_travel_with_certificates_and_others_are_kept_out(
     secret: Path,
     tmp_path: Path,
 ) -> None:
-    prefix, paths = certs("ours")
+    prefix, _ = certs("ours")
     master = start("shuffle-master", "treadle+tls://127.0.0.1:0", "--tls", prefix)
     for name in ("a", "b"):
         options = ("--tls", prefix, "--name", name, "--domain", name, "--http", "none")
         assert start("shuffle-server", master.address, *options).address.startswith("treadle+tls:")
     table = Table(maps=3, partitions=5, rows=10_000)
-    with Service(master.address, certificates=paths, timeout=SOON) as service:
+    with Service(master.address, certificates=prefix, timeout=SOON) as service:
         until(lambda: names(service) == ["a", "b"], "both join")
         with service.shuffle(3, 5, ROWS) as shuffle:
             shuffle.commit(table.write_all(shuffle))

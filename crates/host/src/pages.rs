@@ -13,7 +13,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
-use treadle_reactor::thread::{self, caught};
+use treadle_reactor::thread::{self, caught, lock};
 use treadle_security::secret;
 
 use self::access::{Access, Wanted};
@@ -107,14 +107,14 @@ pub struct Page {
     pub ask: Box<dyn Fn(Reply) + Send + Sync>,
 }
 
-/// The server of pages. It ends when it is dropped.
+/// The server of pages. It ends when it is closed or dropped.
 #[derive(Debug)]
 pub struct PageServer {
     address: SocketAddr,
     link: String,
     /// That of the thread.
     process: u32,
-    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
 impl PageServer {
@@ -135,9 +135,10 @@ impl PageServer {
         let token = options
             .token
             .unwrap_or_else(|| secret::hex(&secret::random::<16>()));
-        let link = format!("http://{address}/?token={token}");
+        let own_name = own_name();
+        let link = link(address, own_name.as_deref(), &token);
         let mut names = options.names;
-        names.extend(own_name());
+        names.extend(own_name);
         let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
         let server = Arc::new(Server {
             index: format!("/health {}\n", paths.join(" ")),
@@ -176,7 +177,7 @@ impl PageServer {
             address,
             link,
             process: std::process::id(),
-            running: Some((stop, thread)),
+            running: Mutex::new(Some((stop, thread))),
         })
     }
 
@@ -189,6 +190,30 @@ impl PageServer {
     pub fn link(&self) -> &str {
         &self.link
     }
+
+    /// Ends it, with its connections.
+    pub fn close(&self) {
+        let Some((stop, thread)) = lock(&self.running).take() else {
+            return;
+        };
+        if self.process != std::process::id() {
+            // A forked child has no such thread, and shares the parent's descriptors.
+            std::mem::forget((stop, thread));
+            return;
+        }
+        drop(stop);
+        let _ = thread.join();
+    }
+}
+
+/// Where people find the pages. Pages at all addresses of a machine are found by its name.
+fn link(address: SocketAddr, own_name: Option<&str>, token: &str) -> String {
+    match own_name {
+        Some(name) if address.ip().is_unspecified() => {
+            format!("http://{name}:{}/?token={token}", address.port())
+        }
+        _ => format!("http://{address}/?token={token}"),
+    }
 }
 
 /// The name of this machine.
@@ -199,16 +224,7 @@ fn own_name() -> Option<String> {
 
 impl Drop for PageServer {
     fn drop(&mut self) {
-        let Some((stop, thread)) = self.running.take() else {
-            return;
-        };
-        if self.process != std::process::id() {
-            // A forked child has no such thread, and shares the parent's descriptors.
-            std::mem::forget((stop, thread));
-            return;
-        }
-        drop(stop);
-        let _ = thread.join();
+        self.close();
     }
 }
 

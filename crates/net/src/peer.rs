@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_reactor::thread::lock;
-use treadle_reactor::{Driver, Token, Wait, Waiters, Waker, awake};
+use treadle_reactor::{Driver, Token, Wait, Waiters, Waiting, Waker, awake};
 use treadle_security::secret::Secret;
 use treadle_transfer::layout::Layout;
 use treadle_transfer::{Config, Event, PairEnd};
@@ -410,6 +410,12 @@ impl Peer {
     /// What to wake whenever something about this pair changes.
     pub fn set_waker(&self, waker: Option<Waker>) {
         self.shared.locked().waker = waker;
+    }
+
+    /// The calling thread is unparked whenever something about this pair changes, until the result is
+    /// dropped. It does not move what comes: another thread must.
+    pub fn unpark_on_change(&self) -> Waiting<'_> {
+        self.shared.waiters.enter()
     }
 
     /// Queues this pair as `key` in the poller now, and whenever something about it changes.

@@ -8,18 +8,18 @@ use std::time::Duration;
 /// A thread that waits spins for at least this long before it sleeps, unless nothing has come
 /// soon for some time.
 pub const SPIN: Duration = Duration::from_micros(100);
-/// And for at most this long, where answers take so long.
+/// And for at most this long, where answers take so long. What takes longer does not come soon.
 const LONGEST: Duration = Duration::from_micros(300);
-/// What does not come within this time does not come soon.
-const SOON: Duration = Duration::from_micros(500);
-/// How often in a row nothing came soon, before a thread sleeps at once.
+/// A thread sleeps at once while nothing came soon in so many of its latest 16 waits. Where messages of
+/// many come by chance every few hundred microseconds, it would spin most of the time, and save few
+/// wake-ups.
 const MISSES: u32 = 4;
 
 /// What waiting was like lately.
 #[derive(Debug)]
 pub(crate) struct Spin {
-    /// How often in a row nothing came soon.
-    misses: u32,
+    /// The latest waits, a bit each: whether nothing came soon.
+    missed: u16,
     /// How long the longest of the latest waits for something that came soon took.
     usual: Duration,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Spin {
 impl Default for Spin {
     fn default() -> Self {
         Self {
-            misses: 0,
+            missed: 0,
             usual: SPIN,
         }
     }
@@ -36,7 +36,7 @@ impl Default for Spin {
 impl Spin {
     /// How long to spin: half as long again as answers take.
     pub(crate) fn length(&self) -> Duration {
-        if self.misses < MISSES {
+        if self.missed.count_ones() < MISSES {
             (self.usual * 3 / 2).clamp(SPIN, LONGEST)
         } else {
             Duration::ZERO
@@ -45,19 +45,19 @@ impl Spin {
 
     /// Nothing came for so long.
     pub(crate) fn note_nothing(&mut self, waited: Duration) {
-        if waited >= SOON {
+        if waited >= LONGEST {
             self.note(waited);
         }
     }
 
     /// Something came, after so long.
     pub(crate) fn note(&mut self, waited: Duration) {
-        if waited < SOON {
-            self.misses = 0;
+        self.missed <<= 1;
+        if waited < LONGEST {
             // One that took long is forgotten by and by: the next one like it may be a few away.
             self.usual = waited.max(self.usual - self.usual / 16);
         } else {
-            self.misses = (self.misses + 1).min(MISSES);
+            self.missed |= 1;
         }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(spin.length(), micros(240));
         spin.note(micros(10));
         assert!(spin.length() > micros(160), "{spin:?}");
-        spin.note(micros(450));
+        spin.note(micros(290));
         assert_eq!(spin.length(), LONGEST);
         for _ in 0..100 {
             spin.note(micros(10));
@@ -86,14 +86,23 @@ mod tests {
     }
 
     #[test]
-    fn nobody_spins_where_nothing_comes_soon() {
+    fn nobody_spins_where_little_comes_soon() {
         let mut spin = Spin::default();
+        // Every fourth wait is long.
         for _ in 1..MISSES {
-            spin.note(SOON);
+            spin.note(LONGEST);
+            for _ in 0..3 {
+                spin.note(micros(10));
+            }
         }
         assert!(spin.length() >= SPIN, "{spin:?}");
-        spin.note(SOON);
+        spin.note(LONGEST);
         assert_eq!(spin.length(), Duration::ZERO);
+        // Not before the long ones are forgotten.
+        for _ in 0..3 {
+            spin.note(micros(10));
+            assert_eq!(spin.length(), Duration::ZERO);
+        }
         spin.note(micros(10));
         assert!(spin.length() >= SPIN, "{spin:?}");
     }
@@ -101,12 +110,12 @@ mod tests {
     #[test]
     fn nobody_spins_where_nothing_comes_at_all() {
         let mut spin = Spin::default();
-        spin.note_nothing(SOON - micros(1));
+        spin.note_nothing(LONGEST - micros(1));
         for _ in 1..MISSES {
-            spin.note_nothing(SOON);
+            spin.note_nothing(LONGEST);
         }
         assert!(spin.length() >= SPIN, "{spin:?}");
-        spin.note_nothing(SOON);
+        spin.note_nothing(LONGEST);
         assert_eq!(spin.length(), Duration::ZERO);
     }
 }

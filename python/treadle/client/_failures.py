@@ -91,7 +91,8 @@ class WorkerLost(KilledWorker):  # type: ignore[misc]
     def __str__(self) -> str:
         count = len(self.workers)
         were = "workers that ran it were" if count != 1 else "worker that ran it was"
-        lines = [f"{self.task!r} was given up: {count} {were} lost, and no retries are left"]
+        limit = "`distributed.scheduler.allowed-failures`"
+        lines = [f"{self.task!r} was given up: {count} {were} lost, more than {limit} allows"]
         lines += [f"  {worker}" for worker in self.workers]
         return "\n".join(lines) + _last_words(self.last_worker)
 

@@ -109,8 +109,15 @@ async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
 
 
 def connect(place: Place, kwargs: dict[str, Any]) -> Client:
-    from treadle.client import Client
+    """Return a client of a scheduler. Further ones of this process need nothing but its address."""
+    from treadle.client import Client, _addresses
 
+    _addresses.remember(
+        place.address,
+        secret=place.secret,
+        certificates=place.certificates,
+        insecure=place.insecure,
+    )
     return Client(
         place.address,
         secret=place.secret,

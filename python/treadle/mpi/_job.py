@@ -33,7 +33,7 @@ _workers: Any = None
 def worker_comm() -> Any:
     """Return the communicator of the ranks that are workers: rank 0 of it is rank 2 of the job.
 
-    A call to all engines (``client.engines()[:].apply_sync(...)``), or one task on each worker, may use
+    A call to all engines (``client.engines[:].apply_sync(...)``), or one task on each worker, may use
     it for collective operations.
 
     Raises

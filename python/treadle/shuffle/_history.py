@@ -68,7 +68,7 @@ class ShuffleRecord:
     state: str
     """``running``, ``finished``, ``failed`` or ``cancelled``."""
     phase: str
-    """``transfer``, ``barrier`` or ``read``: what it does, or did at its end."""
+    """``waiting``, ``transfer``, ``barrier`` or ``read``: what it does, or did at its end."""
     began: float
     ended: float | None
     seconds: dict[str, float]

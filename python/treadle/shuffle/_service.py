@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
+from treadle._security import named
 from treadle.shuffle._records import Kind, kind_of, kind_of_note
 from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError
 
@@ -90,7 +91,7 @@ class Service:
         application: int | None = None,
         priority: int = 1,
         secret: bytes | str | Path | None = None,
-        certificates: Mapping[str, str] | None = None,
+        certificates: str | os.PathLike[str] | Mapping[str, str] | None = None,
         insecure: bool = False,
         timeout: float = 60.0,
     ) -> None:
@@ -101,7 +102,7 @@ class Service:
         self.application = secrets.randbits(63) if application is None else application
         self._connection: dict[str, Any] = {
             "secret": secret,
-            "certificates": certificates,
+            "certificates": named(certificates),
             "insecure": insecure,
         }
         self._master: Any = None
@@ -434,7 +435,7 @@ class Writer:
     """Writes the rows of one run of a map.
 
     Rows are kept here until :meth:`finish`, which sorts them by partition into one piece of memory and
-    pushes them. So a map's rows must fit into memory twice; that many partitions there are does not matter.
+    pushes them. So a map's rows must fit into memory twice; how many partitions there are does not matter.
     """
 
     def __init__(self, shuffle: Shuffle, map: int, *, again: bool = False) -> None:  # noqa: A002

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
+from treadle._settings import process_environment
 from treadle.supervision._aside import aside, print_aside
 from treadle.supervision._channel import Channel
 from treadle.supervision._template import Forked, Template
@@ -407,6 +408,7 @@ def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str
     given = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
     environment = {
         **os.environ,
+        **process_environment(),
         **more,
         "PYTHONPATH": os.pathsep.join([*paths, *given, *inherited]),
     }

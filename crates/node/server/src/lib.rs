@@ -129,6 +129,9 @@ impl Server {
             // A panic was printed by itself.
             let _ = thread.join();
         }
+        if let Some(http) = &self.http {
+            http.close();
+        }
     }
 
     /// Waits until it has ended: it was closed, or a client told it to. `false`: the time is over.

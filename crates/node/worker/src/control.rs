@@ -12,8 +12,9 @@ use super::inner::Inner;
 use super::parker::Parker;
 use super::reclaim::Reclaim;
 
-/// How often it looks after the connection while executors are busy.
-const LOOK_BUSY: Duration = Duration::from_millis(1);
+/// While executors are busy it takes in what the scheduler says, and sends what they leave, at most so
+/// often: all of a burst at once.
+const BURST: Duration = Duration::from_millis(1);
 /// The same while they wait there themselves.
 const LOOK_IDLE: Duration = health::LOOK;
 
@@ -21,7 +22,7 @@ const LOOK_IDLE: Duration = health::LOOK;
 pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
     let mut told = Instant::now();
     let mut looked = Instant::now();
-    let mut calm = health::LOOK;
+    let mut looks = health::Looks::default();
     let mut watch = health::Watch::default();
     let mut reclaim = Reclaim::default();
     loop {
@@ -36,32 +37,45 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
             let alone = runs.threads == 0 && inner.embedder.get().is_some();
             (runs.idle == 0 && runs.threads > 0, alone)
         };
-        if inner.has_news() {
+        let has_news = inner.has_news();
+        if has_news {
             inner.drain(0);
         }
         if told.elapsed() > health::EVERY || inner.is_news.swap(false, Ordering::AcqRel) {
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }
-        let look = if busy { health::LOOK_BUSY } else { calm };
+        let look = if busy { looks.busy } else { looks.calm };
         if looked.elapsed() > look {
             looked = Instant::now();
             let missing = lock(&inner.runs).recruit_late();
             inner.spawn(missing);
-            calm = health::look(&inner, &mut reclaim);
+            looks = health::look(&inner, &mut reclaim);
         }
         inner.flush();
         let lane = inner.control_lane.clone();
-        drop(inner);
         if busy {
-            std::thread::sleep(LOOK_BUSY);
-        } else if alone {
-            hear(worker, &lane, calm);
+            let scheduler = inner.scheduler.clone();
+            drop(inner);
+            if parker.was_notified() || has_news {
+                std::thread::sleep(BURST);
+                continue;
+            }
+            // What comes from here on unparks it.
+            let _waiting = scheduler.unpark_on_change();
+            if !worker.upgrade().is_some_and(|inner| inner.has_news()) {
+                parker.park_busy(looks.busy);
+            }
+            continue;
+        }
+        drop(inner);
+        if alone {
+            hear(worker, &lane, looks.calm);
         } else if parker.was_notified() {
             parker.rest(LOOK_IDLE);
         } else {
             // Until its memory is to be looked at; who begins something notifies it.
-            parker.park(calm);
+            parker.park(looks.calm);
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) const EVERY: Duration = Duration::from_millis(500);
 /// How often its memory is looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// The same while tasks run, which may take and free much memory in between.
-pub(super) const LOOK_BUSY: Duration = Duration::from_millis(10);
+const LOOK_BUSY: Duration = Duration::from_millis(10);
 /// The same while none do, and it takes less than [`FEW`] of its memory.
 const LOOK_CALM: Duration = Duration::from_millis(250);
 const FEW: f64 = 0.25;
@@ -98,11 +98,27 @@ pub(super) struct Watch {
     idle: u32,
 }
 
+/// When to look at memory again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looks {
+    /// While tasks run.
+    pub(super) busy: Duration,
+    /// While none do.
+    pub(super) calm: Duration,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self {
+            busy: LOOK_BUSY,
+            calm: LOOK,
+        }
+    }
+}
+
 /// Gives back what is not used, leaves those that keep memory as much as the rest of the process does
 /// not take, and says so where that alone is too much.
-///
-/// Returns when to look again if no tasks run.
-pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
+pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
     let measure = || {
         let health = Health::of(inner);
         Taken {
@@ -111,9 +127,18 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
         }
     };
     let Taken { process, others } = reclaim.reclaim(inner.options.memory, measure);
+    // A process that keeps its size, and is far from its limit, is looked at as one at rest.
+    let busy = |is_far: bool| match is_far && !reclaim.is_moving() {
+        true => LOOK,
+        false => LOOK_BUSY,
+    };
+    let looks = |is_far: bool| Looks {
+        busy: busy(is_far),
+        calm: if is_far { LOOK_CALM } else { LOOK },
+    };
     let limit = inner.options.memory as f64;
     if limit == 0.0 {
-        return LOOK_CALM;
+        return looks(true);
     }
     inner
         .services
@@ -126,10 +151,7 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Duration {
     {
         embedder.overflow(others);
     }
-    match (process as f64) < FEW * limit {
-        true => LOOK_CALM,
-        false => LOOK,
-    }
+    looks((process as f64) < FEW * limit)
 }
 
 /// Tells the scheduler, and pauses while there is too little memory.
@@ -151,7 +173,7 @@ pub(super) fn tell(inner: &Inner, watch: &mut Watch) {
                 .core
                 .handle(Event::Paused(paused), &mut machine_.effects);
             debug_assert!(handled.is_ok());
-            inner.carry_out(machine, 0);
+            inner.carry_out_unsent(machine, 0);
         }
         (paused, has_work)
     };

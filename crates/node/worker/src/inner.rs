@@ -217,7 +217,7 @@ impl Inner {
             }
             if let Some(task) = runs.queue.pop_front() {
                 runs.taken += 1;
-                self.parker.notify();
+                self.parker.notify_begun();
                 return Some(task);
             }
             let surplus = runs.threads > self.options.threads as usize;
@@ -322,7 +322,7 @@ impl Inner {
         for message in Link::decode(packet)? {
             self.take_message(message?, &mut machine, others);
         }
-        self.carry_out(machine, taking);
+        self.carry_out_unsent(machine, taking);
         Ok(())
     }
 
@@ -398,7 +398,15 @@ impl Inner {
         if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
             self.log(format_args!("{error}"));
         }
-        self.carry_out(machine, 0);
+        self.carry_out_unsent(machine, 0);
+    }
+
+    /// As [`carry_out`](Self::carry_out). The control thread sends what is to be sent, unless another
+    /// thread does before.
+    pub(super) fn carry_out_unsent(&self, machine: MutexGuard<'_, Machine>, taking: usize) {
+        if self.carry_out(machine, taking) {
+            self.parker.notify();
+        }
     }
 
     /// A client has brought a value.
@@ -408,8 +416,10 @@ impl Inner {
     }
 
     /// Does what the machine says, and lets go of it. What may take long is left to other threads.
-    /// The calling thread is about to take `taking` tasks itself: one, or none.
-    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>, taking: usize) {
+    /// The calling thread is about to take `taking` tasks itself: one, or none. Whether something is to
+    /// be sent: the caller does that, or notifies the control thread.
+    #[must_use]
+    pub(super) fn carry_out(&self, mut machine: MutexGuard<'_, Machine>, taking: usize) -> bool {
         let machine_ = &mut *machine;
         let mut ready = 0;
         let mut dropped = Vec::new();
@@ -457,10 +467,7 @@ impl Inner {
         if let Some(embedder) = self.watcher() {
             machine_.watched.look(&machine_.core, embedder);
         }
-        if !machine_.outbox.is_empty() {
-            // Should nobody else send it.
-            self.parker.notify();
-        }
+        let has_reports = !machine_.outbox.is_empty();
         drop(machine);
         if ready > 0 {
             self.recruit(taking);
@@ -470,6 +477,7 @@ impl Inner {
                 embedder.dropped(object);
             }
         }
+        has_reports
     }
 
     /// Sees to it that somebody runs what is ready, beyond what the calling thread takes.
@@ -525,7 +533,7 @@ impl Inner {
             self.log(format_args!("{error}"));
         }
         let waiting = machine_.outbox.len();
-        self.carry_out(machine, 1);
+        let has_reports = self.carry_out(machine, 1);
         if self.shuffles.has_transferred() {
             self.shuffles
                 .finished(AttemptId(task.object.to_u64()), is_ok);
@@ -539,10 +547,14 @@ impl Inner {
         }
         let last = runs.queue.is_empty();
         drop(runs);
-        last || long || waiting > 512 || {
+        let is_due = last || long || waiting > 512 || {
             let sender = self.sender.try_lock();
             sender.is_ok_and(|sender| sender.left.elapsed() > REPORT_EVERY)
+        };
+        if has_reports && !is_due {
+            self.parker.notify();
         }
+        is_due
     }
 
     /// Says something to the scheduler, at once.
@@ -562,11 +574,15 @@ impl Inner {
         for message in &outbox {
             sender.link.push(message);
         }
-        // Without room, the control thread tries again.
-        self.parker.notify();
         let sent = sender.link.flush();
         sender.left = Instant::now();
+        let is_all = sender.link.waiting() == 0;
         drop(sender);
+        match is_all {
+            true => self.parker.notify_begun(),
+            // The control thread tries again.
+            false => self.parker.notify(),
+        }
         // Of a connection that has ended, the last words are taken in first.
         if let Err(error) = sent
             && self.scheduler.ended().is_none()

@@ -12,6 +12,8 @@ pub(super) struct Parker {
     is_parked: AtomicBool,
     is_notified: AtomicBool,
     is_hurried: AtomicBool,
+    /// It is parked, and knows that tasks run.
+    is_busy: AtomicBool,
 }
 
 impl Parker {
@@ -27,6 +29,14 @@ impl Parker {
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
+        }
+    }
+
+    /// A task has begun: as [`notify`](Self::notify), unless the thread knows that tasks run
+    /// ([`park_busy`](Self::park_busy)).
+    pub(super) fn notify_begun(&self) {
+        if !self.is_busy.load(Ordering::SeqCst) {
+            self.notify();
         }
     }
 
@@ -53,6 +63,13 @@ impl Parker {
         self.is_notified.swap(false, Ordering::SeqCst)
     }
 
+    /// As [`park`](Self::park), and no task that begins wakes it.
+    pub(super) fn park_busy(&self, most: Duration) {
+        self.is_busy.store(true, Ordering::SeqCst);
+        self.park(most);
+        self.is_busy.store(false, Ordering::SeqCst);
+    }
+
     /// Parks until it is notified, at most so long. Always the same thread.
     pub(super) fn park(&self, most: Duration) {
         self.thread.get_or_init(std::thread::current);
@@ -67,6 +84,7 @@ impl Parker {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use super::Parker;
@@ -79,6 +97,29 @@ mod tests {
         parker.notify();
         parker.park(LONG);
         assert!(parker.was_notified() && !parker.was_notified());
+    }
+
+    #[test]
+    fn a_task_that_begins_wakes_only_who_does_not_know_that_tasks_run() {
+        let parker = Arc::new(Parker::default());
+        parker.notify_begun();
+        assert!(parker.was_notified());
+        let parked = Arc::clone(&parker);
+        let thread = std::thread::spawn(move || {
+            while !parked.was_notified() {
+                parked.park_busy(LONG);
+            }
+        });
+        while !parker.is_busy.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        parker.notify_begun();
+        assert!(!parker.was_notified());
+        while !thread.is_finished() {
+            parker.notify();
+            std::thread::yield_now();
+        }
+        thread.join().unwrap();
     }
 
     #[test]

@@ -36,6 +36,10 @@ pub(super) struct Reclaim {
     least: u64,
     /// Since when it takes more than it should.
     above: Option<Instant>,
+    /// What the process took when it was looked at last.
+    last: u64,
+    /// By how much that differed from the time before.
+    moved: u64,
 }
 
 impl Reclaim {
@@ -43,6 +47,8 @@ impl Reclaim {
     /// takes then. `limit` in bytes; 0: there is none.
     pub(super) fn reclaim(&mut self, limit: u64, measure: impl Fn() -> Taken) -> Taken {
         let taken = measure();
+        self.moved = taken.process.abs_diff(self.last);
+        self.last = taken.process;
         let grows = self.grows(taken);
         let kept = match grows {
             true => KEPT_GROWING,
@@ -58,6 +64,12 @@ impl Reclaim {
         let taken = measure();
         self.trimmed(taken);
         taken
+    }
+
+    /// Whether the process took more or less when it was looked at than the time before, and not just
+    /// what differs from one time to the next.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moved > SLACK
     }
 
     /// Whether the process takes more than ever, and not just what differs from one time to the next.
@@ -118,6 +130,24 @@ mod tests {
         assert!(!is_due(50, KEPT * 4));
         assert!(!is_due(100, KEPT * 4));
         assert!(is_due(100, KEPT * 5));
+    }
+
+    #[test]
+    fn a_process_moves_when_it_takes_more_or_less_than_before() {
+        let mut reclaim = Reclaim::default();
+        let mut moves = |process: u64| {
+            let taken = || Taken {
+                process: process << 20,
+                others: 0,
+            };
+            reclaim.reclaim(0, taken);
+            reclaim.is_moving()
+        };
+        assert!(moves(100));
+        assert!(!moves(104));
+        assert!(moves(200));
+        assert!(!moves(200));
+        assert!(moves(100));
     }
 
     #[test]

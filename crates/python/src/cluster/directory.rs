@@ -3,7 +3,9 @@
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use treadle_interpreter::fork;
+use treadle_reactor::thread::lock;
 use treadle_volume::{Directory as Made, DirectoryKind};
 
 /// A new directory of this process, which only this user may enter, in `parent`. What processes that
@@ -11,7 +13,8 @@ use treadle_volume::{Directory as Made, DirectoryKind};
 #[pyclass(frozen, module = "treadle._core")]
 pub(crate) struct Directory {
     generation: u64,
-    made: Made,
+    path: PathBuf,
+    made: Mutex<Option<Made>>,
 }
 
 #[pymethods]
@@ -31,19 +34,24 @@ impl Directory {
         })?;
         Ok(Self {
             generation: fork::generation(),
-            made,
+            path: made.path().to_owned(),
+            made: Mutex::new(Some(made)),
         })
     }
 
     #[getter]
     fn path(&self) -> PathBuf {
-        self.made.path().to_owned()
+        self.path.clone()
     }
 
     /// Removes it with all that is in it. In a forked child, nothing: it is the parent's.
     fn remove(&self, py: Python<'_>) {
         if self.generation == fork::generation() {
-            py.detach(|| self.made.remove());
+            py.detach(|| {
+                if let Some(made) = lock(&self.made).take() {
+                    made.remove();
+                }
+            });
         }
     }
 }

@@ -142,7 +142,7 @@ def shuffle_master(
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="How many partitions it gets, compared to others.",
+    help="How many partitions it gets, compared to others with as much room.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where clients and other servers connect.")
 @click.option(

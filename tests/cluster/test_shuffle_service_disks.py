@@ -110,7 +110,9 @@ def test_bits_that_flipped_in_both_copies_are_an_error_and_the_maps_run_again(
 
 
 def test_a_server_whose_disk_is_full_is_passed_over(servers: Servers, table: Table) -> None:
-    servers.begin("full", *MEMORY, "--disk-limit", "1kB")
+    # With this factor it gets more than half of the partitions.
+    little = ("--memory-limit", "8MB", "--disk-limit", "1kB", "--weight", "100000")
+    servers.begin("full", *little)
     for name in ("a", "b"):
         servers.begin(name, *MEMORY)
     servers.ready()

@@ -71,13 +71,14 @@ impl Layout {
             .collect();
         let total: u64 = chosen.iter().map(|&(_, weight)| u64::from(weight)).sum();
         let mut chosen = chosen.into_iter();
-        let (mut server, mut end) = (ServerId::default(), 0);
+        let (mut server, mut end) = (ServerId::default(), 0_u128);
         for (index, &partition) in homeless.iter().enumerate() {
-            let place = index as u64 * total / homeless.len() as u64;
+            // With weights of 32 bits, more than 64.
+            let place = index as u128 * u128::from(total) / homeless.len() as u128;
             while place >= end
                 && let Some((next, weight)) = chosen.next()
             {
-                (server, end) = (next, end + u64::from(weight));
+                (server, end) = (next, end + u128::from(weight));
             }
             self.homes[partition] = Some(server);
         }

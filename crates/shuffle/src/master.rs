@@ -20,6 +20,7 @@ mod loss;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::mem;
 
 use treadle_types::Runs;
@@ -32,6 +33,9 @@ use crate::{
     Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, Tenant,
     ToMaster, ToNode, Transfer,
 };
+
+/// Groups that a server's partitions are in when they are assigned, at most.
+const MOST_GROUPS: u64 = 4;
 
 /// The master's machine.
 #[derive(Debug)]
@@ -193,11 +197,14 @@ impl Master {
                 self.joined(server, standing, effects)?;
             }
             MasterEvent::Standing { server, standing } => {
-                match self.servers.get_mut(&server) {
-                    Some(member) => member.standing = standing,
-                    None => self.joined(server, standing, effects)?,
+                let Some(member) = self.servers.get_mut(&server) else {
+                    return self.joined(server, standing, effects);
+                };
+                let before = mem::replace(&mut member.standing, standing);
+                // What is placed stays. What found no place may find one where there was none.
+                if (before.weight == 0 && standing.weight > 0) || before.domain != standing.domain {
+                    self.settle_waiting(effects);
                 }
-                self.settle_waiting(effects);
             }
             MasterEvent::Draining(server) => {
                 if let Some(member) = self.servers.get_mut(&server) {
@@ -430,9 +437,23 @@ impl Master {
                 None => return shuffle.plan = None,
             }
         }
+        for (&server, partitions) in &homes {
+            places.take(server, partitions.len() as u64);
+        }
+        let most = if shuffle.copies > 1 { MOST_GROUPS } else { 1 };
+        let mut homes: Vec<(ServerId, Vec<u64>)> = homes.into_iter().collect();
+        // Those with most weight first: second copies of theirs are at the others, and those of the others
+        // with them.
+        homes.sort_by_key(|(server, _)| Reverse(places.weight(*server)));
+        let least = homes.last().map(|(server, _)| places.weight(*server));
         for (server, partitions) in homes {
-            let partitions = partitions.into_iter().collect();
-            shuffle.open_group(server, partitions, &mut places);
+            // Second copies are of whole groups: those of a server that has more than others must not all be
+            // at one of the others.
+            let times = (places.weight(server) + least.unwrap_or(1) / 2) / least.unwrap_or(1);
+            let length = partitions.len().div_ceil(times.clamp(1, most) as usize);
+            for part in partitions.chunks(length) {
+                shuffle.open_group(server, part.iter().copied().collect(), &mut places);
+            }
         }
         if shuffle.copies > 1 && !shuffle.settle_copies(&mut places) {
             return shuffle.plan = None;

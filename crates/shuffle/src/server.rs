@@ -331,6 +331,16 @@ impl Server {
         self.memory.resident + self.memory.arriving
     }
 
+    /// Requests that wait: pushes for room or a plan, and reads for their turn.
+    pub fn waiting(&self) -> usize {
+        self.parked.len() + self.waiting.len()
+    }
+
+    /// Whether rows are to go to files, and the last write of some failed.
+    pub fn is_failing(&self) -> bool {
+        self.memory.is_failing()
+    }
+
     /// The partitions of a copy, and the bytes of each: of what won, if it is complete, and of what is in
     /// files beside that.
     pub fn sizes(&self, shuffle: ShuffleId, group: GroupId) -> Option<(Runs, Vec<u64>)> {

@@ -12,7 +12,9 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `wire` | what a member and the master tell each other, beside the messages of the machines |
+//! | `protocol` | which versions of these a process speaks |
 //! | `records` | what shuffles leave behind |
+//! | `room` | what servers announce, and how much they are given for it |
 //! | `master` | the process that assigns partitions; it knows all members |
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
 //! | `server` | a member that holds partitions, and that others connect to |
@@ -23,7 +25,9 @@
 mod error;
 mod master;
 mod member;
+mod protocol;
 mod records;
+mod room;
 mod server;
 mod wire;
 

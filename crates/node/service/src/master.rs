@@ -5,6 +5,7 @@ mod visitor;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ use treadle_shuffle::{
 use treadle_types::{Runs, WorkerId};
 
 use crate::master::visitor::Members;
+use crate::protocol::Protocol;
 use crate::records::Records;
+use crate::room::{Room, weight};
 use crate::wire::{self, Hello, Met, Register, Welcome};
 use crate::{SERVICE, ServiceError, config};
 
@@ -77,7 +80,11 @@ struct State {
 /// A process that is connected.
 struct Member {
     peer: Peer,
+    /// With the room that it announced last.
     hello: Hello,
+    weight: u32,
+    /// The version in which it is spoken to.
+    protocol: u32,
     /// Servers whose addresses it was told.
     met: BTreeSet<u32>,
     is_leaving: bool,
@@ -338,13 +345,7 @@ impl State {
         if names.iter().any(|name| name.len() > wire::LONGEST_NAME) {
             return Err("its name, address or domain is too long".into());
         }
-        let version = env!("CARGO_PKG_VERSION");
-        if hello.version != version {
-            return Err(format!(
-                "its version is {}, and the shuffle master's is {version}: use the same",
-                hello.version
-            ));
-        }
+        let protocol = self.admit(&hello)?;
         let is_server = !hello.address.is_empty();
         // Where this one listens, no other process does any more, whatever has become of its connection.
         let mut members = self.members.iter();
@@ -365,13 +366,15 @@ impl State {
         self.last_member += 1;
         let id = self.last_member;
         let domain = self.domain(&hello.domain);
-        let standing = Standing {
-            domain,
-            weight: if is_server { hello.weight.max(1) } else { 0 },
+        let weight = match is_server {
+            true => weight(hello.weight, hello.room.as_ref()),
+            false => 0,
         };
+        let standing = Standing { domain, weight };
         let welcome = Welcome {
             id,
-            refused: String::new(),
+            protocol,
+            ..Welcome::default()
         };
         wire::send(peer, wire::WELCOME, &welcome);
         if is_server && self.is_told {
@@ -386,6 +389,8 @@ impl State {
         let member = Member {
             peer: peer.clone(),
             hello,
+            weight,
+            protocol,
             met: BTreeSet::new(),
             is_leaving: false,
         };
@@ -393,6 +398,53 @@ impl State {
         let server = WorkerId(id).into();
         self.tell(MasterEvent::Standing { server, standing })?;
         Ok(id)
+    }
+
+    /// The version in which a process that joins is spoken to. Members speak to each other, too.
+    fn admit(&self, hello: &Hello) -> Result<u32, String> {
+        let joining = hello.protocol();
+        let ours = Protocol::ours();
+        let version = env!("CARGO_PKG_VERSION");
+        let admitted = ours.admit(joining, &format!("the shuffle master ({version})"));
+        let others = self.members.values().map(|member| &member.hello);
+        // One that is replaced is gone.
+        let others =
+            others.filter(|other| other.address.is_empty() || other.address != hello.address);
+        let refused = others.filter_map(|other| {
+            let there = format!("{} ({})", other.name, other.version);
+            other.protocol().admit(joining, &there).err()
+        });
+        let admitted =
+            admitted.and_then(|protocol| refused.map(Err).next().unwrap_or(Ok(protocol)));
+        admitted.map_err(|reason| format!("its version is {}, and {reason}", hello.version))
+    }
+
+    /// A server has other room than before.
+    fn announced(&mut self, id: u32, room: Room) -> Result<(), String> {
+        let member = self.members.get_mut(&id);
+        let Some(member) = member.filter(|member| !member.hello.address.is_empty()) else {
+            return Err("it announces room, and is no server".into());
+        };
+        let weight = weight(member.hello.weight, Some(&room));
+        member.hello.room = Some(room);
+        let before = mem::replace(&mut member.weight, weight);
+        if before == weight {
+            return Ok(());
+        }
+        let name = &member.hello.name;
+        match (before, weight) {
+            (_, 0) => {
+                warn!(target: treadle_log::SHUFFLE, "shuffle server {name} has no room: it gets no further partitions until it has");
+            }
+            (0, _) => info!(target: treadle_log::SHUFFLE, "shuffle server {name} has room again"),
+            _ => {}
+        }
+        let domain = member.hello.domain.clone();
+        let domain = self.domain(&domain);
+        self.tell(MasterEvent::Standing {
+            server: WorkerId(id).into(),
+            standing: Standing { domain, weight },
+        })
     }
 
     fn lose(&mut self, id: u32) {

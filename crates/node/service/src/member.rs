@@ -16,6 +16,8 @@ use treadle_reactor::thread::{self, caught, lock};
 use treadle_shuffle::{AttemptId, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
+use crate::protocol::Protocol;
+use crate::room::Room;
 use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
 use crate::{SERVICE, ServiceError, config};
 
@@ -44,6 +46,7 @@ pub(crate) struct Holding {
     pub(crate) address: String,
     pub(crate) domain: String,
     pub(crate) weight: u32,
+    pub(crate) room: Room,
 }
 
 /// What the master knows of a shuffle.
@@ -120,18 +123,8 @@ impl Member {
         };
         let peer = Peer::connect(&options.master, &to_master, wait)?;
         found(peer.cluster());
-        let address = holding.as_ref().map(|held| held.address.clone());
-        let hello = Hello {
-            name: options.name.clone(),
-            address: address.clone().unwrap_or_default(),
-            domain: holding
-                .as_ref()
-                .map_or_else(String::new, |held| held.domain.clone()),
-            weight: holding.as_ref().map_or(0, |held| held.weight),
-            application: options.tenant.application.0,
-            priority: options.tenant.priority,
-            version: env!("CARGO_PKG_VERSION").into(),
-        };
+        let hello = hello(&options, holding);
+        let address = hello.address.clone();
         wire::send(&peer, wire::HELLO, &hello);
         let object = peer.next(wait)?;
         let object = wire::accept(&peer, object, wire::LONGEST)?;
@@ -150,6 +143,15 @@ impl Member {
             let text = format!(
                 "the shuffle master refuses this process: {}",
                 welcome.refused
+            );
+            return Err(ServiceError::Refused(text));
+        }
+        let ours = Protocol::ours();
+        if !(ours.oldest..=ours.newest).contains(&welcome.protocol) {
+            let text = format!(
+                "the shuffle master answers in protocol {} of the service, and this process speaks {ours}: \
+                 upgrade the older one",
+                welcome.protocol
             );
             return Err(ServiceError::Refused(text));
         }
@@ -175,7 +177,6 @@ impl Member {
             ..net
         };
         let words = Box::new(Words(Arc::downgrade(&shared)));
-        let address = address.unwrap_or_default();
         let plane = Plane::new(id, &address, net, files, config(), words);
         let _ = shared.plane.set(plane);
         let hearing = Arc::clone(&shared);
@@ -340,6 +341,30 @@ impl Member {
     }
 }
 
+/// How a process says who it is.
+fn hello(options: &MemberOptions, holding: Option<Holding>) -> Hello {
+    let ours = Protocol::ours();
+    let hello = Hello {
+        name: options.name.clone(),
+        application: options.tenant.application.0,
+        priority: options.tenant.priority,
+        version: env!("CARGO_PKG_VERSION").into(),
+        newest: ours.newest,
+        oldest: ours.oldest,
+        ..Hello::default()
+    };
+    match holding {
+        None => hello,
+        Some(held) => Hello {
+            address: held.address,
+            domain: held.domain,
+            weight: held.weight,
+            room: Some(held.room),
+            ..hello
+        },
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         self.0.end("this process has left the shuffle service");
@@ -378,6 +403,11 @@ impl Shared {
         }
         self.peer.start_close();
         self.notify();
+    }
+
+    /// Tells the master what room there is.
+    pub(crate) fn announce(&self, room: &Room) {
+        wire::send(&self.peer, wire::ROOM, room);
     }
 
     fn notify(&self) {

@@ -1,8 +1,9 @@
 //! A process that holds partitions: a member that others connect to.
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
@@ -11,14 +12,17 @@ use treadle_memory::Consumer as _;
 use treadle_net::{Address, Offer, Options, Wait};
 use treadle_node_shuffle::{self as shuffle, Plane, Stats};
 use treadle_reactor::thread;
+use treadle_volume::Options as Files;
 
-use crate::member::{Holding, Member, MemberOptions};
+use crate::member::{Holding, Member, MemberOptions, Shared};
+use crate::room::{Room, is_full};
 use crate::{ServiceError, config};
 
 /// Threads that receive pushes and send rows.
 const THREADS: usize = 2;
-/// How often the memory of rows is looked at.
+/// How often the memory of rows is looked at, and the room for more; and how often the master is told.
 const LOOK: Duration = Duration::from_millis(200);
+const ANNOUNCE: Duration = Duration::from_secs(1);
 /// What may come beyond the target while rows are written: the plane's own reserve.
 const WRITING: u64 = 64 << 20;
 /// What a process has beside rows, at most; of a small one a quarter of its memory.
@@ -78,17 +82,24 @@ impl ShuffleServer {
         };
         let host = ServiceHost::bind(&options.listen, &listening)?;
         let contact = net.contact.first().unwrap_or(host.address());
+        // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
+        // kept for the next batches.
+        let reserve = WRITING + RESERVE.min(options.memory / 4);
+        let target = options.memory.saturating_sub(reserve);
+        let target = target.max(options.memory / 4);
+        let files = Files::new(options.directories.clone(), options.disk);
+        let room = look(&Stats::default(), files.room(0), target, false);
         let holding = Holding {
             address: contact.to_string(),
             domain: options.domain.clone(),
             weight: options.weight.max(1),
+            room,
         };
-        let files = treadle_volume::Options::new(options.directories.clone(), options.disk);
         let member = Member::join(
             options.member.clone(),
             net,
             Some(holding),
-            files,
+            files.clone(),
             wait,
             |cluster| {
                 if let Some(cluster) = cluster {
@@ -111,24 +122,7 @@ impl ShuffleServer {
         let services = Services::from([(shuffle::SERVICE, service)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
         served.map_err(no_thread)?;
-        // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
-        // kept for the next batches.
-        let reserve = WRITING + RESERVE.min(options.memory / 4);
-        let target = options.memory.saturating_sub(reserve);
-        let target = target.max(options.memory / 4);
-        plane.set_target(target);
-        let shared = member.shared();
-        thread::start("treadle-memory", move || {
-            while let Some(shared) = shared.upgrade()
-                && !shared.is_over()
-            {
-                // It changes with the rows that are being read.
-                plane.set_target(target);
-                drop(shared);
-                std::thread::sleep(LOOK);
-            }
-        })
-        .map_err(no_thread)?;
+        watch(&member, files, target, room).map_err(no_thread)?;
         let http = options.http.clone();
         let http = http.map(|http| pages(http, &options, &host, member.plane()));
         Ok(Self {
@@ -163,6 +157,52 @@ impl ShuffleServer {
 impl Drop for ShuffleServer {
     fn drop(&mut self) {
         self.host.end();
+    }
+}
+
+/// Starts the threads that look at the memory of rows, and at the room for more.
+fn watch(member: &Member, files: Files, target: u64, mut said: Room) -> io::Result<()> {
+    let plane = member.plane().clone();
+    plane.set_target(target);
+    let (shared, budget) = (member.shared(), plane.clone());
+    thread::start("treadle-memory", move || {
+        while is_there(&shared) {
+            // It changes with the rows that are being read.
+            budget.set_target(target);
+            std::thread::sleep(LOOK);
+        }
+    })?;
+    let shared = member.shared();
+    // In a thread of its own, since a file system may take long to answer.
+    thread::start("treadle-room", move || {
+        let mut said_at = Instant::now();
+        while is_there(&shared) {
+            let stats = plane.stats();
+            let room = look(&stats, files.room(stats.on_disk), target, said.is_full);
+            let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
+            if (is_due || room.has_changed(&said))
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.announce(&room);
+                (said, said_at) = (room, Instant::now());
+            }
+            std::thread::sleep(LOOK);
+        }
+    })
+    .map(drop)
+}
+
+fn is_there(shared: &Weak<Shared>) -> bool {
+    shared.upgrade().is_some_and(|shared| !shared.is_over())
+}
+
+/// The room of a server with so much for rows in memory, and so much free on its disks.
+fn look(stats: &Stats, disk: u64, memory: u64, was_full: bool) -> Room {
+    Room {
+        free: memory.saturating_sub(stats.held).saturating_add(disk),
+        held: stats.resident + stats.on_disk,
+        waiting: stats.waiting,
+        is_full: stats.is_failing || is_full(was_full, disk, stats.on_disk),
     }
 }
 

@@ -6,10 +6,14 @@ use bytes::Bytes;
 use prost::Message;
 use treadle_net::{Incoming, NetError, Peer};
 
+use crate::protocol::Protocol;
+use crate::room::Room;
+
 /// Kinds of objects from a member.
 pub(crate) const HELLO: u32 = 32;
 pub(crate) const TO_MASTER: u32 = 33;
 pub(crate) const CALL: u32 = 34;
+pub(crate) const ROOM: u32 = 35;
 /// Kinds of objects from the master.
 pub(crate) const WELCOME: u32 = 48;
 pub(crate) const TO_NODE: u32 = 49;
@@ -39,18 +43,35 @@ pub(crate) struct Hello {
     /// What fails together.
     #[prost(string, tag = "3")]
     pub(crate) domain: String,
-    /// How much it is to have compared to others.
+    /// How much it is to have compared to others with as much room.
     #[prost(uint32, tag = "4")]
     pub(crate) weight: u32,
     /// Whose shuffles it registers. Members of one application keep them together.
     #[prost(uint64, tag = "5")]
     pub(crate) application: u64,
-    /// The version of its code.
+    /// The version of its code, for people.
     #[prost(string, tag = "6")]
     pub(crate) version: String,
     /// How much its shuffles count at servers that are overloaded.
     #[prost(uint32, tag = "7")]
     pub(crate) priority: u32,
+    /// What a server has. It is said again while it runs.
+    #[prost(message, optional, tag = "8")]
+    pub(crate) room: Option<Room>,
+    /// The newest and the oldest version of these messages that it speaks.
+    #[prost(uint32, tag = "9")]
+    pub(crate) newest: u32,
+    #[prost(uint32, tag = "10")]
+    pub(crate) oldest: u32,
+}
+
+impl Hello {
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol {
+            oldest: self.oldest,
+            newest: self.newest,
+        }
+    }
 }
 
 /// The master's answer.
@@ -61,6 +82,9 @@ pub(crate) struct Welcome {
     /// Why it is refused; empty: it is not.
     #[prost(string, tag = "2")]
     pub(crate) refused: String,
+    /// The version in which both speak.
+    #[prost(uint32, tag = "3")]
+    pub(crate) protocol: u32,
 }
 
 /// Another server, by its number, or one that is lost.

@@ -198,6 +198,10 @@ pub struct Stats {
     pub in_flight: u64,
     /// Requests of this process that an overloaded server told to pause.
     pub slept: u64,
+    /// Requests that wait here: pushes for room, and reads for their turn.
+    pub waiting: u64,
+    /// Whether rows are to go to files, and could not be written.
+    pub is_failing: bool,
 }
 
 /// The shuffle plane of a worker process. Clones are the same one.

@@ -212,6 +212,8 @@ impl Machines {
         self.outgoing.flush();
         self.stats.resident = self.server.resident();
         self.stats.in_flight = self.writer.in_flight();
+        self.stats.waiting = self.server.waiting() as u64;
+        self.stats.is_failing = self.server.is_failing();
     }
 
     /// What was done for a shuffle here, to add to it.

@@ -59,7 +59,12 @@ impl Places {
         }
     }
 
-    fn take(&mut self, server: ServerId, partitions: u64) {
+    pub(super) fn weight(&self, server: ServerId) -> u64 {
+        let place = self.servers.get(&server);
+        place.map_or(1, |(member, _)| u64::from(member.standing.weight.max(1)))
+    }
+
+    pub(super) fn take(&mut self, server: ServerId, partitions: u64) {
         if let Some((_, load)) = self.servers.get_mut(&server) {
             *load += partitions;
         }
@@ -222,14 +227,14 @@ impl Shuffle {
         self.name_of(copy).is_none_or(|name| self.is_sole(name))
     }
 
-    /// Assigns partitions that were in no group.
+    /// Assigns partitions that were in no group. They are counted at this server already.
     pub(super) fn open_group(&mut self, server: ServerId, partitions: Runs, places: &mut Places) {
         let mut copies: Vec<ServerId> = [server].into();
         if self.copies > 1 {
             // Each group has an epoch of its own, so that a server has one copy of it at most.
             self.generation = self.generation.next();
             places.complete(&mut copies, self.copies, &BTreeSet::new());
-            for &copy in &copies {
+            for &copy in &copies[1..] {
                 places.take(copy, partitions.len());
             }
         }

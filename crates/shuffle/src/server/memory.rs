@@ -78,9 +78,14 @@ impl Memory {
     }
 
     pub(super) fn retry_at(&self) -> Option<Duration> {
-        let waits = self.is_short() || !self.rests.is_empty();
-        let is_due = self.failure.is_some() && self.spilling.is_none() && waits;
+        let is_due = self.is_failing() && self.spilling.is_none();
         is_due.then_some(self.retry_at)
+    }
+
+    /// Whether something is to be written, and could not be.
+    pub(super) fn is_failing(&self) -> bool {
+        let waits = self.is_short() || !self.rests.is_empty() || self.spilling.is_some();
+        self.failure.is_some() && waits
     }
 
     /// Whether rows in memory are to go to files.

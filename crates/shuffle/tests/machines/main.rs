@@ -2,6 +2,7 @@
 
 mod master;
 mod model;
+mod placement;
 mod reader;
 mod server;
 mod support;

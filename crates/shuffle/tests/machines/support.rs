@@ -110,14 +110,18 @@ impl Head {
 
     /// The last plan that was told.
     pub(crate) fn plan(&self) -> std::sync::Arc<Plan> {
-        let told = self.effects.iter().rev().find_map(|effect| match effect {
+        self.plan_of(S).expect("a plan was told")
+    }
+
+    /// The last plan of a shuffle that was told, if one was.
+    pub(crate) fn plan_of(&self, shuffle: ShuffleId) -> Option<std::sync::Arc<Plan>> {
+        self.effects.iter().rev().find_map(|effect| match effect {
             MasterEffect::Send {
                 message: ToNode::Plan(plan),
                 ..
-            } if plan.shuffle == S => Some(plan.clone()),
+            } if plan.shuffle == shuffle => Some(plan.clone()),
             _ => None,
-        });
-        told.expect("a plan was told")
+        })
     }
 
     /// What was said since the last call.

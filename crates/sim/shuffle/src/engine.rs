@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Tenant,
-    ToMaster, ToNode, Verdict,
+    ApplicationId, Leases, Master, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Standing,
+    Tenant, ToMaster, ToNode, Verdict,
 };
 use treadle_types::Runs;
 
 use crate::data::Source;
+use crate::leases::LEASE;
 use crate::tasks::{Failure, Job, Task, Value, Work};
 use crate::world::{Item, Pid, World};
 
 /// Tasks that one worker is given at once.
 const SLOTS: usize = 3;
-/// An application that says nothing for so long is gone.
-const LEASE: Duration = Duration::from_millis(30);
 /// A task that runs more often goes round in circles.
 const RUNS: usize = 300;
 
@@ -44,7 +43,9 @@ pub(super) struct Head {
     /// Workers, and whether they are to leave.
     workers: BTreeMap<ServerId, bool>,
     next_attempt: u64,
-    leases: Leases,
+    pub(super) leases: Leases,
+    /// Times at which leases are looked at that are to come.
+    pub(super) looks: usize,
     /// Shuffles that have a group that was closed.
     split: BTreeSet<ShuffleId>,
     /// Something has changed that may let tasks run.
@@ -59,6 +60,7 @@ impl Head {
             workers: BTreeMap::new(),
             next_attempt: 1,
             leases: Leases::new(LEASE),
+            looks: 0,
             split: BTreeSet::new(),
             is_changed: false,
         }
@@ -169,6 +171,19 @@ impl World {
         if let Some(is_leaving) = self.head.workers.get_mut(&server) {
             *is_leaving = true;
             self.master(MasterEvent::Draining(server))?;
+        }
+        Ok(())
+    }
+
+    /// A server that is there announces other room.
+    pub(super) fn weigh(&mut self, server: ServerId, weight: u32) -> Result<(), String> {
+        if let Some(service) = self.plan.service.filter(|_| self.is_known(server)) {
+            self.summary.weighed += 1;
+            let standing = Standing {
+                weight,
+                ..service.standing(server.node)
+            };
+            self.master(MasterEvent::Standing { server, standing })?;
         }
         Ok(())
     }
@@ -287,8 +302,7 @@ impl World {
             for source in &job.sources {
                 self.head.leases.grant(application, source.shuffle, now);
             }
-            self.kernel.schedule(LEASE / 3, Item::Heartbeat(index));
-            self.kernel.schedule(LEASE, Item::Expire);
+            self.await_heartbeat(index);
         }
         let job = &mut self.head.jobs[index];
         let copies = self.plan.service.map_or(1, |service| service.copies);
@@ -352,34 +366,6 @@ impl World {
             self.master(MasterEvent::End(shuffle))?;
         }
         self.dispatch();
-        Ok(())
-    }
-
-    /// An application says that it is there, as long as it is.
-    pub(super) fn heartbeat(&mut self, index: usize) -> Result<(), String> {
-        if !self.head.jobs[index].is_open() {
-            return Ok(());
-        }
-        let now = self.kernel.now();
-        if !self.head.leases.renew(ApplicationId(index as u64), now) {
-            return Err(format!(
-                "the lease of job {index} has ended, and it is there"
-            ));
-        }
-        self.kernel.schedule(LEASE / 3, Item::Heartbeat(index));
-        self.kernel.schedule(LEASE, Item::Expire);
-        Ok(())
-    }
-
-    /// What applications that are gone have left behind ends.
-    pub(super) fn expire(&mut self) -> Result<(), String> {
-        let now = self.kernel.now();
-        for shuffle in self.head.leases.expire(now) {
-            self.master(MasterEvent::End(shuffle))?;
-        }
-        if let Some(due) = self.head.leases.next_deadline().filter(|due| *due > now) {
-            self.kernel.schedule_at(due, Item::Expire);
-        }
         Ok(())
     }
 
@@ -526,8 +512,9 @@ impl World {
             state.history.insert(attempt);
             assert!(state.history.len() < RUNS, "{task:?} runs again and again");
             let mut work = work.clone();
-            if let Work::Transfer { fails, .. } = &mut work {
+            if let Work::Transfer { fails, again } = &mut work {
                 *fails = self.kernel.random.chance(self.plan.fails);
+                *again &= self.plan.forgets == 0 || !self.kernel.random.chance(self.plan.forgets);
             }
             self.down(server, Down::Run(task, attempt, work));
         }

@@ -8,6 +8,7 @@
 mod data;
 mod engine;
 pub mod large;
+mod leases;
 mod network;
 pub mod overload;
 mod plan;

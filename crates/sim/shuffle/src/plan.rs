@@ -67,6 +67,8 @@ pub(super) enum Fault {
     Disk { place: u32, length: Duration },
     /// A worker is asked to leave; it goes when it holds nothing, or after so long.
     Drain { place: u32, length: Duration },
+    /// A server announces other room.
+    Weigh { place: u32, weight: u32 },
 }
 
 /// Everything that a seed decides beforehand.
@@ -86,6 +88,8 @@ pub struct Plan {
     /// Percent of transfers that are run twice at once, and that fail.
     pub(super) speculates: u64,
     pub(super) fails: u64,
+    /// Percent of transfers that do not know that their map has run before.
+    pub(super) forgets: u64,
     /// In a thousand: batches that a server acknowledges and drops, and that lose a bit.
     pub(super) drops: u64,
     pub(super) flips: u64,
@@ -148,6 +152,7 @@ impl Plan {
             batch: random.between(1, 24) as usize,
             speculates: random.pick(&[0, 0, 20]),
             fails: random.pick(&[0, 0, 15]),
+            forgets: 0,
             drops: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
@@ -198,7 +203,25 @@ impl Plan {
             let fault = plan.draw_fault(&mut random);
             plan.faults.push((at, fault));
         }
+        plan.draw_weights(servers, &mut Random::new(seed ^ 0x3e19_4700));
         plan
+    }
+
+    /// Servers have more or less room, none, and room again: seldom, or all the time. In the end all have
+    /// some.
+    fn draw_weights(&mut self, servers: u32, random: &mut Random) {
+        self.forgets = random.pick(&[0, 0, 50]);
+        let changes = random.pick(&[0, 3, 20, 200]);
+        for _ in 0..changes {
+            let weight = random.pick(&[0, 0, 1, 2, 100]);
+            let place = random.between(1, u64::from(servers)) as u32;
+            let fault = Fault::Weigh { place, weight };
+            self.faults.push((random.micros(0, 40_000), fault));
+        }
+        for place in (1..=servers).filter(|_| changes > 0) {
+            let fault = Fault::Weigh { place, weight: 1 };
+            self.faults.push((Duration::from_millis(41), fault));
+        }
     }
 
     /// One job of 16 maps and 16 partitions on four servers, one of which is killed and at once restarted
@@ -265,6 +288,15 @@ impl Plan {
         plan
     }
 
+    /// One job on four servers whose rooms change, also to none, and nothing else happens.
+    pub fn weighed(seed: u64) -> Self {
+        let mut plan = Self::bare(seed, 4, 4);
+        plan.must_finish = true;
+        plan.jobs.push(Job::plain(16, 16, 60));
+        plan.draw_weights(4, &mut Random::new(seed));
+        plan
+    }
+
     /// One job on 1,000 servers, of which some are killed, paused and cut off.
     pub fn thousand_servers() -> Self {
         let mut plan = Self::bare(7, 1_000, 50);
@@ -302,7 +334,7 @@ impl Plan {
             patience: Duration::from_millis(400),
             ..Config::default()
         };
-        (plan.speculates, plan.fails) = (0, 0);
+        (plan.speculates, plan.fails, plan.forgets) = (0, 0, 0);
         (plan.drops, plan.flips, plan.unreadable) = (0, 0, 0);
         plan.service = Some(Service {
             servers,

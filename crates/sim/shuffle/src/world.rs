@@ -56,6 +56,8 @@ treadle_sim_kernel::counters! {
         pub damages: u64,
         /// Times at which rows were found not to be what they should.
         pub repairs: u64,
+        /// Times at which a server had other room, also none.
+        pub weighed: u64,
         /// Jobs that were given up without a word.
         pub vanished: u64,
         /// Times at which a copy had been sent to another server.
@@ -390,6 +392,11 @@ impl World {
                     let id = self.procs[pid].id;
                     self.kernel.schedule(length, Item::Leave(id));
                     self.drain(id)?;
+                }
+            }
+            Fault::Weigh { place, weight } => {
+                if let Some(pid) = at(place) {
+                    self.weigh(self.procs[pid].id, weight)?;
                 }
             }
         }

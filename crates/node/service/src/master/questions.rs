@@ -1,5 +1,7 @@
 //! What members ask: shuffles that begin and end, servers that leave, and what is there.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use treadle_reactor::awake;
 use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
@@ -143,13 +145,29 @@ impl State {
     pub(super) fn json(&self) -> String {
         let servers = self.members.iter();
         let servers = servers.filter(|(_, member)| !member.hello.address.is_empty());
+        let mut partitions = BTreeMap::<u32, u64>::new();
+        let plans = self.shuffles.values().flat_map(|known| &known.plan);
+        for group in plans.flat_map(|plan| &plan.groups) {
+            for holder in group.holders() {
+                *partitions.entry(holder.node).or_default() += group.partitions.len();
+            }
+        }
         let servers = servers.map(|(id, member)| {
+            let room = member.hello.room.unwrap_or_default();
             json!({
                 "id": id,
                 "name": member.hello.name,
                 "address": member.hello.address,
                 "domain": member.hello.domain,
-                "weight": member.hello.weight,
+                "version": member.hello.version,
+                "protocol": member.protocol,
+                "factor": member.hello.weight,
+                "weight": member.weight,
+                "free_bytes": room.free,
+                "held_bytes": room.held,
+                "waiting_requests": room.waiting,
+                "full": room.is_full,
+                "partitions": partitions.get(id).copied().unwrap_or(0),
                 "leaving": member.is_leaving,
             })
         });

@@ -12,6 +12,7 @@ use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::lock;
 
 use crate::master::Inner;
+use crate::room::Room;
 use crate::wire::{self, Call, Hello, Welcome};
 
 /// Takes connections of members.
@@ -88,7 +89,10 @@ impl Visitor {
                 match state.join(&self.peer, hello) {
                     Ok(id) => self.id = Some(id),
                     Err(refused) => {
-                        let welcome = Welcome { id: 0, refused };
+                        let welcome = Welcome {
+                            refused,
+                            ..Welcome::default()
+                        };
                         wire::send(&self.peer, wire::WELCOME, &welcome);
                     }
                 }
@@ -97,6 +101,10 @@ impl Visitor {
             (wire::TO_MASTER, Some(id)) => {
                 let message = decode_shuffled(bytes).map_err(|error| malformed(&error))?;
                 state.hear(id, message)
+            }
+            (wire::ROOM, Some(id)) => {
+                let room = Room::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                state.announced(id, room)
             }
             (wire::CALL, Some(id)) => {
                 let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;

@@ -1,0 +1,115 @@
+//! Servers with more and less room, and with none.
+
+use std::collections::BTreeMap;
+
+use treadle_shuffle::{MasterEvent, ShuffleId, Spec, Standing, ToMaster};
+
+use crate::support::{Head, S, server_id, spec};
+
+const OTHER: ShuffleId = ShuffleId(8);
+
+fn weigh(head: &mut Head, node: u32, weight: u32) {
+    let standing = Standing {
+        domain: node,
+        weight,
+    };
+    head.event(MasterEvent::Standing {
+        server: server_id(node),
+        standing,
+    });
+}
+
+/// Four servers of equal weight, and a shuffle with two copies of 240 partitions.
+fn four() -> Head {
+    let spec = Spec {
+        copies: 2,
+        ..spec(1, 240)
+    };
+    Head::new(4, spec)
+}
+
+/// How many partitions each server has copies of, of a shuffle that begins now.
+fn begun(head: &mut Head) -> BTreeMap<u32, u64> {
+    let spec = Spec {
+        copies: 2,
+        ..spec(1, 240)
+    };
+    let shuffle = OTHER;
+    head.event(MasterEvent::End(S));
+    head.event(MasterEvent::Register { shuffle, spec });
+    head.take();
+    head.hear(0, ToMaster::Join(shuffle));
+    let plan = head.plan_of(shuffle);
+    let mut counts = BTreeMap::new();
+    for group in plan.iter().flat_map(|plan| &plan.groups) {
+        for server in group.holders() {
+            *counts.entry(server.node).or_default() += group.partitions.len();
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_server_with_three_times_the_room_gets_three_times_as_much() {
+    for large in 0..4 {
+        let mut head = four();
+        // About: others are never exactly equal.
+        for node in 0..4 {
+            let weight = if node == large { 30_001 } else { 10_003 - node };
+            weigh(&mut head, node, weight);
+        }
+        let counts = begun(&mut head);
+        for node in 0..4 {
+            let expected = if node == large { 240 } else { 80 };
+            assert!(counts[&node].abs_diff(expected) <= 2, "{large}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_placed_stays_when_rooms_change_and_no_plan_is_made_anew() {
+    let mut head = four();
+    let plan = head.plan();
+    head.take();
+    for (node, weight) in [
+        (0, 30_000),
+        (1, 2),
+        (2, 0),
+        (3, 0),
+        (0, 0),
+        (1, 0),
+        (2, 7),
+        (0, 1),
+    ] {
+        weigh(&mut head, node, weight);
+        assert_eq!(head.take(), [], "{node} {weight}");
+    }
+    head.hear(1, ToMaster::Join(S));
+    assert_eq!(head.plan(), plan);
+}
+
+#[test]
+fn a_server_without_room_gets_nothing_until_it_has_some() {
+    let mut head = four();
+    weigh(&mut head, 2, 0);
+    assert_eq!(begun(&mut head), [(0, 160), (1, 160), (3, 160)].into());
+    let mut head = four();
+    weigh(&mut head, 2, 0);
+    weigh(&mut head, 2, 1);
+    assert_eq!(begun(&mut head).len(), 4);
+}
+
+#[test]
+fn without_room_anywhere_a_shuffle_waits_for_some() {
+    let mut head = four();
+    (0..4).for_each(|node| weigh(&mut head, node, 0));
+    assert_eq!(begun(&mut head), BTreeMap::new());
+    weigh(&mut head, 3, 5);
+    let plan = head.plan_of(OTHER).expect("there is a place");
+    assert_eq!(plan.groups[0].copies, [server_id(3)]);
+    // One that has a second place has it.
+    weigh(&mut head, 1, 5);
+    let plan = head.plan_of(OTHER).expect("there is a place");
+    let open = plan.groups.iter().filter(|group| group.is_open);
+    assert!(open.clone().count() == 1 && open.clone().all(|group| group.copies.len() == 2));
+}

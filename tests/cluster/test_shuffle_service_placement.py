@@ -1,0 +1,101 @@
+"""Servers of the shuffle service get partitions for the room that they announce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from process_support import Process
+from service_support import ROWS, Servers, Table, commit_at_last
+from treadle.shuffle import Service
+from waiting import until
+
+PARTITIONS = 120
+
+
+@pytest.fixture
+def servers(
+    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Servers]:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    servers = Servers(start, tmp_path, [])
+    yield servers
+    servers.service.close()
+
+
+def states(service: Service) -> dict[str, dict[str, Any]]:
+    return {server["name"]: server for server in service.state()["servers"]}
+
+
+def placed(service: Service) -> dict[str, int]:
+    """Register a shuffle and write a row; return how many partitions each server has copies of."""
+    with service.shuffle(1, PARTITIONS, "i8") as shuffle:
+        shuffle.write(0, np.arange(1), np.arange(1))
+        return {name: server["partitions"] for name, server in states(service).items()}
+
+
+def test_a_server_with_three_times_the_room_gets_three_times_as_much(servers: Servers) -> None:
+    for name, disk in {"a": "600MB", "b": "200MB", "c": "200MB", "d": "200MB"}.items():
+        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", disk)
+    servers.ready()
+    counts = placed(servers.service)
+    assert sum(counts.values()) == 2 * PARTITIONS
+    others = [counts[name] for name in "bcd"]
+    assert min(others) * 2.5 < counts["a"] < max(others) * 3.5, counts
+    # A factor for the kind of host.
+    servers.begin("e", "--memory-limit", "2MB", "--disk-limit", "200MB", "--weight", "3")
+    servers.ready()
+    counts = placed(servers.service)
+    assert counts["a"] - 8 <= counts["e"] <= counts["a"] + 8, counts
+    assert states(servers.service)["e"]["factor"] == 3
+
+
+def test_a_server_with_a_full_disk_gets_nothing_until_it_has_room_again(servers: Servers) -> None:
+    for name in ("a", "b"):
+        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "200MB")
+    # With this factor, much of the first shuffle goes there.
+    servers.begin("small", "--memory-limit", "2MB", "--disk-limit", "4MB", "--weight", "1000")
+    servers.ready()
+    service = servers.service
+    table = Table(maps=8, partitions=PARTITIONS, rows=60_000)
+    with service.shuffle(table.maps, PARTITIONS, ROWS) as shuffle:
+        receipts = table.write_all(shuffle)
+        until(lambda: states(service)["small"]["full"], lambda: str(states(service)))
+        small = states(service)["small"]
+        assert (small["weight"], small["factor"]) == (0, 1000)
+        with service.shuffle(1, PARTITIONS, "i8") as other:
+            before = {name: server["partitions"] for name, server in states(service).items()}
+            other.write(0, np.arange(1), np.arange(1))
+            after = {name: server["partitions"] for name, server in states(service).items()}
+            assert after["small"] == before["small"] > 0
+            assert sum(after.values()) == sum(before.values()) + 2 * PARTITIONS
+        commit_at_last(shuffle, receipts, lambda number: table.write(shuffle, number))
+        table.compare(shuffle)
+    until(lambda: not states(service)["small"]["full"], lambda: str(states(service)))
+    assert placed(service)["small"] > 0
+    assert "has no room" in servers.master.output
+    assert "has room again" in servers.master.output
+
+
+def test_rooms_that_change_move_nothing(servers: Servers) -> None:
+    for name in ("a", "b", "c"):
+        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "200MB")
+    servers.ready()
+    service = servers.service
+    table = Table(maps=6, partitions=PARTITIONS, rows=60_000)
+    with service.shuffle(table.maps, PARTITIONS, ROWS) as shuffle:
+        shuffle.write(0, table.rows[0], table.numbers[0])
+        generation = servers.copied(shuffle)["generation"]
+        weights = {name: server["weight"] for name, server in states(service).items()}
+        receipts = table.write_all(shuffle)
+        until(
+            lambda: all(states(service)[name]["weight"] < weights[name] for name in weights),
+            lambda: str(states(service)),
+        )
+        shuffle.commit(receipts)
+        assert servers.copied(shuffle)["generation"] == generation
+        table.compare(shuffle)

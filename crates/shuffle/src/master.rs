@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Groups that a server's partitions are in when they are assigned, at most.
-const MOST_GROUPS: u64 = 4;
+const MOST_GROUPS: usize = 4;
 
 /// The master's machine.
 #[derive(Debug)]
@@ -437,21 +437,29 @@ impl Master {
                 None => return shuffle.plan = None,
             }
         }
-        for (&server, partitions) in &homes {
-            places.take(server, partitions.len() as u64);
-        }
-        let most = if shuffle.copies > 1 { MOST_GROUPS } else { 1 };
         let mut homes: Vec<(ServerId, Vec<u64>)> = homes.into_iter().collect();
         // Those with most weight first: second copies of theirs are at the others, and those of the others
         // with them.
         homes.sort_by_key(|(server, _)| Reverse(places.weight(*server)));
-        let least = homes.last().map(|(server, _)| places.weight(*server));
+        let least = homes.last().map_or(1, |(server, _)| places.weight(*server));
+        let times = |weight: u64| ((weight + least / 2) / least) as usize;
+        let first = homes
+            .first()
+            .map_or(1, |(server, _)| places.weight(*server));
+        // Where all have about as much, those whose turn is to come get second copies before.
+        let is_even = times(first) == 1;
+        for (server, partitions) in homes.iter().filter(|_| !is_even) {
+            places.take(*server, partitions.len() as u64);
+        }
         for (server, partitions) in homes {
+            if is_even {
+                places.take(server, partitions.len() as u64);
+            }
             // Second copies are of whole groups: those of a server that has more than others must not all be
             // at one of the others.
-            let times = (places.weight(server) + least.unwrap_or(1) / 2) / least.unwrap_or(1);
-            let length = partitions.len().div_ceil(times.clamp(1, most) as usize);
-            for part in partitions.chunks(length) {
+            let most = if shuffle.copies > 1 { MOST_GROUPS } else { 1 };
+            let groups = times(places.weight(server)).clamp(1, most);
+            for part in partitions.chunks(partitions.len().div_ceil(groups)) {
                 shuffle.open_group(server, part.iter().copied().collect(), &mut places);
             }
         }

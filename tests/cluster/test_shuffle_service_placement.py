@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
-from treadle.shuffle import Service
+from treadle.shuffle import NoRoom, Service
 from waiting import until
 
 PARTITIONS = 120
@@ -79,6 +81,36 @@ def test_a_server_with_a_full_disk_gets_nothing_until_it_has_room_again(servers:
     assert placed(service)["small"] > 0
     assert "has no room" in servers.master.output
     assert "has room again" in servers.master.output
+
+
+def test_who_writes_is_told_that_no_server_has_room(servers: Servers) -> None:
+    for name in ("a", "b"):
+        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "4MB")
+    servers.ready()
+    service = servers.service
+    rows = np.zeros(8_000_000, "u1")
+
+    def is_full() -> bool:
+        return all(one["full"] for one in states(service).values())
+
+    with ExitStack() as shuffles:
+        # Each in one copy, where there is room, until there is none.
+        for _ in range(40):
+            if is_full():
+                break
+            shuffle = shuffles.enter_context(service.shuffle(1, 1, "u1", copies=1))
+            with suppress(NoRoom, TimeoutError):
+                shuffle.write(0, rows, 0, timeout=2)
+            time.sleep(0.1)
+        until(is_full, lambda: str(states(service)))
+        with (
+            service.shuffle(1, PARTITIONS, "i8", name="late") as other,
+            pytest.raises(NoRoom, match=r"late, map 0: no shuffle server has room \(a, b\)"),
+        ):
+            other.write(0, np.arange(1), np.arange(1), timeout=3)
+    until(lambda: not is_full(), lambda: str(states(service)))
+    with service.shuffle(1, PARTITIONS, "i8") as other:
+        other.write(0, np.arange(1), np.arange(1))
 
 
 def test_rooms_that_change_move_nothing(servers: Servers) -> None:

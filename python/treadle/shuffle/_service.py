@@ -21,7 +21,7 @@ from treadle import _core
 from treadle._security import named
 from treadle.shuffle._compression import NONE, chosen, noted, of_note
 from treadle.shuffle._records import Kind, kind_of, kind_of_note
-from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError
+from treadle.shuffle._service_errors import Again, NoRoom, RowsLost, ShuffleError
 
 if TYPE_CHECKING:
     from treadle._cli import Child
@@ -34,6 +34,8 @@ _NOTHING = np.empty(0, np.int64)
 
 # Seconds between two attempts after something was lost: the first pause, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# Seconds that an error may wait to learn its cause.
+_STATE = 5.0
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,18 @@ class Service:
             self._keeper.close()
         if self._master is not None:
             self._master.close()
+
+    def _full(self) -> NoRoom | None:
+        """Return what to raise if no server has room."""
+        servers: list[dict[str, Any]] = []
+        with suppress(ShuffleError, OSError):
+            servers = self.state(timeout=_STATE)["servers"]
+        if not servers or any(server["weight"] for server in servers):
+            return None
+        names = ", ".join(sorted(server["name"] for server in servers))
+        return NoRoom(
+            f"no shuffle server has room ({names}): add servers, or make room on their disks"
+        )
 
     def _limit(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout
@@ -509,7 +523,7 @@ class Writer:
         TimeoutError
             Not all servers have the rows in time.
         NoRoom
-            A server has no room, neither in memory nor on its disks.
+            A server has no room, neither in memory nor on its disks; or no server has any.
         ShuffleError
             The shuffle has ended.
         ValueError
@@ -523,7 +537,12 @@ class Writer:
             joined = np.ascontiguousarray(joined)
             fields = shuffle.kind.fields(shuffle.kind.joined(self._chunks))
             rows = _core.Rows(joined, shuffle.partitions, "partitions", fields)
-            receipt = shuffle._push(self.map, rows, self.again, limit)
+            try:
+                receipt = shuffle._push(self.map, rows, self.again, limit)
+            except TimeoutError:
+                if (full := shuffle.service._full()) is not None:
+                    raise full from None
+                raise
         self._chunks.clear()
         self._partitions.clear()
         return receipt

@@ -185,7 +185,10 @@ def test_a_task_that_is_taken_back_is_told(
             pass_gate, [gate] * 2, range(2), key=["unknown", "behind"], workers=workers[:1]
         )
         until(gate.arrived, "the task runs")
-        until(lambda: told(client, "behind") == BEGUN[:3], "one waits behind it")
+        until(
+            lambda: told(client, "behind") == BEGUN[:3],
+            lambda: f"one waits behind it: {told(client, 'behind')}, {told(client, 'unknown')}",
+        )
         behind.cancel()
         until(lambda: told(client, "behind") == [*BEGUN[:3], *GONE], "it is gone")
         gate.open()

@@ -23,6 +23,7 @@ from process_support import kill
 from reliability_support import connected
 from service_support import Servers
 from shuffle_support import table
+from test_reliability_tls import certs  # noqa: F401
 from treadle.shuffle import ShuffleRefusedError
 from waiting import until
 
@@ -130,7 +131,7 @@ def knows_no_master(dask_worker):
 def counted(dask_worker):
     services = dask_worker.plugins["shuffle"]._services._services.values()
     stats = [service.stats() for service in services]
-    return [sum(one[name] for one in stats) for name in ("uncompressed", "compressed")]
+    return [sum(one[name] for one in stats) for name in ("pushed", "uncompressed", "compressed")]
 
 
 def test_rows_are_compressed_as_the_configuration_of_the_scheduler_says(client):
@@ -142,7 +143,7 @@ def test_rows_are_compressed_as_the_configuration_of_the_scheduler_says(client):
         outputs = dask.compute(*shuffled.to_delayed())
     for number, output in enumerate(outputs):
         assert_frame_equal(output, frame[numbers == number])
-    before, after = np.sum(list(client.run(counted).values()), axis=0)
+    _, before, after = np.sum(list(client.run(counted).values()), axis=0)
     assert 0 < after < before * 3 // 4
 
 
@@ -234,3 +235,29 @@ def test_servers_of_a_local_cluster(new_client):
     found = dd.from_pandas(frame, 5, sort=False).shuffle("key").compute()
     assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
     assert not any(client.run(at_workers).values())
+
+
+def test_links_are_encrypted_with_the_certificates_of_the_cluster(
+    new_client,
+    start,
+    certs,  # noqa: F811
+    secret,
+    monkeypatch,
+):
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    prefix, _ = certs("ours")
+    # A local cluster proves the user's secret, too.
+    tls = ("--tls", prefix, "--secret-file", str(secret))
+    master = start("shuffle-master", "treadle+tls://127.0.0.1:0", "--shuffle-journal", "none", *tls)
+    for name in "ab":
+        options = ("--name", name, "--domain", name, "--http", "none", *tls)
+        assert start("shuffle-server", master.address, *options).address.startswith("treadle+tls:")
+    client = new_client(workers=2, certificates=prefix, shuffle_servers=master.address)
+    frame = table(n=4000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dd.from_pandas(frame, 5, sort=False).shuffle("key").compute()
+    assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
+    assert not any(client.run(at_workers).values())
+    pushed, *_ = np.sum(list(client.run(counted).values()), axis=0)
+    assert pushed > 0

@@ -39,6 +39,10 @@ def _why_not(address: str, credentials: Mapping[str, Any]) -> str | None:
             servers = service.state()["servers"]
     except (OSError, ShuffleError, ValueError) as error:
         return f"the shuffle servers cannot be reached: {error}"
-    if all(server["leaving"] for server in servers):
+    staying = [server for server in servers if not server["leaving"]]
+    if not staying:
         return f"no shuffle server has joined the shuffle master at {address}"
+    if not any(server["weight"] for server in staying):
+        names = ", ".join(sorted(server["name"] for server in staying))
+        return f"no shuffle server at {address} has room ({names})"
     return None

@@ -12,10 +12,10 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import distributed
 import pytest
@@ -32,6 +32,9 @@ from client_support import (
     make_in_process_client,
 )
 from process_support import Process
+
+if TYPE_CHECKING:
+    from service_support import Servers
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()
@@ -286,6 +289,30 @@ def start(secret: Path) -> Iterator[Callable[..., Process]]:
     yield start
     for process in reversed(started):
         process.end()
+
+
+@pytest.fixture
+def new_servers(
+    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Servers]]:
+    """Makes a shuffle service of processes: a master, and servers of the names and options that are given."""
+    from service_support import Servers
+
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    made: list[Servers] = []
+
+    def make(names: Iterable[str] = (), *options: str, journal: str = "none") -> Servers:
+        servers = Servers(start, tmp_path, journal)
+        made.append(servers)
+        for name in names:
+            servers.begin(name, *options)
+        servers.ready()
+        return servers
+
+    yield make
+    for servers in made:
+        with suppress(OSError):
+            servers.service.close()
 
 
 @pytest.fixture

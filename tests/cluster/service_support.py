@@ -25,17 +25,13 @@ class Servers:
         self,
         start: Callable[..., Process],
         directory: Path,
-        names: Iterable[str],
         journal: str = "none",
     ) -> None:
         self._start = start
         self._directory = directory
         self.master = start("shuffle-master", "127.0.0.1:0", "--shuffle-journal", journal)
         self.processes: dict[str, Process] = {}
-        for name in names:
-            self.begin(name)
         self.service = Service(self.master.address, timeout=SOON)
-        self.ready()
 
     def begin(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> Process:
         """Start a server; its name is its failure domain."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 
 import dask
 import dask.array as da
@@ -43,11 +42,8 @@ def p2p():
 
 
 @pytest.fixture
-def servers(start, tmp_path, secret, monkeypatch) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, ["a", "b", "c"])
-    yield servers
-    servers.service.close()
+def servers(new_servers) -> Servers:
+    return new_servers("abc")
 
 
 @pytest.fixture

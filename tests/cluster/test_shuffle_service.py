@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,8 @@ from waiting import SOON, until
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, ["a", "b"])
-    yield servers
-    servers.service.close()
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers("ab")
 
 
 def test_rows_of_all_kinds_come_back_in_the_order_of_their_maps(servers: Servers) -> None:

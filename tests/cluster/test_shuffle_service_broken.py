@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,20 +32,9 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disks:
 
 
 @pytest.fixture
-def servers(
-    disks: Disks,
-    start: Callable[..., Process],
-    tmp_path: Path,
-    secret: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, [])
-    for name in ("a", "b"):
-        servers.begin(name, *MEMORY)
-    servers.ready()
-    yield servers
-    servers.service.close()
+def servers(disks: Disks, new_servers: Callable[..., Servers]) -> Servers:
+    del disks  # Before the servers, which look at it.
+    return new_servers("ab", *MEMORY)
 
 
 def written(servers: Servers, table: Table, shuffle: Shuffle) -> list[Receipt]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 
-from process_support import Process
 from service_support import ROWS, Servers, Table
 from treadle.shuffle import Service, Shuffle
 from waiting import SOON, until
@@ -38,22 +37,8 @@ class Alike(Table):
 
 
 @pytest.fixture
-def empty(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    """A service without servers."""
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, [])
-    yield servers
-    servers.service.close()
-
-
-@pytest.fixture
-def servers(empty: Servers) -> Servers:
-    for name in ("a", "b"):
-        empty.begin(name)
-    empty.ready()
-    return empty
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers("ab")
 
 
 def files(servers: Servers, name: str) -> list[Path]:
@@ -167,12 +152,9 @@ def test_how_rows_are_compressed_is_chosen_by_whoever_registers(servers: Servers
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_rows_in_files_are_smaller_and_a_killed_server_loses_none(
-    empty: Servers, codec: str
+    new_servers: Callable[..., Servers], codec: str
 ) -> None:
-    servers, table = empty, Alike(maps=8, partitions=16, rows=60_000)
-    for name in ("a", "b"):
-        servers.begin(name, *MEMORY)
-    servers.ready()
+    servers, table = new_servers("ab", *MEMORY), Alike(maps=8, partitions=16, rows=60_000)
     with servers.service.shuffle(8, 16, ROWS, compression=codec) as shuffle:
         shuffle.commit(table.write_all(shuffle))
         stored = counted(servers.service)[1]
@@ -216,12 +198,9 @@ def test_a_server_that_is_killed_while_rows_are_written_loses_none(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_bits_that_flipped_in_files_are_noticed_and_the_other_copy_is_read(
-    empty: Servers, codec: str
+    new_servers: Callable[..., Servers], codec: str
 ) -> None:
-    servers, table = empty, Alike(maps=8, partitions=16, rows=60_000)
-    for name in ("a", "b"):
-        servers.begin(name, *MEMORY)
-    servers.ready()
+    servers, table = new_servers("ab", *MEMORY), Alike(maps=8, partitions=16, rows=60_000)
     with servers.service.shuffle(8, 16, ROWS, compression=codec) as shuffle:
         shuffle.commit(table.write_all(shuffle))
         until(lambda: files(servers, "a") and files(servers, "b"), "rows are in files")

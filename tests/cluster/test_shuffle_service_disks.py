@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
 from treadle.shuffle import DamagedRows, Receipt, RowsLost, Shuffle
 from waiting import until
@@ -23,13 +22,8 @@ def table() -> Table:
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, [])
-    yield servers
-    servers.service.close()
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers()
 
 
 def files(servers: Servers, name: str) -> list[Path]:

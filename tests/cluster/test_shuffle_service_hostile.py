@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -22,16 +22,8 @@ MAPS, PARTITIONS = 6, 5
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, [])
-    for name in ("a", "b"):
-        servers.begin(name, "--http", "127.0.0.1:0")
-    servers.ready()
-    yield servers
-    servers.service.close()
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers("ab", "--http", "127.0.0.1:0")
 
 
 def ports(servers: Servers) -> dict[str, tuple[tuple[str, int], Process]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
 from treadle.shuffle import RowsLost, Shuffle
 from waiting import until
@@ -18,13 +16,8 @@ MAPS, PARTITIONS = 12, 16
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, ["a", "b", "c"])
-    yield servers
-    servers.service.close()
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers("abc")
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
 from treadle.shuffle import NoRoom, Service
 from waiting import until
@@ -20,13 +18,8 @@ PARTITIONS = 120
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, [])
-    yield servers
-    servers.service.close()
+def servers(new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers()
 
 
 def states(service: Service) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import dask
 import numpy as np
 import pytest
 
-from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
 from treadle.shuffle import Service, ShuffleRecord
 from treadle.shuffle._journal import read
@@ -28,17 +27,8 @@ def journal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def servers(
-    start: Callable[..., Process],
-    tmp_path: Path,
-    secret: Path,
-    journal: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, ["a", "b", "c"], str(journal))
-    yield servers
-    servers.service.close()
+def servers(journal: Path, new_servers: Callable[..., Servers]) -> Servers:
+    return new_servers("abc", journal=str(journal))
 
 
 def ended(service: Service, count: int) -> list[ShuffleRecord]:

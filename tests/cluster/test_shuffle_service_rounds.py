@@ -11,8 +11,6 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,16 +94,9 @@ class Round:
 
 # It takes as long as there are rounds.
 @pytest.mark.timeout(60 + 10 * ROUNDS, method="signal")
-def test_random_rounds(
-    start: Callable[..., Process], tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    servers = Servers(start, tmp_path, ["a", "b", "c"])
-    try:
-        for seed in range(FIRST, FIRST + ROUNDS):
-            servers.ready()
-            Round(servers, seed).run()
-        assert servers.service.state()["shuffles"] == []
-    finally:
-        with suppress(OSError):
-            servers.service.close()
+def test_random_rounds(new_servers: Callable[..., Servers]) -> None:
+    servers = new_servers("abc")
+    for seed in range(FIRST, FIRST + ROUNDS):
+        servers.ready()
+        Round(servers, seed).run()
+    assert servers.service.state()["shuffles"] == []

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -23,20 +22,16 @@ MAPS, PARTITIONS = 6, 12
 @pytest.fixture(params=[NOW, NEXT], ids=["an older master", "a newer master"])
 def servers(
     request: pytest.FixtureRequest,
-    start: Callable[..., Process],
-    tmp_path: Path,
-    secret: Path,
+    new_servers: Callable[..., Servers],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Servers]:
-    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+) -> Servers:
     with monkeypatch.context() as patch:
         patch.setenv(SAID, str(request.param))
         # Its own connection is of this process, and so of that release, too.
-        servers = Servers(start, tmp_path, [])
+        servers = new_servers()
     servers.service.close()
     servers.service = Service(servers.master.address, timeout=SOON)
-    yield servers
-    servers.service.close()
+    return servers
 
 
 class Job:

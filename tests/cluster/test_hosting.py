@@ -20,6 +20,7 @@ import treadle
 from client_support import AGAINST, SOON, pass_gate
 from treadle._loop import off_loop
 from treadle._security import temporary
+from treadle.client import _addresses
 from treadle.hosting._making import made
 from waiting import until
 
@@ -85,6 +86,17 @@ def test_a_cluster_is_used_and_left_as_it_was(dask_client, tmp_path):
     assert not there.run_on_scheduler(lambda dask_scheduler: "treadle" in dask_scheduler.plugins)
     with pytest.raises(RuntimeError, match=r"not made by treadle\.attach"):
         here.detach()
+
+
+def test_a_further_client_needs_the_address_alone(dask_client):
+    there = dask_client(n_workers=1)
+    here = treadle.attach(there)
+    address = here.scheduler.address
+    with treadle.Client(address, set_as_default=False) as further:
+        assert further.submit(sum, [1, 2]).result() == 3
+    here.detach()
+    # Another scheduler may have the address later.
+    assert _addresses.known(address) == _addresses.Credentials()
 
 
 def test_tasks_that_run_do_not_hold_up_a_detach(dask_client, gate, tmp_path):

@@ -388,6 +388,8 @@ class Connected(Waiting):
             await off_loop(self.cluster._end)
         host, self._host = self._host, None
         if host is not None:
+            # Another scheduler may have its address later.
+            _addresses.forget(str(self._start_arg))
             await host.stop()
         # The connection's descriptors go with it, and not when the interpreter next looks for cycles.
         self.scheduler = None

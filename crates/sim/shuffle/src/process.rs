@@ -450,16 +450,18 @@ impl World {
             return self.writer(pid, WriterEvent::Server { from, message });
         };
         let process = &mut self.procs[pid];
+        let id = Reader::read_of(read);
+        if !process.reads.contains_key(&id) {
+            // Its task is gone, and with it who would look at the rows.
+            return Ok(());
+        }
         let rows = rows.unwrap_or_default();
         let digests = rows.iter().map(|(map, rows)| {
             let partition = partition.unwrap_or_default();
             tally(*map, partition, rows).digest as u32
         });
         let computed = digests.collect();
-        let id = Reader::read_of(read);
-        if process.reads.contains_key(&id) {
-            process.rows.insert(id, rows);
-        }
+        process.rows.insert(id, rows);
         self.reader(
             pid,
             ReaderEvent::Server {

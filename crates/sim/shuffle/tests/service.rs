@@ -48,11 +48,13 @@ fn rows_read_are_those_of_the_winning_attempts_or_an_error_names_what_is_missing
 /// Each of these found a fault: rows that were pushed to a group of which one copy was complete (305840,
 /// 310896), rows that only some copies had and a filled one was taken to have (257275, 226111, 439855), receipts
 /// of a barrier that had been cancelled (459773, 459851), epochs that a busy server ended again and again (617644,
-/// 618779), looks at leases that multiplied until there were too many steps (3000072, in the simulation only).
+/// 618779). In the simulation only: looks at leases multiplied until there were too many steps (3000072), and rows
+/// that came for a cancelled task counted as damaged (6029198).
 #[test]
 fn seeds_that_failed_once() {
     for seed in [
         305_840, 310_896, 257_275, 226_111, 439_855, 459_773, 459_851, 617_644, 618_779, 3_000_072,
+        6_029_198,
     ] {
         run(seed..seed + 1);
     }

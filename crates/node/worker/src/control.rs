@@ -64,7 +64,8 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
             // What comes from here on unparks it.
             let _waiting = scheduler.unpark_on_change();
             if !worker.upgrade().is_some_and(|inner| inner.has_news()) {
-                parker.park_busy(looks.busy);
+                // Memory is looked at in its time, however often something comes.
+                parker.park_busy(looks.busy.saturating_sub(looked.elapsed()));
             }
             continue;
         }

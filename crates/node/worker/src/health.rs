@@ -126,9 +126,13 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
             others: health.others,
         }
     };
-    let Taken { process, others } = reclaim.reclaim(inner.options.memory, measure);
+    let Taken {
+        process,
+        mut others,
+    } = reclaim.reclaim(inner.options.memory, measure);
     // A process that keeps its size, and is far from its limit, is looked at as one at rest.
-    let busy = |is_far: bool| match is_far && !reclaim.is_moving() {
+    let is_moving = reclaim.is_moving();
+    let busy = |is_far: bool| match is_far && !is_moving {
         true => LOOK,
         false => LOOK_BUSY,
     };
@@ -145,6 +149,10 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
         .memory()
         .share((limit * SPILL) as u64, others);
     let most = inner.options.terminate * limit;
+    if most > 0.0 && others as f64 > most {
+        // What was freed, and is kept for what comes next, is no reason to end.
+        others = reclaim.give_back(measure).others;
+    }
     if most > 0.0
         && others as f64 > most
         && let Some(embedder) = inner.embedder.get()

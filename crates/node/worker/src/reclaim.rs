@@ -66,6 +66,17 @@ impl Reclaim {
         taken
     }
 
+    /// Gives back all that is kept for what comes next; the answer is as that of
+    /// [`reclaim`](Self::reclaim).
+    pub(super) fn give_back(&mut self, measure: impl Fn() -> Taken) -> Taken {
+        Pool::global().expire(Duration::ZERO);
+        Segments::global().expire(Duration::ZERO);
+        trim_heap();
+        let taken = measure();
+        self.trimmed(taken);
+        taken
+    }
+
     /// Whether the process took more or less when it was looked at than the time before, and not just
     /// what differs from one time to the next.
     pub(super) fn is_moving(&self) -> bool {

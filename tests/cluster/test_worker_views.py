@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -175,22 +177,40 @@ def test_plugins_are_told_how_tasks_go_on(client: distributed.Client, workers: l
         client.unregister_worker_plugin("steps")
 
 
+def one_behind(
+    client: distributed.Client, worker: str, gates: Callable[[], Gate]
+) -> tuple[Gate, distributed.Future, distributed.Future]:
+    """A task that waits at a gate, and one that the scheduler has sent behind it.
+
+    It sends none behind a task that has run for a while. So both are submitted together, and again, under
+    names of which no duration is known, if the second came too late.
+    """
+    for names in (
+        ["walrus", "otter"],
+        ["heron", "egret"],
+        ["maple", "alder"],
+        ["basalt", "gneiss"],
+    ):
+        gate = gates()
+        running, behind = client.map(pass_gate, [gate] * 2, range(2), key=names, workers=[worker])
+        until(gate.arrived, "the task runs")
+        with suppress(AssertionError):
+            until(lambda: told(client, behind.key) == BEGUN[:3], seconds=2)
+            return gate, running, behind
+        gate.open()
+        wait([running, behind])
+    raise AssertionError("none was sent behind another one")
+
+
 def test_a_task_that_is_taken_back_is_told(
-    client: distributed.Client, workers: list[str], gate: Gate
+    client: distributed.Client, workers: list[str], gates: Callable[[], Gate]
 ) -> None:
     client.register_plugin(Steps())
     try:
-        # Together: behind a task that has run for long, none is sent.
-        running, behind = client.map(
-            pass_gate, [gate] * 2, range(2), key=["unknown", "behind"], workers=workers[:1]
-        )
-        until(gate.arrived, "the task runs")
-        until(
-            lambda: told(client, "behind") == BEGUN[:3],
-            lambda: f"one waits behind it: {told(client, 'behind')}, {told(client, 'unknown')}",
-        )
+        gate, running, behind = one_behind(client, workers[0], gates)
+        key = behind.key
         behind.cancel()
-        until(lambda: told(client, "behind") == [*BEGUN[:3], *GONE], "it is gone")
+        until(lambda: told(client, key) == [*BEGUN[:3], *GONE], "it is gone")
         gate.open()
         running.result()
     finally:

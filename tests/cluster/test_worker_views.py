@@ -195,7 +195,7 @@ def one_behind(
         running, behind = client.map(pass_gate, [gate] * 2, range(2), key=names, workers=[worker])
         until(gate.arrived, "the task runs")
         with suppress(AssertionError):
-            until(lambda: told(client, behind.key) == BEGUN[:3], seconds=2)
+            until(lambda key=names[1]: told(client, key) == BEGUN[:3], seconds=2)
             return gate, running, behind
         gate.open()
         wait([running, behind])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,9 +66,8 @@ def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
 def process_environment() -> dict[str, str]:
     """Return the environment variables that Dask's configuration has for the processes of workers.
 
-    By default each library computes on one thread of a task (``OMP_NUM_THREADS=1`` and the like). As
-    with distributed, a variable of this process counts before the configuration's, and ``None`` unsets
-    one.
+    By default each library computes on one thread of a task (``OMP_NUM_THREADS=1`` and the like). ``None``
+    unsets one. As with distributed, a variable of this process counts before the configuration's.
     """
     found: dict[str, str] = {}
     for key in ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ"):
@@ -77,7 +75,7 @@ def process_environment() -> dict[str, str]:
         if not isinstance(variables, Mapping):
             raise TypeError(f"{key} is {variables!r}: give names of variables and their values")
         found |= {
-            name: os.environ.get(name, str(value))
+            name: str(value)
             for name, value in variables.items()
             if value is not None and (name, value) != _TRIM
         }

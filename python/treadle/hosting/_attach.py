@@ -112,16 +112,7 @@ def connect(place: Place, kwargs: dict[str, Any]) -> Client:
     """Return a client of a scheduler. Further ones of this process need nothing but its address."""
     from treadle.client import Client, _addresses
 
-    _addresses.remember(
-        place.address,
-        secret=place.secret,
-        certificates=place.certificates,
-        insecure=place.insecure,
-    )
-    return Client(
-        place.address,
-        secret=place.secret,
-        certificates=place.certificates,
-        insecure=place.insecure,
-        **kwargs,
-    )
+    credentials = place._asdict()
+    address = credentials.pop("address")
+    _addresses.remember(address, **credentials)
+    return Client(address, **credentials, **kwargs)

@@ -407,8 +407,8 @@ def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str
     inherited = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     given = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
     environment = {
-        **os.environ,
         **process_environment(),
+        **os.environ,
         **more,
         "PYTHONPATH": os.pathsep.join([*paths, *given, *inherited]),
     }

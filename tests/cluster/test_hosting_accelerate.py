@@ -230,6 +230,7 @@ def test_it_begins_and_ends_in_the_middle_of_shuffles(dask_client, gate: Gate, t
     frame = table(1, 4000)
     futures = started(there, frame, gate)
     until(lambda: gate.arrived(), "an input waits")
+    until(lambda: there.run_on_scheduler(runs) == [1], "Dask begins a run for the other inputs")
     treadle.accelerate(there)
     gate.open()
     assert sorted(pd.concat(there.gather(futures))["value"]) == sorted(frame["value"])

@@ -205,7 +205,7 @@ def test_partitions_may_be_any_integers(kind: str) -> None:
         ([0, -1], ValueError, "column '_partitions' has -1 in row 1"),
         (np.array([2**64 - 1], "u8"), ValueError, "has 18446744073709551615 in row 0"),
         ([0.0, 1.0], TypeError, "column '_partitions' has dtype float64"),
-        (["a"], TypeError, "column '_partitions' has dtype str"),
+        (["a"], TypeError, "column '_partitions' has dtype (str|object)"),
         (pd.array([1, None], "Int64"), ValueError, "has no number in row 1"),
     ],
 )
@@ -352,6 +352,7 @@ def test_text_of_more_bytes_than_an_array_with_offsets_of_32_bits_can_have(
         assert mine["x"].array._pa_array.num_chunks > 1
 
 
+@pytest.mark.skipif(pd.__version__ < "3", reason="pandas 2 cannot take rows of such a column")
 def test_another_order_of_bytes_is_kept() -> None:
     frame = pd.DataFrame({"x": np.arange(5).astype(">i4"), "_partitions": 0})
     (mine,) = ours(frame.iloc[:0], [frame], 1)

@@ -223,4 +223,4 @@ def test_ctrl_c_is_not_lost_in_a_finaliser(client):
 @pytest.mark.parametrize("seed", range(4))
 def test_every_future_ends_and_nothing_is_left(client, seed):
     done = stress_client.round_of(client, seed, threads=4, seconds=3.0)
-    assert done["interrupts"]
+    assert done["interrupts"] or not stress_client.INTERRUPTS

@@ -10,7 +10,7 @@ import distributed
 import pytest
 from distributed import Future, Queue, Variable, wait
 
-from client_support import SOON, fail, inc, pass_gate
+from client_support import AGAINST, SOON, fail, inc, pass_gate
 
 
 @pytest.fixture
@@ -218,6 +218,19 @@ def test_somebody_who_waits_for_a_variable_gets_it(variable):
     variable.set(5)
     thread.join(SOON)
     assert got == [5]
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="it is about how Treadle does it")
+def test_whoever_asks_while_a_variable_is_set_gets_it(client):
+    got = []
+    for number in range(300):
+        one = distributed.Variable(f"one-{number}", client=client)
+        thread = threading.Thread(target=lambda one=one: got.append(one.get(timeout=SOON)))
+        thread.start()
+        one.set(number)
+        thread.join(SOON)
+        one.delete()
+    assert got == list(range(300))
 
 
 def test_a_variable_of_a_future(client, variable):

@@ -284,7 +284,7 @@ def test_futures_of_both_clients_are_waited_for_together(dask_client, gate):
     with treadle.attach(there) as here:
         theirs, ours = there.submit(pass_gate, gate, 1), here.submit(sum, [1, 2])
         assert distributed.wait([theirs, ours], return_when="FIRST_COMPLETED").not_done == {theirs}
-        with pytest.raises(TimeoutError):
+        with pytest.raises(distributed.TimeoutError):
             distributed.wait([theirs], timeout=0.1)
         gate.open()
         assert not distributed.wait([theirs]).not_done

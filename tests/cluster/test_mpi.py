@@ -93,7 +93,7 @@ def test_a_script_can_make_the_cluster_itself(tmp_path: Path) -> None:
 def test_a_script_that_raises_ends_the_job(tmp_path: Path) -> None:
     done = run(tmp_path, "import treadle\nclient = treadle.Client()\nraise KeyError('mine')\n")
     assert done.returncode == 1
-    assert "KeyError: 'mine'" in done.stderr
+    assert "KeyError: 'mine'" in done.stderr, done.stderr
 
 
 def test_the_exit_status_is_that_of_the_script(tmp_path: Path) -> None:

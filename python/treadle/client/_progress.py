@@ -15,6 +15,7 @@ from distributed.utils import is_kernel
 
 from treadle._ask import ask_now
 from treadle._compat.distributed import parse_timedelta
+from treadle.client import _distributed
 from treadle.client._distributed import futures_of
 from treadle.client._state import State
 
@@ -174,7 +175,7 @@ def progress(
             draw(rows, counts.moved, time.monotonic() - counts.began)
             if is_over:
                 break
-            with suppress(TimeoutError):
+            with suppress(_distributed.TimeoutError):
                 client._block(lambda: counts.finished, seconds)
     return None
 

@@ -36,7 +36,6 @@ from treadle._compat.distributed import (
     QueueExtension,
     SchedulerState,
     Serialized,
-    VariableExtension,
     get_versions,
     run_function,
     serialize,
@@ -54,6 +53,7 @@ from treadle.sidecar._leases import Semaphores
 from treadle.sidecar._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugins
 from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
+from treadle.sidecar._variables import Variables
 from treadle.sidecar._views import (
     Clients,
     Groups,
@@ -133,7 +133,7 @@ class SchedulerStandIn:
             "multi_locks": self.multi_locks,
             "publish": PublishExtension(holding),
             "queues": QueueExtension(holding),
-            "variables": VariableExtension(holding),
+            "variables": Variables(holding),
             "events": EventExtension(self),
             "memory_sampler": MemorySamplerExtension(self),
             "spans": self.steps.spans,

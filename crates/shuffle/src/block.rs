@@ -243,6 +243,21 @@ pub struct Piece {
     pub packed: u32,
 }
 
+/// Where a piece ends: in rows, in their bytes, and in what is stored of them.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    rows: u64,
+    bytes: u64,
+    stored: u64,
+}
+
+/// A number of an entry. One load: with many small pieces most of a server's time is spent here.
+#[inline]
+fn word(entry: &[u8], field: usize) -> u32 {
+    let word = entry.get(4 * field..).and_then(<[u8]>::first_chunk);
+    u32::from_le_bytes(*word.unwrap_or(&[0; 4]))
+}
+
 /// The table of a batch: a view of its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
@@ -282,25 +297,27 @@ impl Table {
         };
         let mut sum = Tally::default();
         let mut next = u64::from(header.first);
-        for index in 0..table.len() {
-            let piece = table.piece(index);
-            let partition = piece.partition;
+        let mut before = Ends::default();
+        for (index, entry) in table.bytes.chunks_exact(table.entry).enumerate() {
+            let ends = table.ends(entry);
+            let Piece {
+                partition, tally, ..
+            } = table.between(entry, before, ends);
             let limit = u64::from(u32::MAX);
-            let Tally { rows, bytes, .. } = piece.tally;
+            let Tally { rows, bytes, .. } = tally;
             // Ends of 32 bits cannot be further apart, unless one is before the other.
             let ends_before = rows > limit || (width == 0 && bytes > limit);
             if u64::from(partition) < next || partition > header.last || ends_before {
                 let piece = index as u32;
                 return Err(BlockError::Order { piece, partition });
             }
-            if header.packed > 0 {
-                let length = table.stored_end(index).wrapping_sub(piece.offset);
-                if length > bytes || (length == 0 && bytes > 0) {
-                    return Err(BlockError::Packed(header.packed));
-                }
+            let stored = ends.stored.wrapping_sub(before.stored);
+            if stored > bytes || (stored == 0 && bytes > 0) {
+                return Err(BlockError::Packed(header.packed));
             }
             next = u64::from(partition) + 1;
-            sum.add(&piece.tally);
+            sum.add(&tally);
+            before = ends;
         }
         if sum.narrow() != header.tally.narrow() {
             return Err(BlockError::Sum {
@@ -308,11 +325,7 @@ impl Table {
                 found: sum.narrow(),
             });
         }
-        let stored = table
-            .len
-            .checked_sub(1)
-            .map_or(0, |last| table.stored_end(last));
-        match stored == header.stored() {
+        match before.stored == header.stored() {
             true => Ok(table),
             false => Err(BlockError::Packed(header.packed)),
         }
@@ -340,6 +353,11 @@ impl Table {
         &self.bytes
     }
 
+    /// No piece is for a partition below the first or above the last of these.
+    pub fn bounds(&self) -> (u32, u32) {
+        self.bounds
+    }
+
     /// How many pieces there are.
     pub fn len(&self) -> usize {
         self.len
@@ -350,60 +368,74 @@ impl Table {
         self.bytes.is_empty()
     }
 
-    fn word(&self, index: usize, field: usize) -> u32 {
-        let at = index * self.entry + 4 * field;
-        // One load: with many small pieces most of a server's time is spent here.
-        let word = self.bytes.get(at..).and_then(<[u8]>::first_chunk);
-        u32::from_le_bytes(*word.unwrap_or(&[0; 4]))
+    /// The entry of a piece. Empty, if there is none.
+    fn entry(&self, index: usize) -> &[u8] {
+        let at = index * self.entry;
+        self.bytes.get(at..at + self.entry).unwrap_or_default()
     }
 
-    /// Where the piece ends, in rows and in bytes.
-    fn end(&self, index: usize) -> (u64, u64) {
-        let rows = u64::from(self.word(index, 1));
-        match self.width {
-            0 => (rows, u64::from(self.word(index, 3))),
-            width => (rows, rows * u64::from(width)),
+    /// Where the piece of an entry ends.
+    fn ends(&self, entry: &[u8]) -> Ends {
+        let rows = u64::from(word(entry, 1));
+        let bytes = match self.width {
+            0 => word(entry, 3).into(),
+            width => rows * u64::from(width),
+        };
+        let stored = match self.packed {
+            0 => bytes,
+            _ => word(entry, self.entry / 4 - 1).into(),
+        };
+        Ends {
+            rows,
+            bytes,
+            stored,
         }
     }
 
-    /// Where what is stored of the piece ends.
-    fn stored_end(&self, index: usize) -> u64 {
-        match self.packed {
-            0 => self.end(index).1,
-            _ => self.word(index, self.entry / 4 - 1).into(),
+    /// The piece of an entry, from where the one before ends.
+    fn between(&self, entry: &[u8], before: Ends, ends: Ends) -> Piece {
+        let tally = Tally {
+            rows: ends.rows.wrapping_sub(before.rows),
+            bytes: ends.bytes.wrapping_sub(before.bytes),
+            digest: word(entry, 2).into(),
+        };
+        let length = ends.stored.wrapping_sub(before.stored);
+        Piece {
+            partition: word(entry, 0),
+            offset: before.stored,
+            tally,
+            packed: match length == tally.bytes {
+                true => 0,
+                false => length as u32,
+            },
         }
     }
 
     fn piece(&self, index: usize) -> Piece {
-        let (rows, bytes) = index
-            .checked_sub(1)
-            .map_or((0, 0), |before| self.end(before));
-        let end = self.end(index);
-        let mut piece = Piece {
-            partition: self.word(index, 0),
-            offset: bytes,
-            tally: Tally {
-                rows: end.0.wrapping_sub(rows),
-                bytes: end.1.wrapping_sub(bytes),
-                digest: u64::from(self.word(index, 2)),
-            },
-            packed: 0,
-        };
-        if self.packed > 0 {
-            piece.offset = index
-                .checked_sub(1)
-                .map_or(0, |before| self.stored_end(before));
-            let length = self.stored_end(index).wrapping_sub(piece.offset);
-            if length != piece.tally.bytes {
-                piece.packed = length as u32;
-            }
-        }
-        piece
+        let before = index.checked_sub(1);
+        let before = before.map_or(Ends::default(), |before| self.ends(self.entry(before)));
+        let entry = self.entry(index);
+        self.between(entry, before, self.ends(entry))
     }
 
     /// The pieces in the order of their partitions.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        (0..self.len()).map(|index| self.piece(index))
+        let mut before = Ends::default();
+        self.bytes.chunks_exact(self.entry).map(move |entry| {
+            let ends = self.ends(entry);
+            let piece = self.between(entry, before, ends);
+            before = ends;
+            piece
+        })
+    }
+
+    /// A word of the table near the entry of a partition: where it is, if each partition has a piece. Reading
+    /// it gets the entry into the processor's cache.
+    pub fn word_near(&self, partition: u32) -> u32 {
+        word(
+            self.entry(partition.wrapping_sub(self.bounds.0) as usize),
+            0,
+        )
     }
 
     /// The piece for a partition, if there is one.
@@ -419,12 +451,12 @@ impl Table {
         let mut high = before.saturating_add(1).min(self.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.word(middle, 0) < partition {
+            match word(self.entry(middle), 0) < partition {
                 true => low = middle + 1,
                 false => high = middle,
             }
         }
-        let is_there = low < self.len() && self.word(low, 0) == partition;
+        let is_there = low < self.len() && word(self.entry(low), 0) == partition;
         is_there.then(|| self.piece(low))
     }
 }
@@ -464,13 +496,19 @@ impl TableBuilder {
         header.last = partition;
         header.pieces += 1;
         header.tally.add(tally);
-        let mut put = |word: u64| self.bytes.extend((word as u32).to_le_bytes());
-        put(u64::from(partition));
-        put(header.tally.rows);
-        put(tally.digest);
-        if header.width == 0 {
-            put(header.tally.bytes);
-        }
+        let words = [
+            u64::from(partition),
+            header.tally.rows,
+            tally.digest,
+            header.tally.bytes,
+        ];
+        let entry = words.map(|word| (word as u32).to_le_bytes());
+        let length = match header.width {
+            0 => VARIABLE_ENTRY,
+            _ => FIXED_ENTRY,
+        };
+        self.bytes
+            .extend_from_slice(&entry.as_flattened()[..length]);
     }
 
     /// The header, whose checksum is 0 yet, and the table.

@@ -30,6 +30,8 @@ mod machines;
 mod memory;
 mod outgoing;
 mod packing;
+mod read_rows;
+mod stored;
 mod tasks;
 
 use std::collections::HashMap;
@@ -51,6 +53,7 @@ use treadle_types::WorkerId;
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
 pub use packing::Packed;
+pub use read_rows::ReadRows;
 
 use held::Held;
 use machines::{After, Machines, RowsToSend};

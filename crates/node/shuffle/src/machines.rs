@@ -24,6 +24,7 @@ use crate::disk::{Disk, Loaded};
 use crate::held::Held;
 use crate::incoming::{Arrived, Incoming};
 use crate::outgoing::{Outgoing, Reply};
+use crate::stored::Batches;
 use crate::tasks::Tasks;
 use crate::{Callbacks, Inner, Stats};
 
@@ -94,7 +95,7 @@ pub(crate) struct Machines {
     /// Batches of running transfers.
     arenas: BTreeMap<(Transfer, GroupId), Gathered>,
     /// Stored batches, by group.
-    batches: HashMap<(ShuffleId, GroupId), BTreeMap<BatchId, Arrived>>,
+    batches: HashMap<(ShuffleId, GroupId), Batches>,
     /// The runs of batches that are in files, or on their way to one.
     in_runs: HashMap<Stored, u64>,
     runs: HashMap<u64, Vec<Stored>>,
@@ -285,7 +286,7 @@ impl Machines {
     /// How many things are kept, for tests and diagnosis.
     pub(crate) fn leftovers(&self) -> usize {
         self.arenas.len()
-            + self.batches.values().map(BTreeMap::len).sum::<usize>()
+            + self.batches.values().map(Batches::len).sum::<usize>()
             + self.in_runs.len()
             + self.loading.len()
             + self.loaded.len()

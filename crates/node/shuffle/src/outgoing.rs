@@ -9,12 +9,13 @@ use treadle_messages::Data;
 use treadle_net::pool::Pool;
 use treadle_net::{Frame, NetError};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
-use treadle_shuffle::{FromServer, ReadPiece, ToServer};
+use treadle_shuffle::{FromServer, ToServer};
 use treadle_types::WorkerId;
 
 use crate::held::Held;
+use crate::read_rows::length;
 
-/// A message of a server, with the bytes of its pieces.
+/// A message of a server, with the rows of its pieces: of each, or of all together.
 pub(crate) type Reply = (FromServer, Vec<Bytes>);
 
 /// Connections to servers, and the addresses of servers.
@@ -207,23 +208,9 @@ fn reply(kind: u32, frames: Vec<Frame>, held: &Arc<Held>) -> Option<Reply> {
         return None;
     }
     let message: FromServer = decode_shuffled(head.as_slice()).ok()?;
-    let pieces = match &message {
-        FromServer::Rows { pieces, .. } => cut(pieces, rows)?,
-        _ if rows.is_empty() => Vec::new(),
-        _ => return None,
+    let length = match &message {
+        FromServer::Rows { pieces, .. } => length(pieces)?,
+        _ => 0,
     };
-    Some((message, pieces))
-}
-
-/// The bytes of each piece; `None` if the lengths do not add up.
-fn cut(pieces: &[ReadPiece], mut rows: Bytes) -> Option<Vec<Bytes>> {
-    let mut all = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        let length = usize::try_from(piece.stored()).ok()?;
-        if length > rows.len() {
-            return None;
-        }
-        all.push(rows.split_to(length));
-    }
-    rows.is_empty().then_some(all)
+    (rows.len() == length).then(|| (message, vec![rows]))
 }

@@ -12,6 +12,7 @@ use treadle_shuffle::block::{ALIGNMENT, HEADER, Header, Table};
 use treadle_shuffle::{ReadPiece, Transfer};
 
 use crate::held::Held;
+use crate::read_rows::{ReadRows, cut};
 use crate::{Allocate, Arena, ArenaMemory, Failure, Source};
 
 thread_local! {
@@ -143,12 +144,16 @@ impl Repacked {
 /// There is no memory.
 pub(crate) fn unpacked(
     pieces: &[ReadPiece],
-    bytes: Vec<Bytes>,
+    rows: Vec<Bytes>,
     held: &Arc<Held>,
-) -> Result<Vec<(ReadPiece, Bytes)>, MemoryError> {
+) -> Result<ReadRows, MemoryError> {
     if pieces.iter().all(|piece| piece.packed == 0) {
-        return Ok(pieces.iter().copied().zip(bytes).collect());
+        return Ok(ReadRows::new(pieces.to_vec(), rows));
     }
+    let bytes = match &rows[..] {
+        [all] if pieces.len() > 1 => cut(pieces, all.clone()),
+        _ => rows,
+    };
     // How long the rows are is what a server says. So it is compared with what came before there is
     // memory for them.
     let length = |(piece, bytes): (&ReadPiece, &Bytes)| {
@@ -174,14 +179,14 @@ pub(crate) fn unpacked(
     let mut rows = held.charge(buffer.into_bytes());
     let piece = |(at, (piece, bytes)): (usize, (&ReadPiece, Bytes))| {
         let own = rows.split_to(lengths[at].unwrap_or(0));
-        let bytes = match piece.packed {
+        match piece.packed {
             0 => bytes,
             _ if unpacked[at] => own,
             _ => Bytes::new(),
-        };
-        (*piece, bytes)
+        }
     };
-    Ok(pieces.iter().zip(bytes).enumerate().map(piece).collect())
+    let rows = pieces.iter().zip(bytes).enumerate().map(piece);
+    Ok(ReadRows::new(pieces.to_vec(), rows.collect()))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use treadle_types::{Runs, WorkerId};
 
 use crate::machines::{Gathered, Machines, Step};
 use crate::packing::unpacked;
+use crate::read_rows::ReadRows;
 use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
 
 /// The reason of tasks that are given back because the worker ends.
@@ -44,9 +45,9 @@ struct Running {
 struct Reading {
     came: VecDeque<Came>,
     /// The rows that came last.
-    rows: Vec<(ReadPiece, Bytes)>,
+    rows: ReadRows,
     /// Those of the groups before.
-    kept: Vec<(ReadPiece, Bytes)>,
+    kept: ReadRows,
     outcome: Option<Result<(), ReadError>>,
 }
 
@@ -55,7 +56,7 @@ struct Reading {
 struct Came {
     from: ServerId,
     message: FromServer,
-    pieces: Vec<Bytes>,
+    rows: Vec<Bytes>,
 }
 
 impl Tasks {
@@ -87,13 +88,13 @@ impl Tasks {
         read: u64,
         from: ServerId,
         message: FromServer,
-        pieces: Vec<Bytes>,
+        rows: Vec<Bytes>,
     ) {
         if let Some(reading) = self.reads.get_mut(&read) {
             reading.came.push_back(Came {
                 from,
                 message,
-                pieces,
+                rows,
             });
         }
     }
@@ -219,7 +220,7 @@ impl Plane {
         maps: Option<MapRange>,
         width: usize,
         interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<(ReadPiece, Bytes)>, Failure> {
+    ) -> Result<ReadRows, Failure> {
         let inner = &self.0;
         inner.serve_connections()?;
         let read = inner.with(|machines| {
@@ -239,8 +240,7 @@ impl Plane {
         let outcome = inner.fetch(read, partition, width, interrupted);
         let (mut reading, bytes) = inner.with(|machines| {
             let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
-            let rows = reading.kept.iter().chain(&reading.rows);
-            let bytes: u64 = rows.map(|(piece, _)| piece.bytes).sum();
+            let bytes = reading.kept.bytes() + reading.rows.bytes();
             let usage = machines.usage(shuffle);
             usage.reading += micros(began.elapsed());
             count(usage, &outcome);
@@ -259,7 +259,7 @@ impl Plane {
         if !reading.kept.is_empty() {
             reading.rows.append(&mut reading.kept);
             // No map has rows in two groups.
-            reading.rows.sort_unstable_by_key(|(piece, _)| piece.batch);
+            reading.rows.sort();
         }
         watch.done(Activity::Read, shuffle, bytes);
         Ok(reading.rows)
@@ -375,7 +375,7 @@ impl Inner {
             let Came {
                 from,
                 message,
-                pieces: bytes,
+                rows,
             } = match next {
                 Next::Over(outcome) => return outcome,
                 Next::Work(came) => came,
@@ -383,10 +383,10 @@ impl Inner {
             let FromServer::Rows { pieces, .. } = &message else {
                 continue;
             };
-            let rows = unpacked(pieces, bytes, &self.held)
+            let rows = unpacked(pieces, rows, &self.held)
                 .map_err(|error| Failure::Source(Box::new(error)))?;
             let computed = rows.iter();
-            let computed = computed.map(|(piece, bytes)| digest_of(piece, bytes, partition, width));
+            let computed = computed.map(|(piece, rows)| digest_of(piece, rows, partition, width));
             let computed = computed.collect();
             self.with(|machines| {
                 if let Some(reading) = machines.tasks.reads.get_mut(&read) {

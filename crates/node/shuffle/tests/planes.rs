@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tempfile::TempDir;
 use treadle_compress::Codec;
 use treadle_host::{Service, ServiceHost};
 use treadle_memory::Consumer as _;
 use treadle_net::{Offer, Options};
 use treadle_node_shuffle::{
-    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, SERVICE, Source,
+    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source,
 };
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
-    AttemptId, Commit, Config, Generation, MapRange, Master, MasterEffect, MasterEvent, ReadPiece,
-    Receipt, ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
+    AttemptId, Commit, Config, Generation, MapRange, Master, MasterEffect, MasterEvent, Receipt,
+    ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -363,8 +362,8 @@ fn master(
     }
 }
 
-fn numbers(pieces: &[(ReadPiece, Bytes)]) -> Vec<u64> {
-    let rows = pieces.iter().flat_map(|(_, rows)| rows.chunks(8));
+fn numbers(rows: &ReadRows) -> Vec<u64> {
+    let rows = rows.iter().flat_map(|(_, rows)| rows.chunks(8));
     rows.map(|row| u64::from_ne_bytes(row.try_into().unwrap()))
         .collect()
 }
@@ -639,7 +638,8 @@ fn lose_one_copy_after_the_other(target: u64, codec: Option<Codec>) {
         None => assert_eq!(stored, rows),
         Some(_) => assert!(stored < rows * 3 / 4, "{stored} of {rows}"),
     }
-    assert!(kept(&cluster) >= 2 * stored);
+    // What goes to a file in this moment may be counted as neither.
+    until("two copies are not kept", || kept(&cluster) >= 2 * stored);
     let generation = cluster.commit(6, &receipts).unwrap();
     assert!(kept(&cluster) < 2 * rows * 3 / 4 || codec.is_none());
     let spilled = |cluster: &Cluster| {

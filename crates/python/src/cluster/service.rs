@@ -527,8 +527,8 @@ impl ShuffleMember {
         let task = waiting(worker)?;
         self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
             let (shuffle, generation) = (ShuffleId(shuffle), Generation(generation));
-            let pieces = plane.read(shuffle, generation, partition, maps, width, interrupted)?;
-            Ok(joined(&pieces, width, |rows| plane.charge(rows)))
+            let rows = plane.read(shuffle, generation, partition, maps, width, interrupted)?;
+            Ok(joined(&rows, width, |rows| plane.charge(rows)))
         })
     }
 

@@ -143,6 +143,13 @@ impl GroupState {
 
     /// Whether a table has only partitions of the group.
     pub(super) fn covers(&self, table: &Table) -> bool {
+        // Those of most groups are one range.
+        let (first, last) = table.bounds();
+        if let &[(start, end)] = self.partitions.ranges() {
+            let range = start..end;
+            return table.is_empty()
+                || (range.contains(&first.into()) && range.contains(&last.into()));
+        }
         let mut pieces = table.pieces();
         pieces.all(|piece| self.partitions.contains(u64::from(piece.partition)))
     }

@@ -3,11 +3,15 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use crate::config::Guard;
 use crate::server::shares::Turn;
 use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
 use crate::{Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
+
+/// How many tables are fetched from memory at once.
+const READ_AHEAD: usize = 32;
 
 /// A read that waits for runs.
 #[derive(Debug)]
@@ -188,17 +192,22 @@ impl Server {
                 }
             }
         }
-        for one in state.indexed().iter().filter(|one| is_in(one.batch.map)) {
-            let Some(found) = one.table.find(partition) else {
-                continue;
-            };
-            all.add(&found.tally);
-            if one.has_won || !Guard::Attempt.holds() {
-                pieces.push(Sent {
-                    piece: ReadPiece::new(one.batch, &found),
-                    place: one.place,
-                    offset: found.offset,
-                });
+        for some in state.indexed().chunks(READ_AHEAD) {
+            // Tables are far from each other in memory. The processor fetches all of them at once.
+            let words = some.iter().map(|one| one.table.word_near(partition));
+            black_box(words.fold(0, |sum, word| sum ^ word));
+            for one in some.iter().filter(|one| is_in(one.batch.map)) {
+                let Some(found) = one.table.find(partition) else {
+                    continue;
+                };
+                all.add(&found.tally);
+                if one.has_won || !Guard::Attempt.holds() {
+                    pieces.push(Sent {
+                        piece: ReadPiece::new(one.batch, &found),
+                        place: one.place,
+                        offset: found.offset,
+                    });
+                }
             }
         }
         let count = state.counts.of(partition, stripes);

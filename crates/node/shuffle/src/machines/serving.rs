@@ -1,12 +1,12 @@
 //! What the server here wants of its host: rows that come, are kept, go to files, and are sent.
 
 use std::collections::hash_map::Entry;
+use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use treadle_reactor::awake;
-use treadle_shuffle::block::{ALIGNMENT, HEADER};
 use treadle_shuffle::{
     ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Sent, ServerEffect, ServerEvent,
     ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
@@ -17,6 +17,10 @@ use crate::Callbacks;
 use crate::disk::Loaded;
 use crate::incoming::open;
 use crate::machines::{Machines, RowsToSend, SELF, SMALL_PIECE, Step, Stored};
+use crate::stored::Batches;
+
+/// How many small pieces are fetched from memory at once.
+const READ_AHEAD: usize = 32;
 
 impl Machines {
     pub(super) fn tell_server(&mut self, event: ServerEvent, callbacks: &dyn Callbacks) {
@@ -71,7 +75,7 @@ impl Machines {
                 batch,
             } => {
                 if let Entry::Occupied(mut of_group) = self.batches.entry((shuffle, group)) {
-                    let removed = of_group.get_mut().remove(&batch);
+                    let removed = of_group.get_mut().remove(batch);
                     self.after.garbage.extend(removed.map(|(bytes, _)| bytes));
                     if of_group.get().is_empty() {
                         of_group.remove();
@@ -86,7 +90,7 @@ impl Machines {
             } => {
                 let of_group = self.batches.get(&(shuffle, group));
                 let batches = batches.into_iter().filter_map(|id| {
-                    let (bytes, table) = of_group?.get(&id)?;
+                    let (bytes, table) = of_group?.get(id)?;
                     Some((id, bytes.clone(), table.clone()))
                 });
                 let batches: Vec<_> = batches.collect();
@@ -190,22 +194,22 @@ impl Machines {
         self.steps.push_back(Step::Server(event));
     }
 
-    fn loaded_piece(&self, name: (u64, u64), piece: &ReadPiece) -> Option<Bytes> {
+    fn loaded_piece(&self, name: (u64, u64), piece: &ReadPiece) -> Option<&Bytes> {
         let loaded = self.loaded.get(&name)?;
         let at = loaded.binary_search_by_key(&piece.batch, |(piece, _)| piece.batch);
-        Some(loaded[at.ok()?].1.clone())
+        Some(&loaded[at.ok()?].1)
     }
 
     /// Calls `take` with each piece: memory that has it, and where it is in that. `None`: one is not here.
-    fn each_piece(
-        &self,
+    fn each_piece<'a>(
+        &'a self,
         (load, shuffle, group): (u64, ShuffleId, GroupId),
         pieces: &[Sent],
-        mut take: impl FnMut(&Bytes, Range<usize>),
+        mut take: impl FnMut(&'a Bytes, Range<usize>),
     ) -> Option<()> {
-        let batches = self.batches.get(&(shuffle, group));
-        // Both are in order: hardly any batch has to be searched for.
-        let mut next = batches.map(|batches| batches.range(..));
+        let batches = self.batches.get(&(shuffle, group)).map(Batches::rows);
+        let batches = batches.unwrap_or_default();
+        let mut next = 0;
         for Sent {
             piece,
             place,
@@ -214,25 +218,18 @@ impl Machines {
         {
             if let Place::Run(run) = place {
                 let loaded = self.loaded_piece((load, *run), piece)?;
-                take(&loaded, 0..loaded.len());
+                take(loaded, 0..loaded.len());
                 continue;
             }
-            let following = next
-                .as_mut()
-                .and_then(Iterator::next)
-                .filter(|&(id, _)| *id == piece.batch);
-            let (bytes, table) = match following {
-                Some((_, found)) => found,
-                None => {
-                    let mut from_it = batches?.range(piece.batch..);
-                    let found = from_it.next().filter(|&(id, _)| *id == piece.batch)?.1;
-                    next = Some(from_it);
-                    found
-                }
-            };
-            let start = (HEADER + table.as_bytes().len()).next_multiple_of(ALIGNMENT);
-            let start = start + *offset as usize;
-            take(bytes, start..start + piece.stored() as usize);
+            // Both are in order: hardly any batch has to be searched for.
+            if batches.get(next).is_none_or(|(id, _)| *id != piece.batch) {
+                next = batches
+                    .binary_search_by_key(&piece.batch, |(id, _)| *id)
+                    .ok()?;
+            }
+            let start = *offset as usize;
+            take(&batches[next].1, start..start + piece.stored() as usize);
+            next += 1;
         }
         Some(())
     }
@@ -249,9 +246,16 @@ impl Machines {
         let is_small = to != SELF && pieces.len() > 1 && bytes <= SMALL_PIECE * pieces.len() as u64;
         let mut joined = Vec::new();
         if is_small && joined.try_reserve_exact(bytes as usize).is_ok() {
-            self.each_piece(of, pieces, |bytes, range| {
-                joined.extend_from_slice(&bytes[range]);
-            })?;
+            let mut all = Vec::with_capacity(pieces.len());
+            self.each_piece(of, pieces, |bytes, range| all.push(&bytes[range]))?;
+            for some in all.chunks(READ_AHEAD) {
+                // They are far from each other in memory. The processor fetches all of them at once.
+                let first = some.iter().filter_map(|rows| rows.first());
+                black_box(first.fold(0, |sum, byte| sum ^ byte));
+                for rows in some {
+                    joined.extend_from_slice(rows);
+                }
+            }
             return Some(vec![self.held.charge(joined.into())]);
         }
         let mut rows = Vec::with_capacity(pieces.len());
@@ -296,7 +300,7 @@ impl Machines {
             let group = (push.shuffle, push.group.at(self.me));
             let stored = (group.0, group.1, push.batch);
             let of_group = self.batches.get(&group);
-            if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(&push.batch)) {
+            if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(push.batch)) {
                 batch = Some(bytes.clone());
             } else if let Some(&run) = self.in_runs.get(&stored) {
                 if !self.disk.restore(run, to, *push) {

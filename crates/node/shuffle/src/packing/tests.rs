@@ -102,7 +102,7 @@ fn pieces_are_compressed_if_that_makes_them_smaller() {
                 _ => assert_eq!((is_packed, batch.header.packed), (vec![false; 2], 0)),
             }
             let found = unpacked(&read, came, &held).unwrap();
-            assert!(found.iter().map(|(_, bytes)| &bytes[..]).eq(rows));
+            assert!(found.iter().map(|(_, bytes)| bytes).eq(rows));
             assert!(found.iter().map(|(piece, _)| *piece).eq(read));
         }
         assert_eq!(held.bytes(), 0, "rows that were read are not kept");

@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use treadle_node_shuffle::{Failure, Plane};
+use treadle_node_shuffle::{Failure, Plane, ReadRows};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
 use treadle_types::{Attempt, ObjectId};
@@ -95,8 +95,8 @@ impl Worker {
         self.shuffling(py, |plane, _, interrupted| {
             let shuffle = ShuffleId(shuffle);
             let generation = Generation(generation);
-            let pieces = plane.read(shuffle, generation, partition, None, width, interrupted)?;
-            Ok(joined(&pieces, width, |rows| plane.charge(rows)))
+            let rows = plane.read(shuffle, generation, partition, None, width, interrupted)?;
+            Ok(joined(&rows, width, |rows| plane.charge(rows)))
         })
     }
 
@@ -121,31 +121,30 @@ impl Worker {
     }
 }
 
-/// Pieces for Python, which takes some microseconds for each: small ones of agreed rows, which do not
-/// depend on their map, are copied together.
-pub(crate) fn joined(
-    pieces: &[(ReadPiece, Bytes)],
-    width: usize,
-    charge: impl Fn(Bytes) -> Bytes,
-) -> Vec<Piece> {
-    let is_small = |(piece, bytes): &(ReadPiece, Bytes)| {
-        width > 0 && bytes.len() < SMALL && bytes.len() as u64 == piece.rows * width as u64
+/// Pieces for Python, which takes some microseconds for each. Agreed rows do not depend on their map: those
+/// that share memory stay together, and small ones are copied together.
+pub(crate) fn joined(read: &ReadRows, width: usize, charge: impl Fn(Bytes) -> Bytes) -> Vec<Piece> {
+    let is_agreed =
+        |piece: &ReadPiece| width > 0 && piece.rows.checked_mul(width as u64) == Some(piece.bytes);
+    let are_agreed = |pieces: &[ReadPiece]| pieces.iter().all(is_agreed);
+    let parts: Vec<(&[ReadPiece], Bytes)> = read.parts(are_agreed).collect();
+    let is_small =
+        |(pieces, bytes): &(&[ReadPiece], Bytes)| bytes.len() < SMALL && are_agreed(pieces);
+    let groups = parts.chunk_by(|one, next| is_small(one) && is_small(next));
+    let piece = |group: &[(&[ReadPiece], Bytes)]| {
+        let pieces = group.iter().flat_map(|(pieces, _)| *pieces);
+        let rows = pieces.clone().map(|piece| piece.rows).sum();
+        let map = pieces.clone().next()?.batch.map;
+        let bytes = match group {
+            [(_, bytes)] => bytes.clone(),
+            _ => {
+                let all: Vec<&[u8]> = group.iter().map(|(_, bytes)| &bytes[..]).collect();
+                charge(all.concat().into())
+            }
+        };
+        Some((map, rows, RowMemory(bytes)))
     };
-    let groups = pieces.chunk_by(|one, next| is_small(one) && is_small(next));
-    groups
-        .map(|group| {
-            let (first, bytes) = &group[0];
-            let rows = group.iter().map(|(piece, _)| piece.rows).sum();
-            let bytes = match group {
-                [_] => bytes.clone(),
-                _ => {
-                    let all: Vec<&[u8]> = group.iter().map(|(_, bytes)| &bytes[..]).collect();
-                    charge(all.concat().into())
-                }
-            };
-            (first.batch.map, rows, RowMemory(bytes))
-        })
-        .collect()
+    groups.filter_map(piece).collect()
 }
 
 impl Worker {

@@ -321,7 +321,7 @@ class Connection:
         options: Mapping[str, Any] | None = None,
         options_of: Mapping[Any, Mapping[str, Any]] | None = None,
         shuffle_service: str | None = None,
-    ) -> None: ...
+    ) -> int: ...
     def submit_call(
         self,
         key: Any,
@@ -330,7 +330,7 @@ class Connection:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any] | None = None,
-    ) -> None: ...
+    ) -> int: ...
     def submit_calls(
         self,
         keys: Sequence[Any],
@@ -339,7 +339,7 @@ class Connection:
         arguments: Iterable[tuple[Any, ...]],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any] | None = None,
-    ) -> None: ...
+    ) -> int: ...
     def call_key(
         self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
     ) -> str: ...

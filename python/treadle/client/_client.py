@@ -39,7 +39,7 @@ from treadle.worker._spans import in_span
 __all__ = ["Client"]
 
 # How often something is submitted whose arguments other threads cancel meanwhile.
-_ATTEMPTS = 10
+_ATTEMPTS = 9
 # The setting that says from what size on the data of a submission is warned of.
 _LARGE = "distributed.admin.large-graph-warning-threshold"
 
@@ -150,46 +150,52 @@ class Client(Viewing):
         state.sent = True
         return future
 
-    def _submit(self, futures: list[Future], submit: Callable[[], None], *arguments: Any) -> None:
+    def _submit(self, futures: list[Future], submit: Callable[[], int], *arguments: Any) -> None:
         """Submit, and give the futures up if that fails."""
         start = perf_counter_ns() if self._recorders else 0
-        before = self._usable("send update-graph message").kept()[1]
-        attempts = _ATTEMPTS
-        held: list[Future] = []
         try:
-            while True:
-                try:
-                    submit()
-                    break
-                except _core.MissingDependencyError:
-                    attempts -= 1
-                    if not attempts:
-                        raise
-                    # A future among the arguments is another client's, or was cancelled: by another
-                    # thread, it may be at any time.
-                    found: list[Any] = []
-                    find_futures(arguments, found)
-                    held += [Future(key, self) for key in {future.key for future in found}]
-            for future in held:
-                future.release()
+            try:
+                size = submit()
+            except _core.MissingDependencyError:
+                size = self._submit_again(submit, arguments)
             for future in futures:
                 # Another thread has cancelled it meanwhile.
-                if future._state is not None and future._state.over is not None:
-                    self._disown(future._state)
+                state = future._state
+                if state is not None and state.over is not None:
+                    self._disown(state)
         except BaseException:
             self._withdraw(futures)
             raise
-        self._warn_if_large(before)
+        if size:
+            self._warn_if_large(size)
         if start:
             self._record("submit", start, len(futures))
 
-    def _warn_if_large(self, before: int) -> None:
-        """Warn of data that came with a submission, before which the client kept so many bytes."""
-        connection = self._connection
-        size = 0 if connection is None else connection.kept()[1] - before
-        # Nothing else is kept: most submissions need not look up the setting.
+    def _submit_again(self, submit: Callable[[], int], arguments: Any) -> int:
+        """Submit what reads futures of another client, or futures that were cancelled.
+
+        Another thread may cancel them at any time, also those that are held here.
+        """
+        held: list[Future] = []
+        for attempt in reversed(range(_ATTEMPTS)):
+            found: list[Any] = []
+            find_futures(arguments, found)
+            held += [Future(key, self) for key in {future.key for future in found}]
+            try:
+                size = submit()
+                break
+            except _core.MissingDependencyError:
+                if not attempt:
+                    raise
+        for future in held:
+            future.release()
+        return size
+
+    @staticmethod
+    def _warn_if_large(size: int) -> None:
+        """Warn of data of so many bytes that came with a submission."""
         # What surrounds the data is not counted, so equal is more.
-        if size > 0 and size >= parse_bytes(dask.config.get(_LARGE)):
+        if size >= parse_bytes(dask.config.get(_LARGE)):
             warnings.warn(
                 f"Sending large graph of size {format_bytes(size)}.\n"
                 "This may cause some slowdown.\n"
@@ -319,11 +325,11 @@ class Client(Viewing):
         if "span" in annotations:
             func = in_span(func, annotations["span"])
 
-        def submit() -> None:
+        def submit() -> int:
             arguments: Any = zip(*iterables, strict=False)
             if len(states) != len(fresh):
                 arguments = compress(arguments, fresh)
-            connection.submit_calls(keys, states, func, arguments, kwargs, options)
+            return connection.submit_calls(keys, states, func, arguments, kwargs, options)
 
         self._submit(futures, submit, iterables, kwargs)
         for state in states:
@@ -421,13 +427,15 @@ class Client(Viewing):
             for key in wanted:
                 futures[key] = self._claim(key, State if key in graph else Expected)
         states = [future._bound()[1] for future in futures.values()]
-        before = connection.kept()[1]
         try:
-            connection.submit(graph, wanted, states, options, options_of, self.shuffle_servers)
+            size = connection.submit(
+                graph, wanted, states, options, options_of, self.shuffle_servers
+            )
         except BaseException:
             self._withdraw(list(futures.values()))
             raise
-        self._warn_if_large(before)
+        if size:
+            self._warn_if_large(size)
         for state in states:
             state.sent = True
         if start:

@@ -99,10 +99,6 @@ class Early(_Base):
         """Return the keys whose values are not here: all."""
         return keys
 
-    def kept(self) -> tuple[int, int]:
-        """Return how many values the client keeps for those who read them, and their bytes."""
-        return 0, 0
-
     def close(self, _timeout: float = 0.0) -> None:
         """Forget everything, and tell those who wait for an answer."""
         calls, self._calls = self._calls, []

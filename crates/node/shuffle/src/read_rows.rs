@@ -101,3 +101,82 @@ pub(crate) fn length(pieces: &[ReadPiece]) -> Option<usize> {
         sum.checked_add(usize::try_from(piece.stored()).ok()?)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use treadle_shuffle::BatchId;
+
+    /// Pieces of these maps; each row is a byte, and says which map it is of. Map 3 has three rows.
+    fn pieces(maps: &[u8]) -> (Vec<ReadPiece>, Vec<Bytes>) {
+        let piece = |&map: &u8| {
+            let rows = vec![map; map.into()];
+            let batch = BatchId {
+                map: map.into(),
+                ..BatchId::default()
+            };
+            let bytes = rows.len() as u64;
+            let piece = ReadPiece {
+                batch,
+                rows: bytes,
+                bytes,
+                digest: 0,
+                packed: 0,
+            };
+            (piece, Bytes::from(rows))
+        };
+        maps.iter().map(piece).unzip()
+    }
+
+    fn found(rows: &ReadRows) -> Vec<(u32, &[u8])> {
+        let found = rows.iter().map(|(piece, rows)| (piece.batch.map, rows));
+        found.collect()
+    }
+
+    #[test]
+    fn pieces_in_one_memory_stay_there_or_are_cut() {
+        let (all, each) = pieces(&[1, 3, 2]);
+        let joined = Bytes::from(each.concat());
+        assert_eq!(length(&all), Some(6));
+        let rows = ReadRows::new(all.clone(), vec![joined.clone()]);
+        let expected: [(u32, &[u8]); 3] = [(1, &[1]), (3, &[3, 3, 3]), (2, &[2, 2])];
+        assert_eq!(found(&rows), expected);
+        let together: Vec<_> = rows.parts(|_| true).collect();
+        assert_eq!(together, [(&all[..], joined)]);
+        let cut: Vec<_> = rows.parts(|_| false).map(|(_, rows)| rows).collect();
+        assert_eq!(cut, each);
+        // The same with memory for each.
+        let apart = ReadRows::new(all, each);
+        assert_eq!(found(&apart), expected);
+        assert_eq!(apart.parts(|_| true).count(), 3);
+    }
+
+    #[test]
+    fn those_of_several_groups_are_in_the_order_of_their_maps() {
+        let (all, each) = pieces(&[2, 5]);
+        let mut rows = ReadRows::new(all, vec![each.concat().into()]);
+        let (all, each) = pieces(&[1, 4]);
+        rows.append(&mut ReadRows::new(all, each));
+        rows.append(&mut ReadRows::new(Vec::new(), vec![Bytes::new()]));
+        rows.sort();
+        let maps: Vec<u32> = rows.iter().map(|(piece, _)| piece.batch.map).collect();
+        assert_eq!((maps, rows.bytes()), (vec![1, 2, 4, 5], 12));
+        let is_right =
+            |(piece, rows): (&ReadPiece, &[u8])| rows == vec![piece.rows as u8; rows.len()];
+        assert!(rows.iter().all(is_right));
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_noticed() {
+        let (mut all, _) = pieces(&[1, 1]);
+        all[0].bytes = u64::MAX;
+        assert_eq!(length(&all), None);
+    }
+
+    #[test]
+    fn a_piece_that_could_not_be_unpacked_has_no_rows() {
+        let (all, _) = pieces(&[3]);
+        let rows = ReadRows::new(all, vec![Bytes::new()]);
+        assert_eq!(found(&rows), [(3, &[][..])]);
+    }
+}

@@ -30,6 +30,8 @@ struct Sending<'a, 'py> {
     foreign: HashMap<Vec<u8>, Input>,
     key: Vec<u8>,
     recipe: Vec<u8>,
+    /// Bytes of data that the client kept before.
+    kept: u64,
     /// After the recipes, which may have definitions that are withdrawn then.
     _open: Open<'a>,
 }
@@ -78,6 +80,7 @@ impl<'a, 'py> Sending<'a, 'py> {
             foreign: HashMap::new(),
             key: Vec::with_capacity(64),
             recipe: Vec::with_capacity(256),
+            kept: client.kept().1,
             _open: open,
         })
     }
@@ -161,14 +164,15 @@ impl<'a, 'py> Sending<'a, 'py> {
         Ok(())
     }
 
-    fn finish(self) -> PyResult<()> {
-        let (client, encoder) = (self.client, &self.connection.encoder);
+    /// Returns the bytes of the data that came with it.
+    fn finish(self) -> PyResult<u64> {
+        let (client, encoder, before) = (self.client, &self.connection.encoder, self.kept);
         let submission = self.submission;
         // A small message leaves at once. Letting other threads have the interpreter's lock
         // meanwhile could cost milliseconds.
         let garbage = client.finish(submission, || definitions(encoder.take_definitions()));
         drop(garbage.map_err(self.connection.failed())?);
-        Ok(())
+        Ok(client.kept().1.saturating_sub(before))
     }
 
     /// Gives it up, for an error that is raised already.
@@ -177,7 +181,7 @@ impl<'a, 'py> Sending<'a, 'py> {
     }
 
     /// Ends it, as what was done before has gone.
-    fn end(self, outcome: PyResult<()>) -> PyResult<()> {
+    fn end(self, outcome: PyResult<()>) -> PyResult<u64> {
         match outcome {
             Ok(()) => self.finish(),
             Err(error) => {
@@ -245,7 +249,8 @@ fn matching<'py>(
 #[pymethods]
 impl ClientConnection {
     /// Submits what `wanted` needs of a graph; `states` are those of the wanted keys. `shuffle_service` is
-    /// the one that keeps the rows of its shuffles; `None`: workers do.
+    /// the one that keeps the rows of its shuffles; `None`: workers do. Returns the bytes of the data that
+    /// came with it and is kept, as the two functions below.
     #[pyo3(signature = (graph, wanted, states, options=None, options_of=None, shuffle_service=None))]
     fn submit(
         &self,
@@ -255,7 +260,7 @@ impl ClientConnection {
         options: Option<&Bound<'_, PyAny>>,
         options_of: Option<&Bound<'_, PyAny>>,
         shuffle_service: Option<&str>,
-    ) -> PyResult<()> {
+    ) -> PyResult<u64> {
         let py = graph.py();
         let loaded = Loaded::new(graph)?;
         let mut owners: Vec<Option<Py<PyAny>>> = Vec::new();
@@ -318,7 +323,7 @@ impl ClientConnection {
         args: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
         options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    ) -> PyResult<u64> {
         let mut sending = Sending::begin(py, self)?;
         let outcome = OptionSets::new(&mut sending.submission, options).and_then(|options| {
             let call = (function, args, kwargs);
@@ -339,7 +344,7 @@ impl ClientConnection {
         arguments: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
         options: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    ) -> PyResult<u64> {
         let mut sending = Sending::begin(py, self)?;
         let mut calls = || -> PyResult<()> {
             let options = OptionSets::new(&mut sending.submission, options)?;

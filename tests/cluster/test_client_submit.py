@@ -11,6 +11,7 @@ import warnings
 import dask
 import distributed
 import pytest
+from dask import delayed
 from dask.tokenize import tokenize
 from dask.utils import funcname
 from distributed import Future, get_worker, wait
@@ -134,6 +135,30 @@ def test_a_key_of_ones_own(client):
     future = client.submit(inc, 1, key="my-key")
     assert future.key == "my-key"
     assert future.result(timeout=SOON) == 2
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="distributed makes no task of such a key")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda client, key: client.submit(inc, 1, key=key),
+        lambda client, key: client.map(inc, [1], key=[key])[0],
+        lambda client, key: client.scatter({key: 2})[key],
+        lambda client, key: client.persist(
+            delayed(inc)(1, dask_key_name=key), optimize_graph=False
+        ),
+    ],
+    ids=["submit", "map", "scatter", "graph"],
+)
+def test_a_key_that_was_asked_for_before_is_made(client, make, request):
+    key = f"asked-for-{request.node.callspec.id}"
+    future = Future(key, client)
+    # The scheduler has answered that it does not know it.
+    assert client.submit(inc, 0, pure=False).result(timeout=SOON) == 1
+    assert future.status == "pending"
+    made = make(client, key)
+    assert future.result(timeout=SOON) == 2
+    del made
 
 
 def test_a_known_key_wins_over_another_function(client):

@@ -191,7 +191,7 @@ def test_interrupts_lose_no_failure(client, how):
     with signals.arriving():
         while not all(future.done() for future in futures):
             signals.interrupt(wait_for_all)
-    assert signals.count > 0
+    assert signals.count > 0 or not stress_client.INTERRUPTS
     assert {future.status for future in futures} == {"error"}
     if how == "wakers":
         deadline = threading.Event()

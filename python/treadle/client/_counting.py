@@ -106,9 +106,10 @@ class Counting(ClientOfDistributed):  # type: ignore[misc]
             self._watch(known)
 
     def _watch(self, state: State) -> None:
-        if not state.sent and self._connection is not None:
+        if state.sent is None and self._connection is not None:
             self._connection.watch(state.key, state)
-            state.sent = True
+            # The scheduler may not know the key, and whoever submits it later shall do so.
+            state.sent = False
 
     # What `distributed.Future` calls, where distributed's code makes one.
     def _inc_ref(self, key: Hashable) -> None:

@@ -49,9 +49,9 @@ class State(FutureStateOfDistributed):
 
     # How many futures there are: only changed under the client's lock.
     refs: int
-    # Whether the connection has been told of the key since. Until then whoever has a future of it
-    # does so: another thread that was about to may have failed.
-    sent: bool
+    # Whether the key was submitted, or its value sent. Until then whoever submits it does so: another
+    # thread that was about to may have failed. `None`: the scheduler was not asked about it either.
+    sent: bool | None
     # Why nothing more will be heard of the key, from the moment on at which the client lets go of it:
     # another thread may be telling this state something else then.
     over: Cancellation | None
@@ -62,7 +62,7 @@ class State(FutureStateOfDistributed):
         self.status = "pending"
         self.type = None
         self.refs = 0
-        self.sent = False
+        self.sent = None
         self.over = None
         self._failure: Any = None
         self._wakers: list[Waker] | None = None

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*sparse.*:FutureWarning")
 Random = np.random.Generator
 Maker = Callable[[Random, int], Any]
 
+# How pandas names the type of text.
+TEXT = "str" if pd.__version__ >= "3" else "object"
 WORDS = np.array(["", "a", "grün", "漢字", "x" * 300, "zz\x00z"], object)
 
 
@@ -205,7 +207,7 @@ def test_partitions_may_be_any_integers(kind: str) -> None:
         ([0, -1], ValueError, "column '_partitions' has -1 in row 1"),
         (np.array([2**64 - 1], "u8"), ValueError, "has 18446744073709551615 in row 0"),
         ([0.0, 1.0], TypeError, "column '_partitions' has dtype float64"),
-        (["a"], TypeError, "column '_partitions' has dtype (str|object)"),
+        (["a"], TypeError, f"column '_partitions' has dtype {TEXT}"),
         (pd.array([1, None], "Int64"), ValueError, "has no number in row 1"),
     ],
 )

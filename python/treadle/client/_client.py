@@ -39,7 +39,7 @@ from treadle.worker._spans import in_span
 __all__ = ["Client"]
 
 # How often something is submitted whose arguments other threads cancel meanwhile.
-_ATTEMPTS = 9
+_ATTEMPTS = 10
 # The setting that says from what size on the data of a submission is warned of.
 _LARGE = "distributed.admin.large-graph-warning-threshold"
 
@@ -176,16 +176,18 @@ class Client(Viewing):
 
         Another thread may cancel them at any time, also those that are held here.
         """
+        found: list[Any] = []
+        find_futures(arguments, found)
+        keys = {future.key for future in found}
         held: list[Future] = []
-        for attempt in reversed(range(_ATTEMPTS)):
-            found: list[Any] = []
-            find_futures(arguments, found)
-            held += [Future(key, self) for key in {future.key for future in found}]
+        # The first attempt was the caller's.
+        for attempt in range(2, _ATTEMPTS + 1):
+            held += [Future(key, self) for key in keys]
             try:
                 size = submit()
                 break
             except _core.MissingDependencyError:
-                if not attempt:
+                if attempt == _ATTEMPTS:
                     raise
         for future in held:
             future.release()

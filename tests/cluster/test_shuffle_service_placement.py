@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -124,3 +125,35 @@ def test_rooms_that_change_move_nothing(servers: Servers) -> None:
         shuffle.commit(receipts)
         assert servers.copied(shuffle)["generation"] == generation
         table.compare(shuffle)
+
+
+def test_a_server_that_answers_nothing_for_a_moment_holds_no_writer_up(servers: Servers) -> None:
+    for name in "abcd":
+        servers.begin(name, "--memory-limit", "64MB")
+    servers.ready()
+    service = servers.service
+    table = Table(maps=12, partitions=PARTITIONS, rows=20_000)
+    before = states(service)["d"]["weight"]
+    with service.shuffle(table.maps, PARTITIONS, ROWS) as shuffle:
+        # All maps are written while it is stopped. It stays in the service for 30 s.
+        servers.processes["d"].send(signal.SIGSTOP)
+        try:
+            receipts = table.write_all(shuffle)
+        finally:
+            servers.processes["d"].send(signal.SIGCONT)
+        plan = servers.copied(shuffle)
+        assert plan["groups_with_fewer_copies"] == 0
+        assert states(service)["d"]["weight"] < before / 4
+        shuffle.commit(receipts)
+        table.compare(shuffle)
+        number = shuffle.number
+
+    def troubles() -> list[str]:
+        mine = [one for one in service.records() if one.number == number]
+        return [trouble["what"] for one in mine for trouble in one.troubles]
+
+    slow = "server d took rows much more slowly than the others"
+    until(lambda: slow in troubles(), lambda: f"it is recorded: {service.records()}")
+    # The next shuffle gives it little.
+    counts = placed(service)
+    assert 0 < counts["d"] * 4 < min(counts[name] for name in "abc"), counts

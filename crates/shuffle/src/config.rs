@@ -25,6 +25,9 @@ pub struct Config {
     /// For how long a push to one of several copies may fail. Then the epoch of its group is closed, and
     /// the rows go to a new one at other servers.
     pub poison: Duration,
+    /// How far a server may fall behind the others in answering pushes. Then the epochs of its groups are
+    /// closed, and their rows go to new ones at other servers, if there are some.
+    pub lag: Duration,
     /// After how long without an answer a reader tries another copy.
     pub hedge: Duration,
     /// A copy of a group with so many bytes takes no rows of further transfers: those go to the next
@@ -56,6 +59,7 @@ impl Default for Config {
             patience: Duration::from_secs(30),
             pause: Duration::from_millis(10),
             poison: Duration::from_secs(5),
+            lag: Duration::from_millis(200),
             hedge: Duration::from_secs(10),
             split: u64::MAX,
             reads: 64,

@@ -17,7 +17,7 @@
 //! | `writer` | transfers: what is pushed where, within which window, and the receipt |
 //! | `lease` | applications that are there, and what is cleaned when they are not |
 //! | `reader` | a partition: where to get it, and whether it is all of it |
-//! | `record` | what a shuffle leaves behind, for people: sizes, times, what was done again |
+//! | `usage` | what processes did for a shuffle; `treadle-records` makes records of that |
 //!
 //! The crate is pure: no IO, clock, threads or randomness.
 
@@ -37,9 +37,9 @@ mod message;
 mod plan;
 mod reader;
 mod receipt;
-mod record;
 mod server;
 mod tally;
+mod usage;
 mod writer;
 
 pub use config::{Config, Guard};
@@ -55,7 +55,7 @@ pub use message::{
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
-pub use record::{Names, Phase, Record, Recorder, Sizes, Trouble, Usage};
 pub use server::{ConnectionId, Place, Sent, Server, ServerEffect, ServerEvent};
 pub use tally::{RowDigest, Tally};
+pub use usage::Usage;
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

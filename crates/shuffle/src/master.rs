@@ -65,11 +65,14 @@ struct Shuffle {
     copies: u32,
     layout: ShuffleId,
     generation: Generation,
+    opened: Generation,
     groups: BTreeMap<GroupId, GroupState>,
     /// What others are told. `None`: some partition has no home, since there is no server.
     plan: Option<Arc<Plan>>,
     /// Who was told, and is told what changes.
     followers: BTreeSet<ServerId>,
+    /// Servers that have fallen behind the others: they get partitions if there are no others.
+    slow: BTreeSet<ServerId>,
     phase: Phase,
     /// Number of the last round of comparisons.
     round: u32,
@@ -297,9 +300,11 @@ impl Master {
             copies: spec.copies,
             layout: key,
             generation: Generation(1),
+            opened: Generation(1),
             groups: BTreeMap::new(),
             plan: None,
             followers: BTreeSet::new(),
+            slow: BTreeSet::new(),
             phase: Phase::Open,
             round: 0,
             committed: spec.committed,
@@ -336,6 +341,7 @@ impl Master {
             } => self.differs(shuffle, group, map, effects),
             ToMaster::Damaged { shuffle, group } => self.damaged(shuffle, group, effects),
             ToMaster::Poisoned { shuffle, group } => self.poisoned(shuffle, group, effects),
+            ToMaster::Slow { shuffle, server } => self.slow(shuffle, server, effects),
             ToMaster::Filled {
                 shuffle,
                 group,
@@ -418,14 +424,22 @@ impl Master {
 
     /// Gives partitions without a home one, and tells who takes part.
     fn settle(&mut self, id: ShuffleId, effects: &mut Effects) {
-        let servers = self.eligible();
+        let mut servers = self.eligible();
         let mut places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
+        if servers
+            .iter()
+            .any(|(server, _)| !shuffle.slow.contains(server))
+        {
+            servers.retain(|(server, _)| !shuffle.slow.contains(server));
+        }
+        places.prefer_others(&shuffle.slow);
         let Some(layout) = self.layouts.get_mut(&shuffle.layout) else {
             return;
         };
+        let is_new = shuffle.groups.is_empty();
         let assigned = shuffle.groups.values().map(|group| &group.partitions);
         let assigned = assigned.fold(Runs::new(), |all, group| all.union(group));
         let homeless = shuffle.outputs.difference(&assigned);
@@ -465,6 +479,9 @@ impl Master {
         }
         if shuffle.copies > 1 && !shuffle.settle_copies(&mut places) {
             return shuffle.plan = None;
+        }
+        if is_new {
+            shuffle.opened = shuffle.generation;
         }
         shuffle.tell(id, effects);
         if let Phase::Sealing(sealing) = &shuffle.phase {

@@ -115,6 +115,13 @@ pub enum ToMaster {
         /// The copy.
         group: GroupId,
     },
+    /// A server has fallen far behind the others in answering pushes: rows go elsewhere, if that can be.
+    Slow {
+        /// The shuffle.
+        shuffle: ShuffleId,
+        /// The server.
+        server: ServerId,
+    },
     /// How many bytes a copy has by partition, before it says that it has all ([`Verdict::Complete`]).
     /// Rows of attempts that do not count are among them if they are in files.
     Measured {

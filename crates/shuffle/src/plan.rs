@@ -70,6 +70,9 @@ pub struct Plan {
     pub shuffle: ShuffleId,
     /// Which assignment this is.
     pub generation: Generation,
+    /// The one in which partitions were assigned when nothing was at a server yet. Who began with it finds no
+    /// rows of before.
+    pub opened: Generation,
     /// Whose it is.
     pub tenant: Tenant,
     /// How many inputs there are.

@@ -1,6 +1,7 @@
 //! The reader: it gets the rows of a partition, and returns them only if they are all of them, as they
 //! were written, in the order of their inputs.
 
+mod check;
 mod error;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -10,8 +11,8 @@ use core::time::Duration;
 
 use crate::config::{Guard, pause};
 use crate::{
-    Broken, Config, Fetch, FromServer, Generation, GroupId, MapRange, Plan, ReadPiece, Refusal,
-    ServerId, ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer,
+    Config, Fetch, FromServer, Generation, GroupId, MapRange, Plan, ReadPiece, Refusal, ServerId,
+    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer,
 };
 
 pub use error::ReadError;
@@ -246,30 +247,6 @@ impl Reader {
         self.reads.is_empty()
     }
 
-    /// Verifies the invariants.
-    ///
-    /// # Errors
-    /// [`Broken`]: one does not hold.
-    pub fn check(&self) -> Result<(), Broken> {
-        for read in self.reads.values() {
-            let (Step::Fetching(group) | Step::Retrying(group, _) | Step::Waiting(group, _)) =
-                read.step
-            else {
-                continue;
-            };
-            let plan = self.plans.get(&read.shuffle);
-            let is_planned = plan.is_some_and(|plan| plan.group_of_copy(group).is_some());
-            if Guard::Generation.holds() && !is_planned {
-                return Err(Broken::Group {
-                    shuffle: read.shuffle,
-                    group,
-                    what: "it is read from, and not in the plan",
-                });
-            }
-        }
-        Ok(())
-    }
-
     fn ask(&mut self, shuffle: ShuffleId, effects: &mut Effects) {
         if self.asked.insert(shuffle) {
             effects.push(ReaderEffect::Report(ToMaster::Join(shuffle)));
@@ -338,7 +315,7 @@ impl Reader {
 
     /// Asks a copy of the group that is to be read next.
     fn fetch_next(&mut self, id: u64, effects: &mut Effects) {
-        let Some(read) = self.reads.get_mut(&id) else {
+        let Some(read) = self.reads.get(&id) else {
             return;
         };
         let plan = self.plans.get(&read.shuffle);
@@ -347,18 +324,35 @@ impl Reader {
             let error = ReadError::Superseded(read.shuffle);
             return self.fail(id, error, effects);
         };
-        // Readers of different partitions begin at different copies.
+        // Readers of different partitions begin at different copies, as long as these have as much to do.
         let copies = &group.copies;
         let order =
             (0..copies.len()).map(|at| copies[(at + read.partition as usize) % copies.len()]);
-        let mut order = order.filter(|copy| !read.failed.contains(copy));
-        let Some(server) = order.next() else {
+        let order = order.filter(|copy| !read.failed.contains(copy));
+        let under_way = |&server: &ServerId| match copies.len() {
+            1 => 0,
+            _ => self.under_way(server),
+        };
+        let Some(server) = order.min_by_key(under_way) else {
             return;
         };
         let copy = group.id.at(server);
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
         read.step = Step::Fetching(copy);
         read.asked_at = self.now;
         effects.push(read.fetch(id, copy));
+    }
+
+    /// Reads that wait for this server.
+    fn under_way(&self, server: ServerId) -> usize {
+        let reads = self.reads.values();
+        let waiting = reads.filter(|read| match read.step {
+            Step::Fetching(group) => group.server == server,
+            _ => false,
+        });
+        waiting.count()
     }
 
     /// Another copy of the group that is read, if there is one that has not failed.

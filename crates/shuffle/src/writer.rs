@@ -16,6 +16,7 @@
 
 mod adopt;
 mod check;
+mod pace;
 mod part;
 mod peer;
 mod replies;
@@ -176,6 +177,8 @@ pub struct Writer {
     asked: BTreeSet<ShuffleId>,
     transfers: BTreeMap<Transfer, Running>,
     peers: Peers,
+    /// When it is next looked for servers that answer nothing.
+    look_at: Option<Duration>,
 }
 
 type Effects = Vec<WriterEffect>;
@@ -190,6 +193,7 @@ impl Writer {
             asked: BTreeSet::new(),
             transfers: BTreeMap::new(),
             peers: Peers::default(),
+            look_at: None,
         }
     }
 
@@ -217,9 +221,17 @@ impl Writer {
             WriterEvent::Master(ToNode::Plan(plan)) => self.plan(&plan, effects),
             WriterEvent::Master(ToNode::Close(shuffle)) => self.close(shuffle, effects),
             WriterEvent::Master(_) => {}
-            WriterEvent::Tick => self.give_up(effects),
+            WriterEvent::Tick => {
+                self.look(effects);
+                self.give_up(effects);
+            }
         }
         self.pump(effects);
+        if !self.peers.awaits() {
+            self.look_at = None;
+        } else if self.look_at.is_none() && self.has_copies() {
+            self.look_at = Some(self.now + self.config.lag / 2);
+        }
         Ok(())
     }
 
@@ -232,7 +244,7 @@ impl Writer {
             poison.into_iter().chain(patience)
         });
         let retry = self.peers.retry_at(self.now);
-        due.chain(retry).min()
+        due.chain(retry).chain(self.look_at).min()
     }
 
     /// Whether no transfer runs.
@@ -482,6 +494,35 @@ impl Writer {
             }
         }
         self.peers.rest();
+    }
+
+    /// Whether rows of some shuffle could go elsewhere.
+    fn has_copies(&self) -> bool {
+        let first = self.plans.values().filter_map(|plan| plan.groups.first());
+        first.into_iter().any(|group| group.copies.len() > 1)
+    }
+
+    /// Looks for servers that answer nothing, from time to time while pushes are under way.
+    fn look(&mut self, effects: &mut Effects) {
+        if self.look_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.look_at = None;
+        for server in self.peers.silent(self.now, &self.config) {
+            self.slow(server, effects);
+        }
+    }
+
+    /// A server has fallen behind the others. The master knows whether rows can go elsewhere.
+    fn slow(&mut self, server: ServerId, effects: &mut Effects) {
+        let shuffles = self.plans.values().filter(|plan| {
+            let mut open = plan.groups.iter().filter(|group| group.is_open);
+            open.any(|group| group.copies.len() > 1 && group.copies.contains(&server))
+        });
+        effects.extend(shuffles.map(|plan| {
+            let shuffle = plan.shuffle;
+            WriterEffect::Report(ToMaster::Slow { shuffle, server })
+        }));
     }
 
     /// Ends the epochs of copies that take nothing, and fails the transfers that have waited too long.

@@ -30,6 +30,8 @@ use crate::{SERVICE, ServiceError, config};
 
 /// How often leases are looked at.
 const TICK: Duration = Duration::from_millis(250);
+/// For how long a server that was slow gets fewer partitions.
+const SLOW_FOR: Duration = Duration::from_secs(60);
 /// Threads that serve connections.
 const THREADS: usize = 2;
 /// Shuffles that run, at most; and partitions of all of them, about. Each takes memory of the master.
@@ -83,6 +85,8 @@ struct Member {
     /// With the room that it announced last.
     hello: Hello,
     weight: u32,
+    /// A process has said lately that it takes rows much more slowly than the others, until then.
+    slow_until: Option<Duration>,
     /// The version in which it is spoken to.
     protocol: u32,
     /// Servers whose addresses it was told.
@@ -247,6 +251,7 @@ impl Inner {
             state.records.failed(shuffle, reason);
             state.end_shuffle(shuffle);
         }
+        state.forgive(now);
         state.records.look_after();
         true
     }
@@ -367,7 +372,7 @@ impl State {
         let id = self.last_member;
         let domain = self.domain(&hello.domain);
         let weight = match is_server {
-            true => weight(hello.weight, hello.room.as_ref()),
+            true => weight(hello.weight, hello.room.as_ref(), false),
             false => 0,
         };
         let standing = Standing { domain, weight };
@@ -390,6 +395,7 @@ impl State {
             peer: peer.clone(),
             hello,
             weight,
+            slow_until: None,
             protocol,
             met: BTreeSet::new(),
             is_leaving: false,
@@ -425,8 +431,17 @@ impl State {
         let Some(member) = member.filter(|member| !member.hello.address.is_empty()) else {
             return Err("it announces room, and is no server".into());
         };
-        let weight = weight(member.hello.weight, Some(&room));
         member.hello.room = Some(room);
+        self.weigh(id)
+    }
+
+    /// The weight of a server may be another one.
+    fn weigh(&mut self, id: u32) -> Result<(), String> {
+        let Some(member) = self.members.get_mut(&id) else {
+            return Ok(());
+        };
+        let room = member.hello.room.as_ref();
+        let weight = weight(member.hello.weight, room, member.slow_until.is_some());
         let before = mem::replace(&mut member.weight, weight);
         if before == weight {
             return Ok(());
@@ -500,11 +515,41 @@ impl State {
             // Unless the machine says at once that its rows are gone.
             known.gone.remove(u64::from(map));
         }
+        if let ToMaster::Slow { server, .. } = &message {
+            self.slow(server.node)?;
+        }
         let from = WorkerId(from).into();
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {
             error!(target: treadle_log::SHUFFLE, "{reason}");
         }
         Ok(())
+    }
+
+    /// A server takes rows much more slowly than the others.
+    fn slow(&mut self, id: u32) -> Result<(), String> {
+        let member = self.members.get_mut(&id);
+        let Some(member) = member.filter(|member| !member.hello.address.is_empty()) else {
+            return Ok(());
+        };
+        let until = awake::now() + SLOW_FOR;
+        if member.slow_until.replace(until).is_none() {
+            let name = &member.hello.name;
+            warn!(target: treadle_log::SHUFFLE, "shuffle server {name} takes rows much more slowly than the others: it gets fewer partitions for a while");
+        }
+        self.weigh(id)
+    }
+
+    /// Servers that were slow a while ago count as others again.
+    fn forgive(&mut self, now: Duration) {
+        let slow = self.members.iter();
+        let over = slow.filter(|(_, member)| member.slow_until.is_some_and(|until| until <= now));
+        for id in over.map(|(&id, _)| id).collect::<Vec<_>>() {
+            if let Some(member) = self.members.get_mut(&id) {
+                member.slow_until = None;
+            }
+            let weighed = self.weigh(id);
+            debug_assert_eq!(weighed, Ok(()));
+        }
     }
 
     fn servers(&self) -> impl Iterator<Item = &Member> {

@@ -8,6 +8,8 @@ const UNIT: u64 = 1 << 20;
 const BUSY: u64 = 64;
 /// The room of a server that has announced none.
 const UNSAID: u64 = 1 << 30;
+/// The weight of a slow server is divided by this.
+const SLOW: u128 = 8;
 /// What may change before it is announced at once: an eighth.
 const MUCH: u64 = 8;
 /// A disk is full when less than one part in so many of it is free, and has room again when a part in so
@@ -44,14 +46,15 @@ impl Room {
 }
 
 /// The weight of a server: its free room in MiB, times the factor for the kind of its host, less the more
-/// requests wait. 0: it gets nothing.
-pub(crate) fn weight(factor: u32, room: Option<&Room>) -> u32 {
+/// requests wait, and an eighth of that if it is slow. 0: it gets nothing.
+pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
     let (free, waiting) = room.map_or((UNSAID, 0), |room| (room.free, room.waiting));
     if room.is_some_and(|room| room.is_full) {
         return 0;
     }
     let wanted = u128::from(free / UNIT) * u128::from(factor.max(1)) * u128::from(BUSY);
     let weight = wanted / u128::from(BUSY.saturating_add(waiting));
+    let weight = weight / if is_slow { SLOW } else { 1 };
     u32::try_from(weight).unwrap_or(u32::MAX).max(1)
 }
 
@@ -77,11 +80,12 @@ mod tests {
 
     #[test]
     fn three_times_the_room_is_three_times_the_weight_and_so_is_a_factor_of_three() {
-        let one = weight(1, Some(&room(10 * GIB)));
-        assert_eq!(weight(1, Some(&room(30 * GIB))), 3 * one);
-        assert_eq!(weight(3, Some(&room(10 * GIB))), 3 * one);
-        assert_eq!(weight(0, Some(&room(10 * GIB))), one);
-        assert_eq!(weight(2, None), weight(2, Some(&room(GIB))));
+        let one = weight(1, Some(&room(10 * GIB)), false);
+        assert_eq!(weight(1, Some(&room(30 * GIB)), false), 3 * one);
+        assert_eq!(weight(3, Some(&room(10 * GIB)), false), 3 * one);
+        assert_eq!(weight(0, Some(&room(10 * GIB)), false), one);
+        assert_eq!(weight(8, Some(&room(10 * GIB)), true), one);
+        assert_eq!(weight(2, None, false), weight(2, Some(&room(GIB)), false));
     }
 
     #[test]
@@ -90,19 +94,22 @@ mod tests {
             waiting: BUSY,
             ..room(10 * GIB)
         };
-        assert_eq!(2 * weight(1, Some(&busy)), weight(1, Some(&room(10 * GIB))));
+        assert_eq!(
+            2 * weight(1, Some(&busy), false),
+            weight(1, Some(&room(10 * GIB)), false)
+        );
         let full = Room {
             is_full: true,
             ..busy
         };
-        assert_eq!(weight(u32::MAX, Some(&full)), 0);
-        assert_eq!(weight(1, Some(&room(0))), 1);
+        assert_eq!(weight(u32::MAX, Some(&full), false), 0);
+        assert_eq!(weight(1, Some(&room(0)), false), 1);
         let most = Room {
             waiting: u64::MAX,
             ..room(u64::MAX)
         };
-        assert_eq!(weight(1, Some(&most)), 1);
-        assert_eq!(weight(u32::MAX, Some(&room(u64::MAX))), u32::MAX);
+        assert_eq!(weight(1, Some(&most), false), 1);
+        assert_eq!(weight(u32::MAX, Some(&room(u64::MAX)), false), u32::MAX);
     }
 
     #[test]

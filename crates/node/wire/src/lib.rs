@@ -100,7 +100,7 @@ pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireE
 }
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// The kind of the object with which a node introduces itself.
 pub const HELLO: u32 = 16;

@@ -67,7 +67,7 @@ wire_struct! {
         ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
     };
     Expected => shuffle::Expected { winners, tally };
-    Plan => shuffle::Plan { shuffle, generation, tenant, maps, partitions, groups } check fits;
+    Plan => shuffle::Plan { shuffle, generation, opened, tenant, maps, partitions, groups } check fits;
     Tenant => shuffle::Tenant { application, priority };
     Seal => shuffle::Seal { shuffle, generation, group, round, expected };
     Push => shuffle::Push { shuffle, group, batch, tally, length };
@@ -128,6 +128,7 @@ wire_enum! {
             Differs: shuffle::Differs { shuffle, group, map },
             Damaged: shuffle::Damaged { shuffle, group },
             Poisoned: shuffle::Poisoned { shuffle, group },
+            Slow: shuffle::Slow { shuffle, server },
             Full: shuffle::Full { shuffle, group },
             Filled: shuffle::Filled { shuffle, group, source, is_sealed },
             Measured: shuffle::Measured { shuffle, group, partitions, sizes },

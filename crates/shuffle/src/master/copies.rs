@@ -21,6 +21,8 @@ use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode};
 pub(super) struct Places {
     /// With the number of partitions that each has copies of.
     servers: BTreeMap<ServerId, (Member, u64)>,
+    /// Those that are chosen last.
+    slow: BTreeSet<ServerId>,
 }
 
 impl Places {
@@ -35,7 +37,13 @@ impl Places {
         place.is_some_and(|(member, _)| !member.is_leaving)
     }
 
-    /// The server with the least load for its weight, in another domain than these copies.
+    /// These are chosen last.
+    pub(super) fn prefer_others(&mut self, slow: &BTreeSet<ServerId>) {
+        self.slow.clone_from(slow);
+    }
+
+    /// The server with the least load for its weight, in another domain than these copies. One that is slow
+    /// only if there is no other.
     fn choose(&self, copies: &[ServerId], spoiled: &BTreeSet<ServerId>) -> Option<ServerId> {
         let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
         let servers = self.servers.iter().filter(|&(server, (member, _))| {
@@ -45,9 +53,10 @@ impl Places {
         });
         let scored = servers.map(|(server, &(member, load))| {
             let weight = u128::from(member.standing.weight);
-            ((u128::from(load) << 32) / weight, *server)
+            let is_slow = self.slow.contains(server);
+            (is_slow, (u128::from(load) << 32) / weight, *server)
         });
-        scored.min().map(|(_, server)| server)
+        scored.min().map(|(.., server)| server)
     }
 
     /// Adds copies until there are as many as wanted, or no other domain.
@@ -77,6 +86,7 @@ impl Master {
         let servers = servers.map(|(&server, &member)| (server, (member, 0)));
         let mut places = Places {
             servers: servers.collect(),
+            slow: BTreeSet::new(),
         };
         for group in self
             .shuffles
@@ -147,6 +157,33 @@ impl Master {
         self.settle(id, effects);
     }
 
+    /// A server has fallen behind the others: the epochs of its groups end, as long as there are others for the
+    /// next ones.
+    pub(super) fn slow(&mut self, id: ShuffleId, server: ServerId, effects: &mut Effects) {
+        let places = self.places();
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        if shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+            return;
+        }
+        shuffle.slow.insert(server);
+        let open = shuffle.groups.iter();
+        let open = open.filter(|(_, group)| group.is_open && group.copies.contains(&server));
+        let closes = open.filter(|(_, group)| {
+            let avoided = shuffle.spoiled(group).chain(shuffle.slow.iter().copied());
+            let mut copies = Vec::new();
+            places.complete(&mut copies, shuffle.copies, &avoided.collect());
+            copies.len() >= group.copies.len()
+        });
+        for name in closes.map(|(&name, _)| name).collect::<Vec<_>>() {
+            if let Some(group) = shuffle.groups.get_mut(&name) {
+                group.close();
+            }
+        }
+        self.settle(id, effects);
+    }
+
     /// A copy is filled. It counts from now on, unless the barrier relies on copies that were compared, or
     /// the one that it was filled from is none any more: the others may have more.
     pub(super) fn filled(
@@ -213,6 +250,13 @@ impl Shuffle {
     fn holder_mut(&mut self, copy: GroupId) -> Option<(GroupId, &mut GroupState)> {
         let name = self.name_of(copy)?;
         Some((name, self.groups.get_mut(&name)?))
+    }
+
+    /// Servers that get no copy of a group, or of another one with its partitions.
+    fn spoiled<'a>(&'a self, group: &'a GroupState) -> impl Iterator<Item = ServerId> + 'a {
+        let groups = self.groups.values();
+        let beside = groups.filter(|other| other.partitions.first() == group.partitions.first());
+        beside.flat_map(|other| other.spoiled.iter().copied())
     }
 
     /// Whether a group has one copy only.
@@ -285,9 +329,7 @@ impl Shuffle {
             if firm.is_some_and(|firm| firm >= self.copies as usize) {
                 continue;
             }
-            let spoiled: BTreeSet<ServerId> = groups()
-                .flat_map(|group| group.spoiled.iter().copied())
-                .collect();
+            let spoiled: BTreeSet<ServerId> = self.spoiled(&self.groups[&names[0]]).collect();
             let mut copies = Vec::new();
             places.complete(&mut copies, self.copies, &spoiled);
             if firm.is_some_and(|firm| firm >= copies.len()) {
@@ -332,6 +374,7 @@ impl Shuffle {
         let plan = Plan {
             shuffle: id,
             generation: self.generation,
+            opened: self.opened,
             tenant: self.tenant,
             maps: self.maps,
             partitions: self.partitions,

@@ -248,7 +248,11 @@ impl Running {
 
     /// Which copies are to be asked whether the rows for a group are there.
     pub(super) fn asks(&self, plan: &Plan, group: &Group) -> Vec<GroupId> {
-        let is_new = |id: GroupId| self.began.is_none_or(|began| id.epoch >= began);
+        // Nothing of the map can have been pushed before it began.
+        let is_new = |id: GroupId| {
+            let mut began = self.began.into_iter();
+            began.all(|began| id.epoch >= began || began <= plan.opened)
+        };
         match self.again {
             // Each group that the rows may be in.
             true => plan.chain(group).flat_map(Group::copy_ids).collect(),

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::config::pause;
+use crate::writer::pace::Paces;
 use crate::writer::window::Window;
 use crate::{Config, GroupId, ServerId, ShuffleId, Transfer};
 
@@ -65,6 +66,14 @@ pub(super) struct Peer {
     retry_at: Duration,
 }
 
+impl Peer {
+    /// What has waited longest for its answer: its length, and when it was sent.
+    fn oldest(&self) -> Option<(u64, Duration)> {
+        let sent = self.sent.values();
+        sent.min_by_key(|(_, sent_at)| *sent_at).copied()
+    }
+}
+
 /// Pushes of a shuffle to a server that has told its application to pause.
 #[derive(Debug, Default)]
 struct Asleep {
@@ -78,6 +87,7 @@ pub(super) struct Peers {
     peers: BTreeMap<ServerId, Peer>,
     /// Those that follow the time that answers take.
     windows: BTreeMap<ServerId, Window>,
+    paces: Paces,
     /// Those that something waits for.
     ready: BTreeSet<ServerId>,
     /// Those that can take nothing more for now, in this turn.
@@ -92,6 +102,11 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn in_flight(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether something was sent and is not answered.
+    pub(super) fn awaits(&self) -> bool {
+        self.peers.values().any(|peer| !peer.sent.is_empty())
     }
 
     fn push(&mut self, item: Item) {
@@ -203,15 +218,16 @@ impl Peers {
         self.tidy(server);
     }
 
-    /// Something was answered; whether that was awaited.
-    pub(super) fn answered(&mut self, item: Item, now: Duration, config: &Config) -> bool {
+    /// A push was taken, or refused. Returns what it was, if it was awaited.
+    pub(super) fn answered(
+        &mut self,
+        item: Item,
+        now: Duration,
+        config: &Config,
+    ) -> Option<(u64, Duration)> {
         let server = item.at.server;
-        let Some(peer) = self.peers.get_mut(&server) else {
-            return false;
-        };
-        let Some((length, sent_at)) = peer.sent.remove(&item) else {
-            return false;
-        };
+        let peer = self.peers.get_mut(&server)?;
+        let (length, sent_at) = peer.sent.remove(&item)?;
         if config.least_window > 0 && length > 0 {
             let most = config.server_window;
             let window = self.windows.entry(server).or_insert(Window::new(most));
@@ -221,7 +237,41 @@ impl Peers {
         peer.bytes -= length;
         self.bytes -= length;
         self.tidy(server);
-        true
+        Some((length, sent_at))
+    }
+
+    /// The push was taken. Whether the server has fallen behind the others.
+    pub(super) fn taken(
+        &mut self,
+        server: ServerId,
+        push: (u64, Duration),
+        now: Duration,
+        config: &Config,
+    ) -> bool {
+        self.paces.answered(server, push, now, config.lag)
+    }
+
+    /// The push was refused.
+    pub(super) fn refused(&mut self, server: ServerId, now: Duration) {
+        self.paces.refused(server, now);
+    }
+
+    /// The servers that have fallen behind, since they answer nothing.
+    pub(super) fn silent(&mut self, now: Duration, config: &Config) -> Vec<ServerId> {
+        let mut silent = Vec::new();
+        for (&server, peer) in &self.peers {
+            let due = peer.oldest().and_then(|oldest| {
+                let paces = &mut self.paces;
+                paces.deadline(server, oldest, now, config.lag)
+            });
+            if due.is_some_and(|due| due <= now) {
+                silent.push(server);
+            }
+        }
+        for &server in &silent {
+            self.paces.begin_anew(server, now);
+        }
+        silent
     }
 
     /// Nothing is to be sent to a copy, or awaited from it, of a part.
@@ -258,6 +308,7 @@ impl Peers {
             return BTreeSet::new();
         };
         self.windows.remove(&server);
+        self.paces.forget(server);
         for (item, (length, _)) in core::mem::take(&mut peer.sent).into_iter().rev() {
             peer.bytes -= length;
             self.bytes -= length;

@@ -46,8 +46,13 @@ impl Writer {
         let Some((id, _)) = self.part_of(transfer, copy) else {
             return;
         };
-        if !self.answered_item(Item::push(transfer, id, copy, number)) {
+        let item = Item::push(transfer, id, copy, number);
+        let Some(push) = self.peers.answered(item, self.now, &self.config) else {
             return;
+        };
+        let server = copy.server;
+        if self.peers.taken(server, push, self.now, &self.config) {
+            self.slow(server, effects);
         }
         let Some(part) = self.part(transfer, id) else {
             return;
@@ -63,7 +68,9 @@ impl Writer {
 
     /// Whether something that was answered was awaited.
     fn answered_item(&mut self, item: Item) -> bool {
-        self.peers.answered(item, self.now, &self.config)
+        let answered = self.peers.answered(item, self.now, &self.config);
+        self.peers.refused(item.at.server, self.now);
+        answered.is_some()
     }
 
     fn part_of(&mut self, transfer: Transfer, copy: GroupId) -> Option<(GroupId, &mut Part)> {

@@ -1,6 +1,6 @@
 //! Servers with more and less room, and with none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use treadle_shuffle::{MasterEvent, ShuffleId, Spec, Standing, ToMaster};
 
@@ -112,4 +112,47 @@ fn without_room_anywhere_a_shuffle_waits_for_some() {
     let plan = head.plan_of(OTHER).expect("there is a place");
     let open = plan.groups.iter().filter(|group| group.is_open);
     assert!(open.clone().count() == 1 && open.clone().all(|group| group.copies.len() == 2));
+}
+
+/// The servers of the open groups, and whether each has two copies.
+fn open(head: &mut Head) -> BTreeSet<u32> {
+    let plan = head.plan_of(S).unwrap();
+    let open = plan.groups.iter().filter(|group| group.is_open);
+    let open: Vec<_> = open.collect();
+    let partitions: u64 = open.iter().map(|group| group.partitions.len()).sum();
+    assert_eq!(partitions, 240, "each partition is in one open group");
+    assert!(open.iter().all(|group| group.copies.len() == 2));
+    open.iter()
+        .flat_map(|group| group.copies.iter().map(|server| server.node))
+        .collect()
+}
+
+#[test]
+fn a_server_that_falls_behind_gets_no_more_rows_as_long_as_there_are_others() {
+    let mut head = four();
+    head.hear(0, ToMaster::Join(S));
+    assert_eq!(open(&mut head), [0, 1, 2, 3].into());
+    let slow = |head: &mut Head, node| {
+        let server = server_id(node);
+        head.hear(0, ToMaster::Slow { shuffle: S, server });
+    };
+    let before = head.plan_of(S).unwrap();
+    slow(&mut head, 3);
+    assert_eq!(open(&mut head), [0, 1, 2].into());
+    let after = head.plan_of(S).unwrap();
+    // What it has stays, and is read.
+    for group in &before.groups {
+        let kept = after.group(group.id).unwrap();
+        assert_eq!(kept.copies, group.copies);
+        let is_at_it = group.copies.contains(&server_id(3));
+        assert_eq!(kept.is_open, !is_at_it);
+    }
+    slow(&mut head, 2);
+    assert_eq!(open(&mut head), [0, 1].into());
+    // Two copies are more than speed.
+    let before = head.plan_of(S).unwrap();
+    slow(&mut head, 1);
+    assert_eq!(head.plan_of(S).unwrap(), before);
+    head.event(MasterEvent::Lost(server_id(0)));
+    assert!(open(&mut head).contains(&1));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    Answer, Config, FromServer, Generation, GroupId, MasterEvent, Plan, Refusal, ServerId,
+    Answer, Config, FromServer, Generation, GroupId, MasterEvent, Plan, Refusal, ServerId, Spec,
     ToMaster, ToNode, ToServer, Transfer, TransferError, WriterEffect, WriterEvent,
 };
 
@@ -327,4 +327,76 @@ fn the_end_of_a_shuffle_ends_its_transfers() {
     let group = plan.groups[0].id;
     let effects = pusher.gathered(transfer, group, &[(1, 100)]);
     assert_eq!(effects, [WriterEffect::Free { transfer, group }]);
+}
+
+#[test]
+fn a_server_that_answers_much_more_slowly_than_others_is_told_and_pushed_to_until_the_plan_changes()
+{
+    let copies = Spec {
+        copies: 2,
+        ..spec(1, 4)
+    };
+    let mut head = Head::new(4, copies);
+    head.hear(0, ToMaster::Join(S));
+    let plan = head.plan();
+    let slow = plan.groups[0].copies[1];
+    let group = plan.groups[0].id;
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    let sizes: Vec<_> = (0..20).map(|_| (1, 100 << 10)).collect();
+    for group in &plan.groups {
+        pusher.gathered(T(), group.id, &sizes);
+        for copy in group.copy_ids() {
+            pusher.event(answered(copy, Answer::Missing));
+        }
+    }
+    let told = |effects: &[WriterEffect]| {
+        let mut effects = effects.iter();
+        effects.any(|effect| {
+            matches!(effect, WriterEffect::Report(ToMaster::Slow { server, .. }) if *server == slow)
+        })
+    };
+    let mut effects = Vec::new();
+    for number in 0..20 {
+        pusher.now += Duration::from_millis(5);
+        for group in &plan.groups {
+            for copy in group.copy_ids().filter(|copy| copy.server != slow) {
+                effects.extend(pusher.event(acked(copy, number)));
+            }
+        }
+    }
+    assert!(!told(&effects), "nothing was late yet");
+    // It answers nothing.
+    let since = pusher.now;
+    while !told(&effects) {
+        pusher.now = pusher.writer.next_deadline().expect("it is looked at");
+        effects = pusher.event(WriterEvent::Tick);
+        assert!(pusher.now < since + 2 * Config::default().lag);
+    }
+    // Its acknowledgements count as before, as long as it has not been replaced.
+    assert!(!pusher.writer.is_empty());
+    for number in 0..20 {
+        pusher.event(acked(group.at(slow), number));
+    }
+    head.hear(
+        0,
+        ToMaster::Slow {
+            shuffle: S,
+            server: slow,
+        },
+    );
+    let plan_now = ToNode::Plan(head.plan());
+    let effects = pusher.event(WriterEvent::Master(plan_now));
+    let gathered: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            WriterEffect::Gather { group, .. } => Some(*group),
+            _ => None,
+        })
+        .collect();
+    // What was pushed whole to that group stays, and what was not goes elsewhere.
+    assert_eq!(gathered.len(), 1);
+    let next = head.plan();
+    let next = next.group(gathered[0]).expect("it is planned");
+    assert!(!next.copies.contains(&slow) && next.partitions != plan.groups[0].partitions);
 }

@@ -198,6 +198,7 @@ impl World {
             let plan = Plan {
                 shuffle: client.shuffle,
                 generation: GENERATION,
+                opened: GENERATION,
                 tenant: client.tenant,
                 maps: u32::MAX,
                 partitions,

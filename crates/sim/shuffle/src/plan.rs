@@ -194,6 +194,12 @@ impl Plan {
         let mut shares = Random::new(seed ^ 0x54a2);
         plan.config.reads = shares.pick(&[1, 4, 64]);
         plan.config.slow = shares.pick(&[Duration::from_millis(1), Duration::from_millis(200)]);
+        let lags = [
+            Duration::from_micros(500),
+            Duration::from_millis(5),
+            Duration::from_millis(200),
+        ];
+        plan.config.lag = Random::new(seed ^ 0x1a65_0000).pick(&lags);
         for job in &mut plan.jobs {
             job.sides = 1;
             job.vanishes = random.chance(50);
@@ -279,6 +285,8 @@ impl Plan {
         plan.must_finish = true;
         plan.budget = 600;
         plan.config.run = 300;
+        // It is also slow: that alone would make rows go elsewhere.
+        plan.config.lag = Duration::from_secs(60);
         plan.jobs.push(Job::plain(16, 16, 60));
         let fault = Fault::Disk {
             place: (seed % 4 + 1) as u32,

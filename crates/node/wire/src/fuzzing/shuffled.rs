@@ -113,6 +113,7 @@ fn to_node() -> [(&'static str, ToNode); 5] {
     let plan = Plan {
         shuffle: SHUFFLE,
         generation: GENERATION,
+        opened: Generation(2),
         tenant: Tenant {
             application: ApplicationId(3),
             priority: 2,

@@ -135,6 +135,7 @@ fn plan() -> BoxedStrategy<Plan> {
             Plan {
                 shuffle,
                 generation,
+                opened: Generation(maps),
                 tenant: Tenant {
                     application: ApplicationId(u64::from(maps) << 20),
                     priority: maps,
@@ -252,6 +253,7 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
         }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Poisoned { shuffle, group }),
+        (shuffle(), server()).prop_map(|(shuffle, server)| ToMaster::Slow { shuffle, server }),
     ]
     .boxed()
 }
@@ -413,6 +415,7 @@ fn plans_that_cannot_be_are_refused_by_name() {
         let plan = Plan {
             shuffle: ShuffleId(1),
             generation: Generation(1),
+            opened: Generation(1),
             tenant: Tenant::default(),
             maps: 3,
             partitions,

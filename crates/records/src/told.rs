@@ -8,9 +8,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle::{Progress, ServerId, Usage};
 use treadle_types::{Value, WorkerId};
 
-use crate::{Phase, Progress, Record, ServerId, Sizes, Trouble, Usage};
+use crate::{Phase, Record, Sizes, Trouble};
 
 /// What the host engine knows of a shuffle, beside its record.
 #[derive(Clone, Debug)]
@@ -128,6 +129,10 @@ impl Names<'_> {
                     called(server)
                 )
             }
+            Trouble::Slow(server) => format!(
+                "{noun} {} took rows much more slowly than the others",
+                called(server)
+            ),
             Trouble::Differs(Some(map)) => format!("input {map} had other rows when it ran again"),
             Trouble::Differs(None) => "an input had other rows when it ran again".to_owned(),
         }

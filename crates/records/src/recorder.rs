@@ -4,12 +4,13 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle::{
+    Generation, MasterEffect, MasterEvent, ServerId, ShuffleId, Spec, Tally, ToMaster, ToNode,
+    Usage,
+};
 use treadle_types::Runs;
 
-use crate::{
-    Generation, MasterEffect, MasterEvent, Phase, Record, ServerId, ShuffleId, Sizes, Spec, Tally,
-    ToMaster, ToNode, Trouble, Usage,
-};
+use crate::{Phase, Record, Sizes, Trouble};
 
 /// For how long a record waits for what processes did.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -138,6 +139,7 @@ impl Recorder {
             | ToMaster::Filled { shuffle, .. }
             | ToMaster::Full { shuffle, .. }
             | ToMaster::Poisoned { shuffle, .. }
+            | ToMaster::Slow { shuffle, .. }
             | ToMaster::Measured { shuffle, .. }
             | ToMaster::Used { shuffle, .. } => shuffle,
             ToMaster::Transferred { transfer, .. } => &transfer.shuffle,
@@ -173,6 +175,14 @@ impl Recorder {
             ToMaster::Differs { map, .. } => open.trouble(now, Trouble::Differs(*map)),
             ToMaster::Damaged { group, .. } => open.trouble(now, Trouble::Damaged(group.server)),
             ToMaster::Poisoned { group, .. } => open.trouble(now, Trouble::Poisoned(group.server)),
+            // All processes say it, as long as it is so.
+            ToMaster::Slow { server, .. } => {
+                let slow = Trouble::Slow(*server);
+                let mut known = open.record.troubles.iter();
+                if !known.any(|(_, trouble)| *trouble == slow) {
+                    open.trouble(now, slow);
+                }
+            }
             ToMaster::Measured {
                 group,
                 partitions,
@@ -293,7 +303,8 @@ fn sum(measured: &Measured) -> Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AttemptId, Chosen, Commit, GroupId, Tenant, Transfer};
+    use treadle_shuffle::{AttemptId, Chosen, Commit, GroupId, Tenant, Transfer};
+
     use alloc::collections::BTreeMap;
     use alloc::sync::Arc;
 

@@ -1,8 +1,14 @@
 //! What a shuffle leaves behind: how large it was, how long its phases took, what was done again and why.
 //!
-//! A [`Recorder`] stands beside a [`Master`](crate::Master), and sees what happens to that and what
-//! follows. When a shuffle ends, each process that took part says what it did ([`ToMaster::Used`]). The
+//! A [`Recorder`] stands beside a [`Master`](treadle_shuffle::Master), and sees what happens to that and what
+//! follows. When a shuffle ends, each process that took part says what it did ([`ToMaster::Used`](treadle_shuffle::ToMaster::Used)). The
 //! record is whole when all have, or when five seconds have passed.
+//!
+//! The crate is pure: no IO, clock, threads or randomness.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 mod recorder;
 mod sizes;
@@ -16,72 +22,7 @@ pub use recorder::Recorder;
 pub use sizes::Sizes;
 pub use told::Names;
 
-use crate::{Generation, ServerId, ShuffleId, Tally};
-
-/// What a process did for a shuffle. Times are microseconds of all of its tasks together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    /// Partitions that were read here.
-    pub reads: u64,
-    /// Bytes of these rows.
-    pub read_bytes: u64,
-    /// Bytes that were pushed to other processes.
-    pub pushed: u64,
-    /// Bytes that were stored here.
-    pub stored: u64,
-    /// Bytes that were written to files.
-    pub spilled: u64,
-    /// Bytes that were read from files.
-    pub loaded: u64,
-    /// Transfers, barriers and reads that were given back, to run again.
-    pub again: u64,
-    /// Those that failed.
-    pub failed: u64,
-    /// How long rows were gathered.
-    pub gathering: u64,
-    /// How long transfers waited for the servers to take rows.
-    pub pushing: u64,
-    /// How long barriers waited for the servers to compare.
-    pub comparing: u64,
-    /// How long reads waited for rows.
-    pub reading: u64,
-}
-
-impl Usage {
-    /// Adds what another process did.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            reads,
-            read_bytes,
-            pushed,
-            stored,
-            spilled,
-            loaded,
-            again,
-            failed,
-            gathering,
-            pushing,
-            comparing,
-            reading,
-        } = self;
-        for (mine, others) in [
-            (reads, other.reads),
-            (read_bytes, other.read_bytes),
-            (pushed, other.pushed),
-            (stored, other.stored),
-            (spilled, other.spilled),
-            (loaded, other.loaded),
-            (again, other.again),
-            (failed, other.failed),
-            (gathering, other.gathering),
-            (pushing, other.pushing),
-            (comparing, other.comparing),
-            (reading, other.reading),
-        ] {
-            *mine = mine.saturating_add(others);
-        }
-    }
-}
+use treadle_shuffle::{Generation, ServerId, ShuffleId, Tally, Usage};
 
 /// Something that made rows be moved again, or could have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +33,8 @@ pub enum Trouble {
     Damaged(ServerId),
     /// A server could not write rows to its files.
     Poisoned(ServerId),
+    /// A server answered pushes much more slowly than others.
+    Slow(ServerId),
     /// An input had other rows when it ran again.
     Differs(Option<u32>),
 }

@@ -36,7 +36,7 @@ class Scheduler:
 
     def call(self, _to, _operation, _argument, done):
         self.asked += 1
-        threading.Timer(0.1, done, [(self.number, 3, SPEC, 8, None), None]).start()
+        threading.Timer(0.1, done, [(self.number, 3, SPEC, 8, None, [(0, 8)], False), None]).start()
 
     def shuffle_transfer(self, number, map_index, _rows):
         if number != self.number:

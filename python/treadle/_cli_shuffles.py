@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -124,18 +125,19 @@ def _asked(
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     found, credentials, _ = scheduler_of(address, scheduler_file, tls, insecure, secret_file)
+    from treadle._calls import pack, unpack_answer
     from treadle.shuffle._history import ShuffleRecord, Shuffles
     from treadle.supervision import tell
 
-    told = tell(
-        found,
-        "shuffle_records",
-        {},
-        credentials=credentials.of_connections(),
-        name="shuffle",
-        timeout=_PATIENCE,
+    asked = partial(
+        tell, found, credentials=credentials.of_connections(), name="shuffle", timeout=_PATIENCE
     )
-    return Shuffles(map(ShuffleRecord.of, told))
+    told = asked("shuffle_records", {})
+    there: dict[int, Any] = {}
+    if any("service" in one for one in told):
+        there = unpack_answer(asked("shuffle_records_at_services", pack({}), node="sidecar"))
+    joined = (ShuffleRecord.joined(one, there.get(one["number"])) for one in told)
+    return Shuffles(map(ShuffleRecord.of, joined))
 
 
 def _asked_service(address: str, credentials: Credentials) -> Shuffles:

@@ -5,6 +5,7 @@ Each input leaves a mark when it is made, so that a test knows which transfers h
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 
@@ -12,6 +13,7 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from dask.dataframe.shuffle import partitioning_index
 from numpy.testing import assert_array_equal
@@ -257,3 +259,60 @@ def test_links_are_encrypted_with_the_certificates_of_the_cluster(
     assert not any(client.run(at_workers).values())
     pushed, *_ = np.sum(list(client.run(counted).values()), axis=0)
     assert pushed > 0
+
+
+def test_records_have_what_the_service_knows(client, servers, gates):
+    shuffle = Shuffle(client, gates)
+    (running,) = client.shuffles().running
+    assert (running.kind, running.waits_for) == ("shuffle", "readers")
+    assert running.service == servers.master.address
+    assert (running.rows, running.copies) == (len(shuffle.frame), 2)
+    assert running.sizes.count == OUTPUTS
+    assert set(running.servers) == set("abc")
+    shuffle.check(servers)
+    (ended,) = client.shuffles()
+    assert (ended.state, ended.rows) == ("finished", len(shuffle.frame))
+    assert (ended.number, ended.name, ended.client) == (running.number, running.name, client.id)
+    assert ended.sizes == running.sizes
+    assert dict(ended.lines())["service"] == servers.master.address
+
+
+def test_rows_that_nobody_reads_are_not_pushed(client):
+    frame = table(n=4000)
+    numbers = partitioning_index(frame[["key"]].astype("f8"), OUTPUTS)
+    shuffled = dd.from_pandas(frame, 4, sort=False).shuffle("key", npartitions=OUTPUTS)
+    found = shuffled.partitions[[1, 4]].compute()
+    wanted = [frame[numbers == number] for number in (1, 4)]
+    assert_frame_equal(found, pd.concat(wanted))
+    (record,) = client.shuffles()
+    assert (record.outputs, record.moved_rows) == (2, len(found))
+
+
+class fresh_part_of(part_of):
+    """Its rows have other values each time."""
+
+    def __call__(self, number):
+        part = super().__call__(number).copy()
+        part["value"] = np.random.default_rng().random(len(part))
+        return part
+
+
+def test_what_was_read_before_it_ended_is_of_the_same_run_as_what_is_read_later(
+    client, servers, gates
+):
+    frame, marks = table(n=4000), gates()
+    part = fresh_part_of(frame, marks)
+    parts = dd.from_map(part, range(INPUTS), meta=frame.iloc[:0])
+    futures = client.compute(parts.shuffle("key", npartitions=OUTPUTS).to_delayed())
+    before = client.gather(futures)
+    nothing_is_left(servers)
+    # An output is lost: all inputs are made anew, and they are others.
+    victim, *_ = client.who_has(futures)[futures[0].key]
+    kill(client.run(os.getpid)[victim])
+    after = client.gather(futures)
+    runs = Counter(marks.arrivals())
+    assert min(runs[str(number)] for number in range(INPUTS)) >= 2
+    # No output of the first run is left beside those of another one.
+    for one, other in zip(before, after, strict=True):
+        assert len(one) == len(other)
+        assert not set(one["value"]) & set(other["value"])

@@ -1,6 +1,9 @@
 //! The column that says where each row goes.
 
+use alloc::vec;
 use alloc::vec::Vec;
+
+use treadle_types::Runs;
 
 use crate::RowsError;
 
@@ -63,6 +66,19 @@ impl Partitions {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.of_rows.is_empty()
+    }
+
+    /// How many rows are for some partitions.
+    pub fn count_in(&self, wanted: &Runs) -> usize {
+        let mut is_wanted = vec![false; self.count as usize];
+        for partition in wanted.iter() {
+            if let Some(is_wanted) = is_wanted.get_mut(partition as usize) {
+                *is_wanted = true;
+            }
+        }
+        let rows = self.of_rows.iter();
+        rows.filter(|&&partition| is_wanted[partition as usize])
+            .count()
     }
 }
 

@@ -186,8 +186,8 @@ impl Core {
     }
 
     /// What a worker has to know of a shuffle, if there is one of this name: its number, how many
-    /// inputs it has, what the client says of it, how many partitions it has, and the service that keeps
-    /// its rows, if workers do not.
+    /// inputs it has, what the client says of it, how many partitions it has, the service that keeps its
+    /// rows, if workers do not, the outputs that somebody reads (ranges), and whether it has ended before.
     pub(crate) fn about_shuffle(&mut self, name: Option<&str>) -> Value {
         let Some(name) = name else {
             return Value::None;
@@ -210,6 +210,8 @@ impl Core {
                 Value::Bytes(known.spec.to_vec()),
                 int(known.partitions),
                 known.service.clone().map_or(Value::None, Value::Str),
+                hosted::ranges(&known.outputs),
+                Value::Bool(known.has_ended),
             ])
         })
     }

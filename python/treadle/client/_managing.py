@@ -14,6 +14,7 @@ from treadle.client import _distributed
 from treadle.client._cluster_options import dashboard_at
 from treadle.client._hosted import Hosted
 from treadle.client._local import LocalCluster, cluster_at
+from treadle.client._scheduler import ask_python
 from treadle.shuffle._history import ShuffleRecord, Shuffles
 
 __all__ = ["Managing"]
@@ -59,8 +60,13 @@ class Managing(Hosted):
         return records
 
     async def _shuffles(self) -> Shuffles:
-        told = await ask(self._usable("ask for shuffles"), "", "shuffle_records", {})
-        return Shuffles(map(ShuffleRecord.of, told))
+        connection = self._usable("ask for shuffles")
+        told = await ask(connection, "", "shuffle_records", {})
+        there: dict[int, dict[str, Any]] = {}
+        if any("service" in one for one in told):
+            there = await ask_python(connection, "sidecar", "shuffle_records_at_services", {})
+        joined = (ShuffleRecord.joined(one, there.get(one["number"])) for one in told)
+        return Shuffles(map(ShuffleRecord.of, joined))
 
     def scheduler_info(self, n_workers: int = -1, **_kwargs: Any) -> SchedulerInfo:
         """Return what the scheduler says about itself and ``n_workers`` workers; -1: all."""

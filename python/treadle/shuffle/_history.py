@@ -1,6 +1,6 @@
 """Records of shuffles, those that run and those that have ended, as people read them.
 
-The scheduler keeps them, and the master of a shuffle service (``crates/shuffle/src/record.rs``).
+The scheduler keeps them, and the master of a shuffle service (``crates/records``).
 ``client.shuffles()``, ``service.records()``, ``treadle shuffle`` and the journal use them.
 """
 
@@ -115,8 +115,21 @@ class ShuffleRecord:
     """How many more there were."""
     failure: str | None
     """Why it failed."""
+    service: str | None = field(default=None)
+    """The address of the shuffle service that has its rows; ``None``: they are at workers."""
     cluster: str | None = field(default=None)
     """The id of the scheduler's cluster, in a journal."""
+
+    @staticmethod
+    def joined(told: Mapping[str, Any], there: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a scheduler says of a shuffle, with what the service says that has its rows."""
+        if there is None:
+            return told
+        own = ("number", "name", "kind", "key", "client", "service")
+        joined = {**there, **{name: told[name] for name in own}}
+        if told["state"] in ("running", "failed"):
+            joined |= {name: told[name] for name in ("state", "failure")}
+        return joined
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> ShuffleRecord:
@@ -170,6 +183,11 @@ class ShuffleRecord:
             f"{format_bytes(self.bytes)}, {format_time(self.duration)}>"
         )
 
+    @property
+    def _holders(self) -> str:
+        at_service = self.kind == "service" or self.service is not None
+        return "servers" if at_service else "workers"
+
     def _called(self) -> str:
         if self.key is None:
             return self.name[:_SHOWN]
@@ -222,8 +240,10 @@ class ShuffleRecord:
             ("to others", size(work["pushed_bytes"])),
             ("tasks again", f"{work['again']:,} given back, {work['failed']:,} failed"),
             ("generation", str(self.generation)),
-            ("servers" if self.kind == "service" else "workers", ", ".join(self.servers)),
+            (self._holders, ", ".join(self.servers)),
         ]
+        if self.service is not None:
+            lines.append(("service", self.service))
         if self.failure:
             lines.append(("failure", self.failure))
         lines += [("trouble", str(trouble["what"])) for trouble in self.troubles]

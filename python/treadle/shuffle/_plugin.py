@@ -159,7 +159,7 @@ class Shuffles:
                 "the scheduler does not know this shuffle. It has ended, or its tasks were not "
                 "submitted in one graph with its barrier. Compute the whole graph again"
             )
-        number, maps, spec, partitions, service = result
+        number, maps, spec, partitions, service, outputs, again = result
         with self._lock:
             remembered = self._known.get(name)
             if remembered is not None and remembered.number == number:
@@ -169,7 +169,8 @@ class Shuffles:
         if service is None:
             place = AtWorkers(self._native, number, maps)
         else:
-            place = self._at_servers(name, number, maps, partitions, service)
+            asked = {"maps": maps, "partitions": partitions, "outputs": outputs, "again": again}
+            place = self._at_servers(name, number, service, asked)
         known = Known(number, kind_of(read_spec(spec)), place)
         with self._lock:
             self._known[name] = known
@@ -178,18 +179,10 @@ class Shuffles:
                 self._known.popitem(last=False)
         return known
 
-    def _at_servers(
-        self, name: str, number: int, maps: int, partitions: int, address: str
-    ) -> AtServers:
+    def _at_servers(self, name: str, number: int, address: str, about: dict[str, Any]) -> AtServers:
         """Return a shuffle of a stand-alone service, where the scheduler's Python side has registered it."""
         late = f"the scheduler did not register this shuffle at {address} within {_PATIENCE:.0f} s"
-        asked = {
-            "name": name,
-            "number": number,
-            "service": address,
-            "maps": maps,
-            "partitions": partitions,
-        }
+        asked = {"name": name, "number": number, "service": address, **about}
         told = self._call("sidecar", "register_shuffle", pack(asked), late)
         application, there = unpack_answer(told)
         shuffle = self._services.at(address, application).attach(there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,8 @@ _COPIES = 2
 _PATIENCE = 15.0
 # Shuffles that have ended and are remembered, for workers that ask late.
 _REMEMBERED = 4096
+# Ranges of outputs that a service is told; with more of them it takes the rows of all partitions.
+_MOST_RANGES = 10_000
 
 
 class ShuffleServices:
@@ -57,11 +60,19 @@ class ShuffleServices:
         self._services: dict[str, _At] = {}
 
     async def register(
-        self, name: str, number: int, service: str, maps: int, partitions: int
+        self,
+        name: str,
+        number: int,
+        service: str,
+        maps: int,
+        partitions: int,
+        outputs: list[tuple[int, int]],
+        again: bool,
     ) -> tuple[int, int]:
         """Return the cluster's application at a service, and the number of a shuffle there.
 
-        It is registered when somebody asks for the first time.
+        It is registered when somebody asks for the first time. Rows for other partitions than ``outputs``, in
+        ranges, are not pushed. ``again``: it has ended before, and its outputs may be used still.
 
         Raises
         ------
@@ -71,7 +82,8 @@ class ShuffleServices:
             It refuses, has no servers, or the shuffle is over.
         """
         at = self._at(service)
-        return self._application, await at.register(name, number, maps, partitions)
+        there = await at.register(name, number, maps, partitions, outputs, again)
+        return self._application, there
 
     async def over(self, number: int, service: str) -> None:
         """End a shuffle: nobody needs its rows any more."""
@@ -80,6 +92,13 @@ class ShuffleServices:
         except (OSError, ShuffleError) as error:
             # Its rows go with the lease of this application.
             logger.warning("shuffle %s at %s is not ended: %s", number, service, error)
+
+    async def records(self) -> dict[int, dict[str, Any]]:
+        """Return what the services have recorded of this cluster's shuffles, by their number here."""
+        found: dict[int, dict[str, Any]] = {}
+        for at in self._services.values():
+            found.update(await at.records())
+        return found
 
     def close(self) -> None:
         """Leave the services."""
@@ -115,15 +134,28 @@ class _At:
     ) -> None:
         self._address = address
         self._application = application
+        # As records and the state of the service have it.
+        self._called = f"{application:016x}"
         self._credentials = credentials
         self._running = running
         self._service: Service | None = None
         self._numbers: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        # What shuffles that have ended had, by name: rows, bytes, digest.
+        self._committed: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._over: OrderedDict[int, str] = OrderedDict()
         # One call at a time: the answers take no longer than a message.
         self._lock = asyncio.Lock()
 
-    async def register(self, name: str, number: int, maps: int, partitions: int) -> int:
+    async def register(
+        self,
+        name: str,
+        number: int,
+        maps: int,
+        partitions: int,
+        outputs: list[tuple[int, int]],
+        again: bool,
+    ) -> int:
         async with self._lock:
             service = await self._connected()
             if why := self._over.get(number):
@@ -138,6 +170,8 @@ class _At:
                     _COPIES,
                     _note(),
                     _PATIENCE,
+                    outputs if len(outputs) <= _MOST_RANGES else [],
+                    self._committed.get(name) if again else None,
                 )
                 if not domains:
                     await _in_thread(service._native.finish, there, _PATIENCE)
@@ -153,6 +187,7 @@ class _At:
                         name,
                     )
                 self._numbers[number] = there
+                self._names[number] = name
             return there
 
     async def over(self, number: int) -> None:
@@ -164,8 +199,26 @@ class _At:
                 await self._connected()
                 return
             there = self._numbers.pop(number, None)
+            name = self._names.pop(number, None)
             if there is not None and service._native.over is None:
-                await _in_thread(service._native.finish, there, _PATIENCE)
+                had = await _in_thread(service._native.finish, there, _PATIENCE)
+                if had is not None and name is not None:
+                    self._committed[name] = had
+                    self._committed.move_to_end(name)
+                    while len(self._committed) > _REMEMBERED:
+                        self._committed.popitem(last=False)
+
+    async def records(self) -> dict[int, dict[str, Any]]:
+        service = self._service
+        if service is None or service._native.over is not None:
+            return {}
+        try:
+            records = json.loads(await _in_thread(service._native.records, _PATIENCE))
+        except (OSError, ShuffleError) as error:
+            logger.warning("records of %s are missing: %s", self._address, error)
+            return {}
+        mine = [told for told in records if told["application"] == self._called]
+        return {number: told for told in mine if (number := number_of(told["name"])) is not None}
 
     def close(self) -> None:
         if self._service is not None:
@@ -178,6 +231,7 @@ class _At:
             for number in self._numbers:
                 self._note_over(number, f"{why}. Compute it again")
             self._numbers.clear()
+            self._names.clear()
             self._service.close()
             self._service = None
         if self._service is None:
@@ -202,11 +256,10 @@ class _At:
 
     async def _adopt(self, service: Service) -> None:
         """Take over what an earlier Python side of this scheduler has registered, or end it."""
-        mine = f"{self._application:016x}"
         state = await _in_thread(service.state)
         running = await self._running()
         for shuffle in state["shuffles"]:
-            number = number_of(shuffle["name"]) if shuffle["application"] == mine else None
+            number = number_of(shuffle["name"]) if shuffle["application"] == self._called else None
             if number is None:
                 continue
             if number in running:

@@ -71,6 +71,7 @@ class Sidecar:
         self._leases = Leases(self.scheduler.semaphores, self.scheduler.multi_locks)
         self._services: ShuffleServices | None = None
         self.scheduler.handlers["register_shuffle"] = self._register_shuffle
+        self.scheduler.handlers["shuffle_records_at_services"] = self._records_at_services
         self._notifications = {
             "client-joined": self._client_joined,
             "client-left": self._client_left,
@@ -316,6 +317,9 @@ class Sidecar:
 
     async def _register_shuffle(self, **asked: Any) -> tuple[int, int]:
         return await self._at_services().register(**asked)
+
+    async def _records_at_services(self) -> dict[int, dict[str, Any]]:
+        return {} if self._services is None else await self._services.records()
 
     async def _shuffle_over(self, told: dict[str, Any]) -> None:
         await self._at_services().over(told["number"], told["service"])

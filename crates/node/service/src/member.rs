@@ -13,12 +13,12 @@ use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Callbacks, Done, Failure, Plane};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{AttemptId, Tenant, ToMaster};
+use treadle_shuffle::{AttemptId, Tally, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
 use crate::protocol::Protocol;
 use crate::room::Room;
-use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What};
+use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What, flat, runs};
 use crate::{SERVICE, ServiceError, config};
 
 /// How often who waits asks whether it is interrupted.
@@ -62,6 +62,8 @@ pub struct About {
     pub copies: u32,
     /// What was said of it when it was registered.
     pub note: Bytes,
+    /// Partitions that somebody reads. Empty: all.
+    pub outputs: Runs,
     /// Maps whose rows are lost.
     pub again: Runs,
     /// A map has returned other rows than before: what was read must be read again.
@@ -213,11 +215,15 @@ impl Member {
 
     /// Registers a shuffle. Returns its number, and in how many failure domains there are servers.
     ///
+    /// `committed`: what an earlier shuffle of the same maps had, if its outputs are used still. If this one
+    /// has other rows, its maps are not deterministic, and run again with all that was read.
+    ///
     /// # Errors
     /// When the master refuses it, is gone, or does not answer before `interrupted` says so.
     pub fn register(
         &self,
         about: &About,
+        committed: Option<Tally>,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<(u64, u32), ServiceError> {
         let register = Register {
@@ -226,12 +232,14 @@ impl Member {
             partitions: about.partitions,
             copies: about.copies,
             note: about.note.clone(),
+            outputs: flat(&about.outputs),
+            committed: committed.map(Into::into),
         };
         let answer = self.0.call(What::Register(register), interrupted)?;
         Ok((answer.shuffle, answer.domains))
     }
 
-    /// Says that nobody will read a shuffle any more.
+    /// Says that nobody will read a shuffle any more. Returns what it had, if it was committed.
     ///
     /// # Errors
     /// As for [`Member::register`].
@@ -239,8 +247,9 @@ impl Member {
         &self,
         shuffle: u64,
         interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<(), ServiceError> {
-        self.0.call(What::End(shuffle), interrupted).map(drop)
+    ) -> Result<Option<Tally>, ServiceError> {
+        let answer = self.0.call(What::End(shuffle), interrupted)?;
+        Ok(answer.committed.map(Into::into))
     }
 
     /// What the master knows of a shuffle.
@@ -254,17 +263,14 @@ impl Member {
     ) -> Result<About, ServiceError> {
         let answer = self.0.call(What::About(shuffle), interrupted)?;
         let about = answer.about.unwrap_or_default();
-        let ranges = answer
-            .again
-            .chunks_exact(2)
-            .map(|range| (range[0], range[1]));
         Ok(About {
             name: about.name,
             maps: about.maps,
             partitions: about.partitions,
             copies: about.copies,
             note: about.note,
-            again: Runs::from_ranges(ranges).unwrap_or_default(),
+            outputs: runs(&about.outputs).unwrap_or_default(),
+            again: runs(&answer.again).unwrap_or_default(),
             differs: answer.differs,
         })
     }

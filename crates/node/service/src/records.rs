@@ -29,6 +29,7 @@ pub(crate) struct Records {
 struct About {
     name: String,
     client: String,
+    application: u64,
     /// The servers that held it.
     servers: BTreeMap<WorkerId, String>,
     /// Why it was ended, if not by its program.
@@ -53,6 +54,7 @@ impl Records {
         let about = About {
             name: name.into(),
             client: client.into(),
+            application: spec.tenant.application.0,
             servers: BTreeMap::new(),
             failure: None,
         };
@@ -93,16 +95,9 @@ impl Records {
     /// Keeps the records of shuffles that have ended since.
     pub(crate) fn look_after(&mut self) {
         for record in self.recorder.take_ended(awake::now()) {
-            let failure = self.about.get(&record.shuffle);
-            let has_failed = failure.is_some_and(|about| about.failure.is_some());
             // Of one that nobody wrote to there is nothing to say.
             if record.began.is_some() {
-                let outcome = match record.phase {
-                    Phase::Read => "finished",
-                    _ if has_failed => "failed",
-                    _ => "cancelled",
-                };
-                let told = self.told(&record, None, Some(outcome));
+                let told = self.told(&record, None);
                 for (records, most) in [(&mut self.ended, MOST), (&mut self.fresh, MOST_FRESH)] {
                     if records.len() >= most {
                         records.pop_front();
@@ -118,10 +113,9 @@ impl Records {
     pub(crate) fn all(&self, progress: impl Fn(ShuffleId) -> Option<Progress>) -> Json {
         let running = self.about.keys().filter_map(|&shuffle| {
             let record = self.recorder.record(awake::now(), shuffle)?;
-            record
-                .ended
-                .is_none()
-                .then(|| self.told(&record, progress(shuffle), None))
+            // Of one that has ended, processes may not have said yet what they did.
+            let is_told = record.ended.is_none() || record.began.is_some();
+            is_told.then(|| self.told(&record, progress(shuffle)))
         });
         self.ended.iter().cloned().chain(running).collect()
     }
@@ -131,15 +125,15 @@ impl Records {
         std::mem::take(&mut self.fresh).into_iter().collect()
     }
 
-    fn told(
-        &self,
-        record: &Record,
-        progress: Option<Progress>,
-        outcome: Option<&'static str>,
-    ) -> Json {
+    fn told(&self, record: &Record, progress: Option<Progress>) -> Json {
         let about = self.about.get(&record.shuffle);
         let none = BTreeMap::new();
         let failure = about.and_then(|about| about.failure.clone());
+        let outcome = record.ended.map(|_| match record.phase {
+            Phase::Read => "finished",
+            _ if failure.is_some() => "failed",
+            _ => "cancelled",
+        });
         let names = Names {
             name: about.map_or("", |about| &about.name),
             kind: "service",
@@ -150,7 +144,13 @@ impl Records {
             losses: &none,
             failure: failure.map(Value::Str),
         };
-        json_of(record.told(&names, progress, self.started, outcome))
+        let mut told = json_of(record.told(&names, progress, self.started, outcome));
+        if let (Json::Object(entries), Some(about)) = (&mut told, about) {
+            // As in the state: a cluster finds its own.
+            let application = format!("{:016x}", about.application);
+            entries.insert("application".into(), json!(application));
+        }
+        told
     }
 }
 

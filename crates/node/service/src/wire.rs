@@ -5,6 +5,8 @@
 use bytes::Bytes;
 use prost::Message;
 use treadle_net::{Incoming, NetError, Peer};
+use treadle_shuffle::Tally;
+use treadle_types::Runs;
 
 use crate::protocol::Protocol;
 use crate::room::Room;
@@ -144,6 +146,53 @@ pub(crate) struct Register {
     /// What its writers and readers have to know, such as what a row is.
     #[prost(bytes = "bytes", tag = "5")]
     pub(crate) note: Bytes,
+    /// Partitions that somebody reads: beginnings and ends of ranges. Empty: all.
+    #[prost(uint64, repeated, tag = "6")]
+    pub(crate) outputs: Vec<u64>,
+    /// What an earlier shuffle of the same maps had, if its outputs are used still.
+    #[prost(message, optional, tag = "7")]
+    pub(crate) committed: Option<Counted>,
+}
+
+/// Counts of rows.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Counted {
+    #[prost(uint64, tag = "1")]
+    rows: u64,
+    #[prost(uint64, tag = "2")]
+    bytes: u64,
+    #[prost(uint64, tag = "3")]
+    digest: u64,
+}
+
+impl From<Tally> for Counted {
+    fn from(tally: Tally) -> Self {
+        let Tally {
+            rows,
+            bytes,
+            digest,
+        } = tally;
+        Self {
+            rows,
+            bytes,
+            digest,
+        }
+    }
+}
+
+impl From<Counted> for Tally {
+    fn from(counted: Counted) -> Self {
+        let Counted {
+            rows,
+            bytes,
+            digest,
+        } = counted;
+        Self {
+            rows,
+            bytes,
+            digest,
+        }
+    }
 }
 
 /// The answer to a [`Call`].
@@ -170,6 +219,22 @@ pub(crate) struct Answer {
     pub(crate) domains: u32,
     #[prost(string, tag = "8")]
     pub(crate) text: String,
+    /// What the shuffle that has ended had, if it was committed.
+    #[prost(message, optional, tag = "9")]
+    pub(crate) committed: Option<Counted>,
+}
+
+/// Ranges as beginnings and ends.
+pub(crate) fn flat(runs: &Runs) -> Vec<u64> {
+    let ranges = runs.ranges().iter();
+    ranges.flat_map(|&(start, end)| [start, end]).collect()
+}
+
+/// The ranges with these beginnings and ends, if they are ascending.
+pub(crate) fn runs(flat: &[u64]) -> Option<Runs> {
+    let (ranges, rest) = flat.as_chunks();
+    let ranges = ranges.iter().map(|&[start, end]| (start, end));
+    rest.is_empty().then(|| Runs::from_ranges(ranges)).flatten()
 }
 
 /// Sends a message. Who cannot be reached is noticed elsewhere.

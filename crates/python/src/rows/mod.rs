@@ -96,6 +96,12 @@ impl Rows {
         self.partitions.len()
     }
 
+    /// How many rows are for the partitions in these ranges.
+    fn count_in(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<usize> {
+        let wanted = partitions(ranges)?;
+        Ok(py.detach(|| self.partitions.count_in(&wanted)))
+    }
+
     /// Bytes of a row; 0: rows differ.
     #[getter]
     fn width(&self) -> usize {
@@ -112,9 +118,7 @@ impl Rows {
         groups: Vec<(u32, Vec<(u64, u64)>)>,
     ) -> PyResult<Vec<Arena>> {
         let wanted = groups.into_iter().map(|(epoch, ranges)| {
-            let partitions = Runs::from_ranges(ranges).ok_or_else(|| {
-                PyValueError::new_err("ranges of partitions ascend, and do not touch")
-            })?;
+            let partitions = partitions(ranges)?;
             let epoch = Generation(epoch);
             Ok(Wanted { epoch, partitions })
         });
@@ -144,6 +148,11 @@ impl Rows {
                 .collect()
         })
     }
+}
+
+fn partitions(ranges: Vec<(u64, u64)>) -> PyResult<Runs> {
+    let error = || PyValueError::new_err("ranges of partitions ascend, and do not touch");
+    Runs::from_ranges(ranges).ok_or_else(error)
 }
 
 impl Rows {

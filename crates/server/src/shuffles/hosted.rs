@@ -4,6 +4,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 
 use treadle_shuffle::{MasterEvent, ServerId, ShuffleId, Spec, Tenant, ToMaster};
@@ -66,6 +67,7 @@ impl Core {
             client: None,
             key: arguments.text("key").map(ToOwned::to_owned),
             is_again: true,
+            service: None,
         };
         let Shuffles {
             registry, records, ..
@@ -124,6 +126,13 @@ impl Core {
         });
         homes.collect()
     }
+}
+
+/// Ranges as a list of pairs of numbers.
+pub(super) fn ranges(runs: &Runs) -> Value {
+    let ranges = runs.ranges().iter();
+    let pairs = ranges.map(|&(first, end)| Value::Tuple(vec![int(first), int(end)]));
+    Value::List(pairs.collect())
 }
 
 /// A pair of numbers.

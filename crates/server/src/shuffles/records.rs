@@ -31,6 +31,8 @@ struct About {
     readers: u64,
     /// An earlier run of it was read: of this one only a part may be.
     is_again: bool,
+    /// The stand-alone service that has its rows, and the rest of its record.
+    service: Option<String>,
     /// Where it is held, and was: addresses.
     servers: BTreeMap<WorkerId, String>,
     /// Why some of them were lost.
@@ -54,6 +56,7 @@ pub(super) struct Described<'a> {
     pub(super) client: Option<String>,
     pub(super) key: Option<String>,
     pub(super) is_again: bool,
+    pub(super) service: Option<String>,
 }
 
 impl Records {
@@ -65,6 +68,7 @@ impl Records {
             key: described.key,
             readers: 0,
             is_again: described.is_again,
+            service: described.service,
             servers: BTreeMap::new(),
             losses: BTreeMap::new(),
             failure: None,
@@ -145,11 +149,14 @@ impl Core {
         for record in self.shuffles.records.recorder.take_ended(self.now) {
             let about = self.shuffles.records.about.get(&record.shuffle);
             let has_failed = about.is_some_and(|about| about.failure.is_some());
+            let is_elsewhere = about.is_some_and(|about| about.service.is_some());
             // Of one that nobody began there is nothing else to say.
-            if record.began.is_some() || has_failed {
+            if record.began.is_some() || has_failed || is_elsewhere {
                 let outcome = self.outcome(&record);
                 let told = self.told_of_shuffle(&record, Some(outcome));
-                self.inform_sidecar("shuffle-ended", told.clone());
+                if !is_elsewhere {
+                    self.inform_sidecar("shuffle-ended", told.clone());
+                }
                 let ended = &mut self.shuffles.records.ended;
                 if ended.len() >= MOST {
                     ended.pop_front();
@@ -194,7 +201,12 @@ impl Core {
             failure: about.and_then(|about| about.failure.clone()),
         };
         let progress = self.shuffles.registry.master.progress(record.shuffle);
-        record.told(&names, progress, self.settings.started, outcome)
+        let mut told = record.told(&names, progress, self.settings.started, outcome);
+        let service = about.and_then(|about| about.service.clone());
+        if let (Value::Dict(entries), Some(service)) = (&mut told, service) {
+            entries.push((Value::str("service"), Value::Str(service)));
+        }
+        told
     }
 
     /// The name of a task among others of its collection: `name` of the key `(name, 3)`.

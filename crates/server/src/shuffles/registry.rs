@@ -63,7 +63,7 @@ pub(super) struct Known {
     /// The name of the tasks that read it.
     pub(super) key: Option<String>,
     pub(super) partitions: u32,
-    outputs: Runs,
+    pub(super) outputs: Runs,
     aligned: Option<String>,
     /// The stand-alone service that keeps its rows. The master here knows the shuffle by its number alone.
     pub(super) service: Option<String>,
@@ -79,6 +79,8 @@ pub(super) struct Known {
     pub(super) gone: Runs,
     /// What it had when it ended. Its outputs may be used still.
     committed: Option<Tally>,
+    /// It has ended before. Its outputs may be used still.
+    pub(super) has_ended: bool,
 }
 
 /// A shuffle that has ended.
@@ -168,6 +170,7 @@ impl Registry {
                 located: None,
                 gone: Runs::new(),
                 committed: None,
+                has_ended: false,
             };
             self.known.insert(name.clone(), known);
             if let Err(error) = self.begin(&name, now, records) {
@@ -242,6 +245,7 @@ impl Registry {
                 client: known.client.clone(),
                 key: known.key.clone(),
                 is_again: known.committed.is_some(),
+                service: known.service.clone(),
             };
             records.begun(shuffle, described);
         }
@@ -433,6 +437,7 @@ impl Registry {
         known.gone = Runs::new();
         let number = known.number.take()?;
         known.committed = self.master.committed(number);
+        known.has_ended = true;
         self.by_number.remove(&number);
         Some(Ended {
             number,

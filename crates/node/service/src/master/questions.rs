@@ -18,13 +18,12 @@ impl State {
         };
         let done = match call.what {
             Some(What::Register(register)) => self.register(from, register, &mut answer),
-            Some(What::End(shuffle)) => self.end_asked(from, ShuffleId(shuffle)),
+            Some(What::End(shuffle)) => self.end_asked(from, ShuffleId(shuffle), &mut answer),
             Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
                 None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
                 Some(known) => {
                     answer.about = Some(known.is.clone());
-                    let ranges = known.gone.ranges().iter();
-                    answer.again = ranges.flat_map(|&(start, end)| [start, end]).collect();
+                    answer.again = wire::flat(&known.gone);
                     answer.differs = known.differs;
                     Ok(())
                 }
@@ -76,16 +75,21 @@ impl State {
             );
         }
         let client = hello.map_or_else(String::new, |hello| hello.name.clone());
+        let outputs = match is.outputs.is_empty() {
+            true => Some(Runs::range(0, u64::from(is.partitions))),
+            false => wire::runs(&is.outputs),
+        };
+        let outputs = outputs.ok_or("its outputs have to be ascending ranges of partitions")?;
         let shuffle = ShuffleId(self.last_shuffle + 1);
         let spec = Spec {
             tenant,
             maps: is.maps,
             partitions: is.partitions,
-            outputs: Runs::range(0, u64::from(is.partitions)),
+            outputs,
             aligned: None,
             copies: is.copies,
             preferred: Vec::new(),
-            committed: None,
+            committed: is.committed.map(Into::into),
         };
         let event = MasterEvent::Register {
             shuffle,
@@ -109,7 +113,12 @@ impl State {
     }
 
     /// A member says that a shuffle is over. `Err`: it is not its to end.
-    fn end_asked(&mut self, from: u32, shuffle: ShuffleId) -> Result<(), String> {
+    fn end_asked(
+        &mut self,
+        from: u32,
+        shuffle: ShuffleId,
+        answer: &mut Answer,
+    ) -> Result<(), String> {
         let application = self.members.get(&from).map(|it| it.hello.application);
         let known = self.shuffles.get(&shuffle);
         let is_others = known.is_some_and(|it| Some(it.tenant.application.0) != application);
@@ -119,6 +128,7 @@ impl State {
                 shuffle.0
             ));
         }
+        answer.committed = self.machine.committed(shuffle).map(Into::into);
         self.end_shuffle(shuffle);
         Ok(())
     }

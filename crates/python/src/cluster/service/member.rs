@@ -1,0 +1,331 @@
+//! A process that writes and reads, as Python sees it.
+
+use super::super::security::Credentials;
+use super::super::worker::Worker;
+use super::super::worker::shuffles::{Piece, Waiting, joined};
+use super::{CONNECT, ShuffleError, address, interruptible, raised, stats};
+use crate::rows::Rows;
+use bytes::Bytes;
+use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use std::collections::HashMap;
+use treadle_compress::Codec;
+use treadle_interpreter::refuse_forked;
+use treadle_net::Wait;
+use treadle_node_service::{About, Member, MemberOptions};
+use treadle_node_shuffle::{Failure, Packed, Plane, Source};
+use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_shuffle::{
+    ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tally, Tenant, Transfer,
+};
+use treadle_types::Runs;
+
+pyo3::import_exception!(distributed.exceptions, Reschedule);
+pyo3::import_exception!(treadle.shuffle._service_errors, Again);
+pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
+
+/// Name, maps, partitions, copies, note, ranges of maps that must run again, and whether a map has
+/// returned other rows than before.
+type Said<'py> = (
+    String,
+    u32,
+    u32,
+    u32,
+    Bound<'py, PyBytes>,
+    Vec<(u64, u64)>,
+    bool,
+    Vec<(u64, u64)>,
+);
+
+/// A process that writes and reads.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct ShuffleMember(Member);
+
+#[pymethods]
+impl ShuffleMember {
+    #[new]
+    #[pyo3(signature = (master, *, name, application, priority=1, secret=None, certificates=None,
+                        insecure=false, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        master: &str,
+        name: String,
+        application: u64,
+        priority: u32,
+        secret: Option<&Bound<'_, PyAny>>,
+        certificates: Option<HashMap<String, String>>,
+        insecure: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        refuse_forked()?;
+        treadle_log::init();
+        let credentials = Credentials {
+            secret,
+            certificates,
+            insecure,
+            contact: Vec::new(),
+            cluster: None,
+        };
+        let net = credentials.options(CONNECT)?;
+        let doing = format!("connecting to the shuffle master at {master}");
+        let options = MemberOptions {
+            master: address(master, &net)?,
+            net,
+            name,
+            tenant: Tenant {
+                application: ApplicationId(application),
+                priority,
+            },
+        };
+        let connected = interruptible(py, timeout, |interrupted| {
+            let mut wait = Wait {
+                deadline: None,
+                interrupted: Some(interrupted),
+            };
+            Member::connect(options, &mut wait)
+        })?;
+        connected.map(Self).map_err(|error| raised(error, &doing))
+    }
+
+    /// Registers a shuffle: its number, and in how many failure domains there are servers.
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn register(
+        &self,
+        py: Python<'_>,
+        name: String,
+        maps: u32,
+        partitions: u32,
+        copies: u32,
+        note: Vec<u8>,
+        timeout: Option<f64>,
+        outputs: Vec<(u64, u64)>,
+        committed: Option<(u64, u64, u64)>,
+    ) -> PyResult<(u64, u32)> {
+        let doing = format!("registering the shuffle {name}");
+        let outputs = Runs::from_ranges(outputs);
+        let outputs =
+            outputs.ok_or_else(|| PyValueError::new_err("outputs have to be ascending ranges"))?;
+        let about = About {
+            name,
+            maps,
+            partitions,
+            copies,
+            note: Bytes::from(note),
+            outputs,
+            again: Default::default(),
+            differs: false,
+        };
+        let committed = committed.map(|(rows, bytes, digest)| Tally {
+            rows,
+            bytes,
+            digest,
+        });
+        let registered = interruptible(py, timeout, |it| self.0.register(&about, committed, it))?;
+        registered.map_err(|error| raised(error, &doing))
+    }
+
+    /// What the master knows of a shuffle.
+    fn about<'py>(
+        &self,
+        py: Python<'py>,
+        shuffle: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Said<'py>> {
+        let about = interruptible(py, timeout, |it| self.0.about(shuffle, it))?;
+        let about = about.map_err(|error| raised(error, &format!("shuffle {shuffle}")))?;
+        let note = PyBytes::new(py, &about.note);
+        let again = about.again.ranges().to_vec();
+        let outputs = about.outputs.ranges().to_vec();
+        let About {
+            name,
+            maps,
+            partitions,
+            copies,
+            differs,
+            ..
+        } = about;
+        Ok((
+            name, maps, partitions, copies, note, again, differs, outputs,
+        ))
+    }
+
+    /// Says that nobody will read a shuffle any more. Returns the rows, bytes and digest that it had, if it was
+    /// committed.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<(u64, u64, u64)>> {
+        let finished = interruptible(py, timeout, |it| self.0.finish(shuffle, it))?;
+        let finished = finished.map(|had| had.map(|had| (had.rows, had.bytes, had.digest)));
+        finished.map_err(|error| raised(error, &format!("ending shuffle {shuffle}")))
+    }
+
+    /// Servers and shuffles, as JSON.
+    fn state(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
+        let state = interruptible(py, timeout, |it| self.0.state(it))?;
+        state.map_err(|error| raised(error, "asking the shuffle master"))
+    }
+
+    /// Records of shuffles that run, and of the latest that have ended, as JSON.
+    fn records(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
+        let records = interruptible(py, timeout, |it| self.0.records(it))?;
+        records.map_err(|error| raised(error, "asking the shuffle master"))
+    }
+
+    /// Asks the server of this name to leave.
+    fn drain(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<()> {
+        let asked = interruptible(py, timeout, |it| self.0.drain(name, it))?;
+        asked.map_err(|error| raised(error, &format!("asking {name} to leave")))
+    }
+
+    /// Pushes the rows of a map, and waits until all copies have them: the receipt, and how many rows and
+    /// bytes there are. `again`: the map may have run before. With `worker` the calling thread runs a task of
+    /// it, which may be cancelled, and says whether it has run before. Pieces are compressed by `compression`,
+    /// one of `COMPRESSIONS`.
+    #[pyo3(signature = (shuffle, map_index, rows, again, timeout, worker=None, compression=None))]
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn transfer<'py>(
+        &self,
+        py: Python<'py>,
+        shuffle: u64,
+        map_index: u32,
+        rows: &Bound<'py, Rows>,
+        again: bool,
+        timeout: Option<f64>,
+        worker: Option<PyRef<'py, Worker>>,
+        compression: Option<&str>,
+    ) -> PyResult<(Bound<'py, PyBytes>, u64, u64)> {
+        let rows = rows.get();
+        let codec = compression.map(codec).transpose()?;
+        let task = waiting(worker)?;
+        let again = again || task.as_ref().is_some_and(Waiting::is_again);
+        let receipt = self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
+            let transfer = Transfer {
+                shuffle: ShuffleId(shuffle),
+                map: map_index,
+                attempt: self.0.attempt(),
+            };
+            let packed = codec.map(|codec| Packed {
+                source: rows,
+                codec,
+            });
+            let source: &dyn Source = packed.as_ref().map_or(rows, |packed| packed);
+            let outcome = plane.transfer(transfer, again, source, interrupted);
+            plane.finished(transfer.attempt, outcome.is_ok());
+            outcome
+        })?;
+        let tally = receipt.tally();
+        let bytes = PyBytes::new(py, &encode_shuffled(&receipt));
+        Ok((bytes, tally.rows, tally.bytes))
+    }
+
+    /// Has the servers compare what they have with the receipts of all `maps`; the generation.
+    #[pyo3(signature = (shuffle, maps, receipts, timeout, worker=None))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        maps: u32,
+        receipts: Vec<PyBackedBytes>,
+        timeout: Option<f64>,
+        worker: Option<PyRef<'_, Worker>>,
+    ) -> PyResult<u32> {
+        let decoded = receipts.iter().map(|bytes| decode_shuffled(bytes));
+        let decoded = decoded.collect::<Result<Vec<Receipt>, _>>();
+        let decoded = decoded.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let commit = Commit::new(ShuffleId(shuffle), maps, &decoded);
+        let commit = commit.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let task = waiting(worker)?;
+        let act = |plane: &Plane, interrupted: &mut dyn FnMut() -> bool| {
+            plane.commit(commit, interrupted)
+        };
+        let committed = self.planned(py, timeout, task.as_ref(), act);
+        Ok(committed?.0)
+    }
+
+    /// Gets the rows of a partition, of all maps or of those from `maps[0]` up to `maps[1]`: pieces in the
+    /// order of their maps.
+    #[pyo3(signature = (shuffle, generation, partition, width, maps, timeout, worker=None))]
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn read(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        generation: u32,
+        partition: u32,
+        width: usize,
+        maps: Option<(u32, u32)>,
+        timeout: Option<f64>,
+        worker: Option<PyRef<'_, Worker>>,
+    ) -> PyResult<Vec<Piece>> {
+        let maps = maps.map(|(first, end)| MapRange { first, end });
+        let task = waiting(worker)?;
+        self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
+            let (shuffle, generation) = (ShuffleId(shuffle), Generation(generation));
+            let rows = plane.read(shuffle, generation, partition, maps, width, interrupted)?;
+            Ok(joined(&rows, width, |rows| plane.charge(rows)))
+        })
+    }
+
+    /// Why it is over, if it is.
+    #[getter]
+    fn over(&self) -> Option<String> {
+        self.0.over()
+    }
+
+    /// Counts of its plane, by name.
+    fn stats(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+        stats(py, self.0.plane())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+}
+
+fn codec(name: &str) -> PyResult<Codec> {
+    let unknown = || PyValueError::new_err(format!("compression={name:?} is not known"));
+    Codec::named(name).ok_or_else(unknown)
+}
+
+fn waiting(worker: Option<PyRef<'_, Worker>>) -> PyResult<Option<Waiting>> {
+    worker.map(|worker| Waiting::of(&worker)).transpose()
+}
+
+impl ShuffleMember {
+    /// Does something with the plane that may wait, without the interpreter's lock: until `task` is over, if
+    /// it is one's.
+    fn planned<T: Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        task: Option<&Waiting>,
+        act: impl FnOnce(&Plane, &mut dyn FnMut() -> bool) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        let is_over = || task.is_some_and(Waiting::is_over);
+        let done = interruptible(py, timeout, |it| {
+            let act = act(self.0.plane(), &mut || is_over() || it());
+            act.map_err(|failure| self.0.explain(failure))
+        })?;
+        done.map_err(|failure| match failure {
+            Err(error) => PyConnectionError::new_err(error.to_string()),
+            Ok(Failure::Again(text)) => Again::new_err(text),
+            Ok(Failure::NoRoom(text)) => NoRoom::new_err(text),
+            Ok(Failure::Damaged(text)) => DamagedRows::new_err(text),
+            Ok(Failure::Failed(text)) => ShuffleError::new_err(text),
+            // Whatever becomes of a task that was cancelled, nobody hears of it.
+            Ok(Failure::Interrupted) if is_over() => Reschedule::new_err("the task is over"),
+            Ok(Failure::Interrupted) => PyTimeoutError::new_err("the time has passed"),
+            Ok(Failure::Source(error)) => match error.downcast::<PyErr>() {
+                Ok(error) => *error,
+                Err(error) => ShuffleError::new_err(error.to_string()),
+            },
+        })
+    }
+}

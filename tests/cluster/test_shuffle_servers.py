@@ -6,6 +6,7 @@ Each input leaves a mark when it is made, so that a test knows which transfers h
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections import Counter
 
@@ -316,3 +317,28 @@ def test_what_was_read_before_it_ended_is_of_the_same_run_as_what_is_read_later(
     for one, other in zip(before, after, strict=True):
         assert len(one) == len(other)
         assert not set(one["value"]) & set(other["value"])
+
+
+def managed(dask_worker):
+    return dask_worker._native.health()["managed"]
+
+
+def test_rows_that_wait_for_servers_are_memory_of_their_workers(client, servers):
+    frame = table(n=200_000)
+    lazy = dd.from_pandas(frame, 3, sort=False).shuffle("key", npartitions=OUTPUTS)
+    # Workers know the service.
+    lazy.head(1)
+    before = sum(client.run(managed).values())
+    for server in servers.processes.values():
+        server.send(signal.SIGSTOP)
+    try:
+        futures = client.compute(lazy.to_delayed())
+        size = frame.memory_usage(index=False, deep=False).sum()
+        until(
+            lambda: sum(client.run(managed).values()) - before > size,
+            lambda: f"more than {size:,} bytes are managed: {client.run(managed)}",
+        )
+    finally:
+        for server in servers.processes.values():
+            server.send(signal.SIGCONT)
+    assert sum(map(len, client.gather(futures))) == len(frame)

@@ -158,7 +158,9 @@ class AtServers:
 class Services:
     """The connections of a worker to shuffle services, by address."""
 
-    def __init__(self, credentials: Mapping[str, Any]) -> None:
+    def __init__(self, credentials: Mapping[str, Any], native: Native) -> None:
+        # What they keep is memory of the worker.
+        self._native: Any = native
         self._credentials = {
             name: credentials[name]
             for name in ("secret", "certificates", "insecure")
@@ -184,6 +186,7 @@ class Services:
                     )
                 except OSError as error:
                     raise unreachable(address, "this worker", error) from error
+                service._native.charge_to(self._native)
                 self._services[address] = service
             return service
 

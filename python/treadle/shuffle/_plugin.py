@@ -62,7 +62,7 @@ class Shuffles:
 
     def __init__(self, native: Native, credentials: Mapping[str, Any] | None = None) -> None:
         self._native = native
-        self._services = Services(credentials or {})
+        self._services = Services(credentials or {}, native)
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._lock = threading.Lock()
         self._asking = threading.Lock()

@@ -46,6 +46,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use treadle_memory::Registration;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_node_shuffle as shuffle;
 use treadle_node_wire::{NodeError, answer_fits, call_fits};
@@ -365,6 +366,13 @@ impl Worker {
     /// How it is.
     pub fn health(&self) -> Health {
         Health::of(&self.0)
+    }
+
+    /// Counts what another shuffle plane of this process keeps as memory of the worker, as long as the
+    /// registration is kept.
+    pub fn account(&self, name: &'static str, plane: &shuffle::Plane) -> Registration {
+        let memory = self.0.services.memory();
+        memory.register(name, Arc::new(plane.clone()))
     }
 }
 

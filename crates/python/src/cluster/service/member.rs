@@ -11,12 +11,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
+use std::sync::Mutex;
 use treadle_compress::Codec;
 use treadle_interpreter::refuse_forked;
+use treadle_memory::Registration;
 use treadle_net::Wait;
 use treadle_node_service::{About, Member, MemberOptions};
 use treadle_node_shuffle::{Failure, Packed, Plane, Source};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_reactor::thread::lock;
 use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tally, Tenant, Transfer,
 };
@@ -42,7 +45,7 @@ type Said<'py> = (
 
 /// A process that writes and reads.
 #[pyclass(frozen, module = "treadle._core")]
-pub(crate) struct ShuffleMember(Member);
+pub(crate) struct ShuffleMember(Member, Mutex<Option<Registration>>);
 
 #[pymethods]
 impl ShuffleMember {
@@ -88,7 +91,8 @@ impl ShuffleMember {
             };
             Member::connect(options, &mut wait)
         })?;
-        connected.map(Self).map_err(|error| raised(error, &doing))
+        let connected = connected.map_err(|error| raised(error, &doing))?;
+        Ok(Self(connected, Mutex::default()))
     }
 
     /// Registers a shuffle: its number, and in how many failure domains there are servers.
@@ -273,6 +277,13 @@ impl ShuffleMember {
         })
     }
 
+    /// What it keeps counts as memory of a worker of this process, while it is connected.
+    fn charge_to(&self, worker: PyRef<'_, Worker>) -> PyResult<()> {
+        let charged = worker.account("rows for shuffle servers", self.0.plane())?;
+        *lock(&self.1) = Some(charged);
+        Ok(())
+    }
+
     /// Why it is over, if it is.
     #[getter]
     fn over(&self) -> Option<String> {
@@ -285,7 +296,10 @@ impl ShuffleMember {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+        py.detach(|| {
+            self.0.close();
+            lock(&self.1).take();
+        });
     }
 }
 

@@ -12,6 +12,7 @@ use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use treadle_memory::Registration;
 use treadle_node_shuffle::{Failure, Plane, ReadRows};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
@@ -197,6 +198,16 @@ impl Waiting {
     /// Whether it may have run before.
     pub(crate) fn is_again(&self) -> bool {
         self.object.is_none_or(|object| object.attempt > FIRST)
+    }
+}
+
+impl Worker {
+    /// Counts what another shuffle plane of this process keeps as memory of this worker.
+    ///
+    /// # Errors
+    /// The worker is another process's.
+    pub(crate) fn account(&self, name: &'static str, plane: &Plane) -> PyResult<Registration> {
+        Ok(self.own()?.node.account(name, plane))
     }
 }
 

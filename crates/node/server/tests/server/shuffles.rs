@@ -181,6 +181,9 @@ impl Worker {
                     Value::Bytes(spec),
                     Value::Int(10),
                     Value::None,
+                    // Which outputs are read, and whether it has ended before.
+                    Value::List(_),
+                    Value::Bool(_),
                 ] if spec == b"spec" => Some(ShuffleId(*number as u64)),
                 _ => panic!("{about:?}"),
             },
@@ -727,7 +730,12 @@ fn a_shuffle_at_servers_of_its_own_stays_when_workers_are_lost() {
         panic!("{about:?}");
     };
     let number = about[0].clone();
-    assert_eq!(about[3..], [Value::Int(10), Value::str(SERVICE)]);
+    let outputs = Value::List(vec![Value::Tuple(vec![Value::Int(0), Value::Int(8)])]);
+    let has_ended = Value::Bool(false);
+    assert_eq!(
+        about[3..],
+        [Value::Int(10), Value::str(SERVICE), outputs, has_ended]
+    );
     // One that ran some of it, and was to read.
     let gone = workers.remove(reader);
     gone.peer.close();

@@ -515,7 +515,13 @@ impl State {
             // Unless the machine says at once that its rows are gone.
             known.gone.remove(u64::from(map));
         }
-        if let ToMaster::Slow { server, .. } = &message {
+        if let ToMaster::Slow { shuffle, server } = &message {
+            let application = self.members.get(&from).map(|it| it.hello.application);
+            let known = self.shuffles.get(shuffle);
+            // It may have ended. Of those of others nobody writes rows.
+            if known.map(|it| it.tenant.application.0) != application {
+                return Ok(());
+            }
             self.slow(server.node)?;
         }
         let from = WorkerId(from).into();

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="sampling begins wh
 def spin(gate: Gate, number: int) -> int:
     gate.arrive(number)
     while not (gate.directory / "open").exists():
-        inner()
+        pause_in_spin()
     return number
 
 
-def inner() -> None:
+# Functions called `inner` run while modules are imported.
+def pause_in_spin() -> None:
     time.sleep(0.001)
 
 
@@ -46,8 +47,10 @@ def test_calls_are_sampled_from_the_first_question_on(new_client, gate):
     assert client.profile()["count"] == 0
     assert samplers(client) == [1, 1]
     began = time.time()
-    until(lambda: "inner" in names(client.profile()), "the function is seen in its caller", SOON)
-    assert {"spin", "inner"} <= names(client.profile(key="spin"))
+    until(
+        lambda: "pause_in_spin" in names(client.profile()), "it is seen what the task calls", SOON
+    )
+    assert {"spin", "pause_in_spin"} <= names(client.profile(key="spin"))
     assert client.profile(key="another")["count"] == 0
     assert client.profile(stop=began - 1000)["count"] == 0
     by_worker = client.profile(merge_workers=False)

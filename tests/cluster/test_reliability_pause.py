@@ -66,7 +66,7 @@ def main(address, directory):
         target=lambda: calls.append(client.run(opened, gate.directory)), daemon=True
     )
     calling.start()
-    print("ready", *pids.values(), flush=True)
+    print("ready", *pids.values(), "now", flush=True)
     assert not distributed.Lock("held").acquire(timeout=0.1), "the lock has two owners"
     assert later.result() == 1 + sum(range(5000, 5020)) + 50_000
     assert client.gather(client.map(inc, range(50), pure=False)) == list(range(1, 51))
@@ -100,9 +100,10 @@ class Job:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        until(lambda: "ready" in self.text() or self.process.poll() is not None, name, 2 * SOON)
+        # The line may come in pieces.
+        until(lambda: " now" in self.text() or self.process.poll() is not None, name, 2 * SOON)
         [line] = [line for line in self.text().splitlines() if line.startswith("ready")]
-        self.workers = [int(pid) for pid in line.split()[1:]]
+        self.workers = [int(pid) for pid in line.split()[1:-1]]
 
     def text(self) -> str:
         return self.output.read_text()

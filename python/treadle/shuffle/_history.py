@@ -66,7 +66,7 @@ class ShuffleRecord:
     client: str | None
     """Who submitted it, or registered it at the service."""
     state: str
-    """``running``, ``finished``, ``failed`` or ``cancelled``."""
+    """``running``, ``finished``, ``failed`` or ``cancelled``. It runs until workers have said what they did."""
     phase: str
     """``waiting``, ``transfer``, ``barrier`` or ``read``: what it does, or did at its end."""
     began: float
@@ -100,7 +100,7 @@ class ShuffleRecord:
     sizes: Sizes | None
     """Bytes by output, since they could be read."""
     work: dict[str, Any]
-    """What the workers did, as far as they have said; they do at the end.
+    """What the workers did. They say it at the end; those that were lost do not.
 
     ``reads``: outputs that were read. ``read_bytes``, ``pushed_bytes`` (to other workers),
     ``stored_bytes``, ``spilled_bytes`` (to files), ``loaded_bytes`` (from files). ``again``: tasks that

@@ -97,7 +97,7 @@ impl Records {
         for record in self.recorder.take_ended(awake::now()) {
             // Of one that nobody wrote to there is nothing to say.
             if record.began.is_some() {
-                let told = self.told(&record, None);
+                let told = self.told(&record, None, true);
                 for (records, most) in [(&mut self.ended, MOST), (&mut self.fresh, MOST_FRESH)] {
                     if records.len() >= most {
                         records.pop_front();
@@ -113,9 +113,9 @@ impl Records {
     pub(crate) fn all(&self, progress: impl Fn(ShuffleId) -> Option<Progress>) -> Json {
         let running = self.about.keys().filter_map(|&shuffle| {
             let record = self.recorder.record(awake::now(), shuffle)?;
-            // Of one that has ended, processes may not have said yet what they did.
+            // One that has ended is not over before processes have said what they did.
             let is_told = record.ended.is_none() || record.began.is_some();
-            is_told.then(|| self.told(&record, progress(shuffle)))
+            is_told.then(|| self.told(&record, progress(shuffle), false))
         });
         self.ended.iter().cloned().chain(running).collect()
     }
@@ -125,11 +125,11 @@ impl Records {
         std::mem::take(&mut self.fresh).into_iter().collect()
     }
 
-    fn told(&self, record: &Record, progress: Option<Progress>) -> Json {
+    fn told(&self, record: &Record, progress: Option<Progress>, is_over: bool) -> Json {
         let about = self.about.get(&record.shuffle);
         let none = BTreeMap::new();
         let failure = about.and_then(|about| about.failure.clone());
-        let outcome = record.ended.map(|_| match record.phase {
+        let outcome = is_over.then(|| match record.phase {
             Phase::Read => "finished",
             _ if failure.is_some() => "failed",
             _ => "cancelled",

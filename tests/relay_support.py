@@ -26,11 +26,13 @@ class Relay:
         The address of whoever the connections reach.
     port
         The port to take; 0 for a free one.
+    flip
+        Bytes of which one bit is flipped, wherever they pass.
     """
 
-    def __init__(self, target: str, port: int = 0) -> None:
+    def __init__(self, target: str, port: int = 0, flip: bytes = b"") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(port), str(port_of(target))],
+            [sys.executable, __file__, str(port), str(port_of(target)), flip.hex()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,22 +63,26 @@ def only_refused(connections: list[dict[str, Any]], reason: str = "was dialled")
     )
 
 
-def _pump(source: socket.socket, target: socket.socket, passed: bytearray) -> None:
+def _pump(source: socket.socket, target: socket.socket, flip: bytes, passed: bytearray) -> None:
+    flipped = bytes([flip[0] ^ 1]) + flip[1:] if flip else b""
     with suppress(OSError):
         while data := source.recv(65536):
-            passed += data
+            if flip:
+                data = data.replace(flip, flipped)
+            else:
+                passed += data
             target.sendall(data)
     for end in source, target:
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
 
 
-def _pass_on(client: socket.socket, target: int) -> None:
+def _pass_on(client: socket.socket, target: int, flip: bytes) -> None:
     listener = socket.create_connection(("127.0.0.1", target))
     sent, said = bytearray(), bytearray()
-    thread = threading.Thread(target=_pump, args=(client, listener, sent), daemon=True)
+    thread = threading.Thread(target=_pump, args=(client, listener, flip, sent), daemon=True)
     thread.start()
-    _pump(listener, client, said)
+    _pump(listener, client, flip, said)
     thread.join()
     text = said.decode("latin-1")
     line = json.dumps({"sent": len(sent), "received": len(said), "said": text})
@@ -84,7 +90,7 @@ def _pass_on(client: socket.socket, target: int) -> None:
 
 
 def _main() -> None:
-    port, target = map(int, sys.argv[1:])
+    port, target, flip = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(("127.0.0.1", port))
@@ -96,7 +102,7 @@ def _main() -> None:
         with suppress(OSError):
             while True:
                 client, _ = server.accept()
-                thread = threading.Thread(target=_pass_on, args=(client, target), daemon=True)
+                thread = threading.Thread(target=_pass_on, args=(client, target, flip), daemon=True)
                 threads.append(thread)
                 thread.start()
 

@@ -26,7 +26,8 @@ struct Body {
     length: usize,
     filled: usize,
     checksum: Checksum,
-    expected: u32,
+    /// `None`: the bytes have no checksum.
+    expected: Option<u32>,
 }
 
 struct Reader {
@@ -112,7 +113,8 @@ impl InStripe {
                 .is_some_and(|body| body.filled == body.length)
             {
                 let body = reader.body.take().expect("just looked");
-                let intact = body.checksum.finish() == body.expected;
+                let checksum = body.expected.map(|_| body.checksum.finish());
+                let intact = checksum == body.expected;
                 self.arrived(intact);
                 if !intact {
                     return Err(io::ErrorKind::InvalidData.into());
@@ -181,7 +183,9 @@ impl Reader {
                 let mut slices = [IoSliceMut::new(memory), IoSliceMut::new(header)];
                 let count = self.stream.read_vectored(&mut slices)?;
                 let filled = count.min(rest);
-                body.checksum.update(&slices[0][..filled]);
+                if body.expected.is_some() {
+                    body.checksum.update(&slices[0][..filled]);
+                }
                 body.filled += filled;
                 if count == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());

@@ -59,7 +59,7 @@ pub use lane::Lane;
 pub use listener::Listener;
 pub use memory::{Frame, Target};
 pub use objects::{Incoming, Received, Sending, Timings};
-pub use options::{Offer, Options};
+pub use options::{Offer, Options, SendOptions};
 pub use peer::{Peer, Stats};
 pub use poller::{Poller, ReadyGuard, Signal};
 pub use treadle_reactor::{Early, Wait, Waker};

@@ -123,3 +123,13 @@ impl Security {
         })
     }
 }
+
+/// How an object is sent ([`crate::Peer::send_with`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendOptions {
+    /// With what is sent after it, until [`crate::Peer::flush`].
+    pub corked: bool,
+    /// Whoever uses the frames, but for the first, finds every wrong bit in them. So what travels on stripes
+    /// gets no checksum, unless the first frame is there, too.
+    pub has_own_checks: bool,
+}

@@ -173,7 +173,7 @@ impl OutStripe {
         if drained > 0 {
             self.drained(drained);
         }
-        let mut extents: VecDeque<(Extent, Bytes)> = VecDeque::with_capacity(BATCH);
+        let mut extents: VecDeque<(Extent, Bytes, bool)> = VecDeque::with_capacity(BATCH);
         let now = self.shared.now();
         self.shared.with(|inner| {
             inner.next_extents(self.stripe, BATCH, now, &mut extents);
@@ -188,8 +188,8 @@ impl OutStripe {
                 self.driver.sources.interest(self.token, interest);
             }
         });
-        for (extent, bytes) in extents {
-            let header = encode_extent(&extent, crc32c_of_cold(&bytes));
+        for (extent, bytes, is_checked) in extents {
+            let header = encode_extent(&extent, is_checked.then(|| crc32c_of_cold(&bytes)));
             writer.pieces.push_back(Piece { header, bytes });
         }
     }

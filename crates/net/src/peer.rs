@@ -8,7 +8,7 @@ use bytes::Bytes;
 use treadle_reactor::thread::lock;
 use treadle_reactor::{Driver, Token, Wait, Waiters, Waiting, Waker, awake};
 use treadle_security::secret::Secret;
-use treadle_transfer::layout::Layout;
+use treadle_transfer::layout::{Layout, Place};
 use treadle_transfer::{Config, Event, PairEnd};
 
 use crate::dial::Remote;
@@ -17,6 +17,7 @@ use crate::error::NetError;
 use crate::inner::{Action, Inner, Outbound};
 use crate::lane::Lane;
 use crate::objects::{Completion, Incoming, Received, Sending, gather, inline_frames};
+use crate::options::SendOptions;
 use crate::poller::{Poller, Watch};
 use crate::segments::Unmapped;
 use crate::stream::Stream;
@@ -241,23 +242,24 @@ impl Peer {
     /// # Errors
     /// For an object with too many frames or bytes.
     pub fn send(&self, kind: u32, frames: &[Bytes]) -> Result<Sending, NetError> {
-        self.send_object(kind, frames, false)
+        self.send_with(kind, frames, SendOptions::default())
     }
 
-    /// Sends an object with what is sent after it, until [`Peer::flush`].
-    ///
-    /// # Errors
-    /// As [`Peer::send`].
-    pub fn send_corked(&self, kind: u32, frames: &[Bytes]) -> Result<Sending, NetError> {
-        self.send_object(kind, frames, true)
-    }
-
-    /// Writes what was [corked](Peer::send_corked).
+    /// Writes what was [corked](SendOptions::corked).
     pub fn flush(&self) {
         self.shared.with(|inner| inner.control.hurry());
     }
 
-    fn send_object(&self, kind: u32, frames: &[Bytes], corked: bool) -> Result<Sending, NetError> {
+    /// As [`Peer::send`], with options.
+    ///
+    /// # Errors
+    /// For an object with too many frames or bytes.
+    pub fn send_with(
+        &self,
+        kind: u32,
+        frames: &[Bytes],
+        options: SendOptions,
+    ) -> Result<Sending, NetError> {
         let started = Instant::now();
         let sizes: Vec<u64> = frames.iter().map(|frame| frame.len() as u64).collect();
         let layout = Layout::of(&sizes)?;
@@ -267,6 +269,8 @@ impl Peer {
             written: AtomicU64::new(0),
         });
         let bytes = layout.body();
+        let first = layout.places.first();
+        let is_checked = !(options.has_own_checks && matches!(first, Some(Place::Inline { .. })));
         let now = self.shared.now();
         let shares = self.shared.locked().shares_memory();
         let exports = if shares {
@@ -293,13 +297,14 @@ impl Peer {
             let outbound = Outbound {
                 header,
                 regions,
+                is_checked,
                 exports,
                 is_known,
                 started,
                 accepted: None,
                 completion: Some(Arc::clone(&completion)),
             };
-            inner.corked = corked;
+            inner.corked = options.corked;
             inner.send(object, outbound, event, now);
             inner.just_sent = Some(object);
             object

@@ -37,7 +37,7 @@ pub struct Wanted {
 pub struct Batch {
     /// Where it begins.
     pub offset: usize,
-    /// What is in it. The checksum is 0.
+    /// What is in it.
     pub header: Header,
 }
 

@@ -1,7 +1,7 @@
 //! The row-block format: what a batch is as bytes.
 //!
 //! ```text
-//! header   80 bytes      whose batch it is, what is in it, a checksum
+//! header   80 bytes      whose batch it is, what is in it, a check of header and table
 //! table    12 or 16 bytes a piece, pieces in ascending order of their partitions; 4 more if some of
 //!          them are compressed
 //! padding  to a multiple of 64, so that rows can be used where they are
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::{BatchId, Generation, ShuffleId, Tally};
+use crate::{BatchId, Generation, RowDigest, ShuffleId, Tally};
 
 /// Length of a header in bytes.
 pub const HEADER: usize = 80;
@@ -32,8 +32,10 @@ pub const VARIABLE_ENTRY: usize = 16;
 const PACKED_ENTRY: usize = 4;
 /// Rows begin at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
+/// Digests of headers and of entries. Partitions ascend, so the order of entries needs none.
+const TABLE: RowDigest = RowDigest::new(u32::MAX, u32::MAX);
 /// First bytes of each batch: the format and its version.
-const MAGIC: u32 = u32::from_le_bytes(*b"TSB1");
+const MAGIC: u32 = u32::from_le_bytes(*b"TSB2");
 
 /// A header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,15 +58,15 @@ pub struct Header {
     pub tally: Tally,
     /// Bytes of all pieces, if some are compressed; 0: none is.
     pub packed: u32,
-    /// CRC-32C of all other bytes of the batch, padding included; 0: nobody computed it.
-    pub crc: u32,
+    /// A digest of the other fields and of the table. The rows have digests of their own.
+    pub check: u32,
 }
 
 /// Why bytes are no batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
     /// Other bytes than those of a header.
-    #[error("these bytes are not a batch of rows: they do not begin with TSB1")]
+    #[error("these bytes are not a batch of rows: they do not begin with TSB2")]
     Magic,
     /// Fewer bytes than the header or its numbers say, or more.
     #[error("the batch should have {expected} bytes, and has {found}")]
@@ -96,6 +98,9 @@ pub enum BlockError {
         "the compressed pieces do not have the {0} bytes of the header, or not fewer than their rows"
     )]
     Packed(u32),
+    /// A bit of the header or the table is wrong.
+    #[error("the header and the table of the batch have another digest than the header says")]
+    Check,
     /// Pieces that do not add up to what the header says.
     #[error("the pieces add up to {found:?}, and the header says {expected:?}")]
     Sum {
@@ -146,7 +151,7 @@ impl Header {
             rest = after;
         };
         put(&MAGIC.to_le_bytes());
-        put(&self.crc.to_le_bytes());
+        put(&self.check.to_le_bytes());
         put(&self.shuffle.0.to_le_bytes());
         put(&self.batch.attempt.0.to_le_bytes());
         put(&self.tally.rows.to_le_bytes());
@@ -161,6 +166,12 @@ impl Header {
         put(&self.width.to_le_bytes());
         put(&self.packed.to_le_bytes());
         bytes
+    }
+
+    /// The digest of its fields, to which those of the entries are added.
+    fn digest(&self) -> u64 {
+        let header = Self { check: 0, ..*self };
+        TABLE.of(&header.encode())
     }
 
     /// The header at the beginning of `bytes`. Nothing is allocated for what it claims.
@@ -180,7 +191,7 @@ impl Header {
             return Err(BlockError::Magic);
         }
         let header = Self {
-            crc: word(4),
+            check: word(4),
             shuffle: ShuffleId(long(8)),
             tally: Tally {
                 rows: long(24),
@@ -279,6 +290,14 @@ impl Table {
     /// # Errors
     /// [`BlockError`]: it does not.
     pub fn new(header: &Header, bytes: Bytes) -> Result<Self, BlockError> {
+        match Self::parse(header, bytes)? {
+            (table, check) if check == header.check => Ok(table),
+            _ => Err(BlockError::Check),
+        }
+    }
+
+    /// The table, and the check that the header should have.
+    fn parse(header: &Header, bytes: Bytes) -> Result<(Self, u32), BlockError> {
         header.validate()?;
         let expected = header.table_length();
         if bytes.len() as u64 != expected {
@@ -295,6 +314,7 @@ impl Table {
             len: header.pieces as usize,
             bytes,
         };
+        let mut check = header.digest();
         let mut sum = Tally::default();
         let mut next = u64::from(header.first);
         let mut before = Ends::default();
@@ -317,6 +337,7 @@ impl Table {
             }
             next = u64::from(partition) + 1;
             sum.add(&tally);
+            check = check.wrapping_add(TABLE.of(entry));
             before = ends;
         }
         if sum.narrow() != header.tally.narrow() {
@@ -326,7 +347,7 @@ impl Table {
             });
         }
         match before.stored == header.stored() {
-            true => Ok(table),
+            true => Ok((table, check as u32)),
             false => Err(BlockError::Packed(header.packed)),
         }
     }
@@ -337,14 +358,15 @@ impl Table {
     /// # Errors
     /// [`BlockError`]: they are not fewer than those of its rows.
     pub fn packed(&self, header: &Header, ends: &[u32]) -> Result<(Header, Self), BlockError> {
-        let header = Header {
+        let mut header = Header {
             packed: ends.last().copied().unwrap_or(0),
             ..*header
         };
         let entries = self.bytes.chunks_exact(self.entry).zip(ends);
         let entries =
             entries.flat_map(|(entry, end)| entry.iter().copied().chain(end.to_le_bytes()));
-        let table = Self::new(&header, entries.collect::<Vec<u8>>().into())?;
+        let table;
+        (table, header.check) = Self::parse(&header, entries.collect::<Vec<u8>>().into())?;
         Ok((header, table))
     }
 
@@ -511,12 +533,13 @@ impl TableBuilder {
             .extend_from_slice(&entry.as_flattened()[..length]);
     }
 
-    /// The header, whose checksum is 0 yet, and the table.
+    /// The header and the table.
     ///
     /// # Errors
     /// [`BlockError`]: pieces were out of order, or are too many.
-    pub fn finish(self) -> Result<(Header, Table), BlockError> {
-        let table = Table::new(&self.header, self.bytes.into())?;
+    pub fn finish(mut self) -> Result<(Header, Table), BlockError> {
+        let table;
+        (table, self.header.check) = Table::parse(&self.header, self.bytes.into())?;
         Ok((self.header, table))
     }
 }

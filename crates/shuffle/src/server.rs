@@ -62,7 +62,7 @@ pub enum ServerEvent {
         /// What.
         message: ToServer,
     },
-    /// The bytes of an admitted push are in memory, and their checksum is right.
+    /// The bytes of an admitted push are in memory.
     Arrived {
         /// From where.
         from: ConnectionId,

@@ -61,8 +61,8 @@ pub struct RowDigest(u64);
 
 impl RowDigest {
     /// Of rows from `map` for `partition`.
-    pub fn new(map: u32, partition: u32) -> Self {
-        let seed = u64::from(map) << 32 | u64::from(partition);
+    pub const fn new(map: u32, partition: u32) -> Self {
+        let seed = (map as u64) << 32 | partition as u64;
         Self(fold(seed ^ 0x243f_6a88_85a3_08d3, 0x9e37_79b9_7f4a_7c15))
     }
 
@@ -125,8 +125,8 @@ fn padded(rest: &[u8]) -> [u8; 8] {
 /// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first
 /// operand added, so that a zero does not stay one.
 #[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
     (product as u64) ^ ((product >> 64) as u64) ^ a.rotate_left(23)
 }
 

@@ -62,7 +62,7 @@ proptest! {
     ) {
         let mut head = head;
         if good && head.len() >= 4 {
-            head[..4].copy_from_slice(b"TSB1");
+            head[..4].copy_from_slice(b"TSB2");
         }
         if let Ok(header) = Header::decode(&head) {
             let _ = header.length();
@@ -175,4 +175,24 @@ fn compressed_pieces_that_are_not_smaller_or_do_not_fit_the_header_are_refused()
     };
     let found = Table::new(&other, table.as_bytes().clone());
     assert!(matches!(found, Err(BlockError::Length { .. })));
+}
+
+#[test]
+fn every_wrong_bit_of_a_header_or_a_table_is_found() {
+    let pieces = [(1, 2, 5), (4, 3, 6), (9, 1, 7)];
+    let plain = [8, 0].map(|width| build(width, &pieces).unwrap());
+    let packed = [packed(8, &[16, 23, 31]), packed(0, &[10, 17, 22])];
+    for (header, table) in plain.into_iter().chain(packed.map(Result::unwrap)) {
+        let bytes = [&header.encode()[..], table.as_bytes()].concat();
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let (head, table) = flipped.split_at(HEADER);
+            let found = Header::decode(head).and_then(|header| {
+                let table = table.to_vec();
+                Table::new(&header, table.into())
+            });
+            assert!(found.is_err(), "bit {bit}");
+        }
+    }
 }

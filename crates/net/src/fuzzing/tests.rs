@@ -83,7 +83,7 @@ fn seeds() -> Vec<Seed> {
     add("pair", "sends", sending());
     add("pair", "receives", receiving());
 
-    let extent = |object, region, offset, length| {
+    let extent = |object, region, offset, length, checksum| {
         let object = TransferId(object);
         wire::encode_extent(
             &Extent {
@@ -92,11 +92,17 @@ fn seeds() -> Vec<Seed> {
                 offset,
                 length,
             },
-            crate::checksum::crc32c(b"bytes"),
+            checksum,
         )
     };
-    let largest = extent(u64::MAX, u32::MAX, 1 << 47, 256 * 1024);
-    add("extents", "valid", [extent(1, 0, 0, 1), largest].concat());
+    let checksum = Some(crate::checksum::crc32c(b"bytes"));
+    let largest = extent(u64::MAX, u32::MAX, 1 << 47, 256 * 1024, checksum);
+    let headers = [
+        extent(1, 0, 0, 1, checksum),
+        extent(2, 0, 0, 1, None),
+        largest,
+    ];
+    add("extents", "valid", headers.concat());
 
     let keys = [None, Some(Secret::new([7; 32]).unwrap())];
     for (with, key) in keys.into_iter().enumerate() {

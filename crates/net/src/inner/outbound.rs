@@ -20,6 +20,8 @@ pub(crate) struct Outbound {
     /// Its frame on the control connection; empty once it is written.
     pub(crate) header: Vec<u8>,
     pub(crate) regions: Vec<Bytes>,
+    /// Whether extents of them have checksums.
+    pub(crate) is_checked: bool,
     pub(crate) exports: Option<Exports>,
     /// The other side has the descriptors.
     pub(crate) is_known: bool,
@@ -67,6 +69,7 @@ impl Inner {
         let outbound = Outbound {
             header,
             regions: Vec::new(),
+            is_checked: true,
             exports: None,
             is_known: false,
             started: Instant::now(),
@@ -76,13 +79,13 @@ impl Inner {
         self.send(object, outbound, event, now);
     }
 
-    /// The next extents for a stripe, with their bytes.
+    /// The next extents for a stripe, with their bytes, and whether these need a checksum.
     pub(crate) fn next_extents(
         &mut self,
         stripe: StripeId,
         most: usize,
         now: Duration,
-        into: &mut VecDeque<(Extent, Bytes)>,
+        into: &mut VecDeque<(Extent, Bytes, bool)>,
     ) {
         while into.len() < most
             && let Some(extent) = self.pair.next_extent(stripe, now)
@@ -97,7 +100,7 @@ impl Inner {
                     .written
                     .fetch_add(extent.length, Ordering::Relaxed);
             }
-            into.push_back((extent, bytes));
+            into.push_back((extent, bytes, outbound.is_checked));
         }
     }
 

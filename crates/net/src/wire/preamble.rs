@@ -5,7 +5,7 @@ use super::{WireError, malformed, u32_at};
 /// First bytes of every connection.
 pub const MAGIC: &[u8; 8] = b"TREADLE\n";
 /// Version of the protocol: sides with another major version do not understand each other.
-pub const VERSION: Version = Version { major: 2, minor: 0 };
+pub const VERSION: Version = Version { major: 3, minor: 0 };
 /// Bytes of a preamble.
 pub const PREAMBLE: usize = 16;
 /// The longest `Hello` or `Proof`, in bytes.

@@ -81,7 +81,7 @@ proptest! {
     #[test]
     fn one_flipped_bit_in_an_extent_header_is_found(
         object in any::<u64>(), region in any::<u32>(), offset in any::<u64>(),
-        length in 1..=EXTENT, checksum in any::<u32>(), at in 0..EXTENT_HEADER, bit in 0..8u32,
+        length in 1..=EXTENT, checksum in any::<Option<u32>>(), at in 0..EXTENT_HEADER, bit in 0..8u32,
     ) {
         let extent = Extent { object: TransferId(object), region, offset, length };
         let mut header = encode_extent(&extent, checksum);

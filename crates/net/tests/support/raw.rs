@@ -286,7 +286,7 @@ pub fn extent(object: u64, offset: u64, bytes: &[u8]) -> Vec<u8> {
         offset,
         length: bytes.len() as u64,
     };
-    let header = wire::encode_extent(&extent, crc32c(bytes));
+    let header = wire::encode_extent(&extent, Some(crc32c(bytes)));
     [&header, bytes].concat()
 }
 

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use treadle_broadcast::{Member, Neighbour};
 use treadle_messages::Data;
 use treadle_net::pool::{Arrived, Pool};
-use treadle_net::{Incoming, NetError, Peer, Stats, Target, fits_header};
+use treadle_net::{Incoming, NetError, Peer, SendOptions, Stats, Target, fits_header};
 use treadle_node_wire::decode_chunk;
 use treadle_types::{ClientId, WorkerId};
 
@@ -206,7 +206,12 @@ impl Links {
         let traffic = self.traffic.entry(link).or_default();
         traffic.messages += 1;
         traffic.bytes += inline(frames);
-        connection.peer.send_corked(Data::RELAYED, frames).is_ok()
+        let options = SendOptions {
+            corked: true,
+            ..SendOptions::default()
+        };
+        let sent = connection.peer.send_with(Data::RELAYED, frames, options);
+        sent.is_ok()
     }
 
     /// Writes what was sent: several messages to one neighbour wake it once.

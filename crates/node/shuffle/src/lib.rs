@@ -521,7 +521,7 @@ fn send(rows: RowsToSend, held: &Arc<Held>) {
         }
     }
     // The reader notices by itself when a connection is closed.
-    let _ = peer.send(Data::FROM_SERVER, &frames);
+    let _ = peer.send_with(Data::FROM_SERVER, &frames, outgoing::ROWS);
 }
 
 impl fmt::Debug for Plane {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use treadle_messages::Data;
 use treadle_net::pool::Pool;
-use treadle_net::{Frame, NetError};
+use treadle_net::{Frame, NetError, SendOptions};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{FromServer, ToServer};
 use treadle_types::WorkerId;
@@ -17,6 +17,16 @@ use crate::read_rows::length;
 
 /// A message of a server, with the rows of its pieces: of each, or of all together.
 pub(crate) type Reply = (FromServer, Vec<Bytes>);
+
+/// How messages with rows are sent: rows have digests, and tables add up to what is announced.
+pub(crate) const ROWS: SendOptions = SendOptions {
+    corked: false,
+    has_own_checks: true,
+};
+const CORKED_ROWS: SendOptions = SendOptions {
+    corked: true,
+    ..ROWS
+};
 
 /// Connections to servers, and the addresses of servers.
 #[derive(Debug)]
@@ -105,7 +115,9 @@ impl Outgoing {
                 if !self.corked.contains(&to) {
                     self.corked.push(to);
                 }
-                let sent = connection.peer.send_corked(Data::TO_SERVER, &frames);
+                let sent = connection
+                    .peer
+                    .send_with(Data::TO_SERVER, &frames, CORKED_ROWS);
                 sent.is_ok()
             }
             Ok(None) => {
@@ -142,7 +154,9 @@ impl Outgoing {
                     return Ok(());
                 };
                 for frames in &waiting {
-                    connection.peer.send_corked(Data::TO_SERVER, frames)?;
+                    connection
+                        .peer
+                        .send_with(Data::TO_SERVER, frames, CORKED_ROWS)?;
                 }
                 connection.peer.flush();
                 Ok(())

@@ -77,21 +77,20 @@ impl RowDigest {
         }
         let mut sum = row.len() as u64;
         let mut key = 0xa076_1d64_78bd_642f_u64;
-        let mut mix = |[low, high]: [[u8; 8]; 2]| {
-            let low = u64::from_le_bytes(low) ^ key;
-            let high = u64::from_le_bytes(high) ^ key.rotate_left(32);
+        let mut mix = |pair: &[u8; 16]| {
+            // One number, as compilers make two loads of it in every build.
+            let pair = u128::from_le_bytes(*pair);
+            let low = pair as u64 ^ key;
+            let high = (pair >> 64) as u64 ^ key.rotate_left(32);
             sum = sum.wrapping_add(fold(low, high));
             key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
         };
         let (pairs, rest) = row.as_chunks::<16>();
         for pair in pairs {
-            mix(halves(pair));
+            mix(pair);
         }
         if !rest.is_empty() {
-            mix(match rest.split_first_chunk::<8>() {
-                Some((low, rest)) => [*low, padded(rest)],
-                None => [padded(rest), [0; 8]],
-            });
+            mix(&padded(rest));
         }
         fold(self.0 ^ sum, 0x8ebc_6af0_9c88_c6e3)
     }
@@ -106,20 +105,16 @@ impl RowDigest {
     }
 }
 
-/// The two words of a pair.
+/// Fewer than 16 bytes, and zeros after them.
 #[inline]
-fn halves(pair: &[u8; 16]) -> [[u8; 8]; 2] {
-    [0, 8].map(|at| core::array::from_fn(|i| pair[at + i]))
-}
-
-/// Fewer than eight bytes as a word.
-#[inline]
-fn padded(rest: &[u8]) -> [u8; 8] {
-    let mut word = [0; 8];
-    if !rest.is_empty() {
-        word[..rest.len()].copy_from_slice(rest);
+fn padded(rest: &[u8]) -> [u8; 16] {
+    let mut pair = [0; 16];
+    match rest.split_first_chunk::<8>() {
+        // Rows of whole words are common: no call copies them.
+        Some((word, [])) => pair[..8].copy_from_slice(word),
+        _ => pair[..rest.len()].copy_from_slice(rest),
     }
-    word
+    pair
 }
 
 /// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first

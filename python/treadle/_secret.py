@@ -9,9 +9,17 @@ from pathlib import Path
 
 from treadle import _core
 
-__all__ = ["secret_file_in", "stripped"]
+__all__ = ["new_secret", "secret_file_in", "stripped"]
 
 logger = logging.getLogger("treadle.client")
+
+
+def new_secret() -> bytes:
+    """Return a random secret of hexadecimal digits.
+
+    Random bytes may end with white space, and whoever reads them from a file has another secret.
+    """
+    return secrets.token_hex(32).encode()
 
 
 def stripped(secret: bytes | str | Path | None) -> bytes | str | Path | None:
@@ -36,7 +44,7 @@ def secret_file_in(directory: str, given: bytes | str | Path | None) -> Path:
             return _core.user_secret_file()
         except (OSError, ValueError) as error:
             logger.info("Only this process can use this cluster: %s", error)
-        given = secrets.token_hex(32)
+        given = new_secret()
     secret = given.encode() if isinstance(given, str) else given
     path = Path(directory, "secret")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

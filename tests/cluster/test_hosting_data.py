@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 
 import dask.array as da
@@ -191,6 +192,16 @@ def test_workers_in_processes_of_their_own(dask_client, tls):
         kept = here.detach(keep=True)
     assert int(kept[made.key].result()[0]) == 4
     until(lambda: not any(map(is_there, ours)), "their processes have ended")
+
+
+def test_no_secret_is_another_one_in_a_file(dask_client, monkeypatch):
+    def ends_with_white_space(count):
+        return b"\t" * count
+
+    # What a file with a secret ends with is not read.
+    monkeypatch.setattr(secrets, "token_bytes", ends_with_white_space)
+    with treadle.attach(dask_client(n_workers=1), processes=True) as here:
+        assert here.submit(sum, [1, 2]).result() == 3
 
 
 def is_there(pid):

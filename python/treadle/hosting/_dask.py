@@ -22,6 +22,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from treadle._compat.distributed import dumps
 from treadle._core import __version__
 from treadle._loop import off_loop
+from treadle._secret import new_secret
 from treadle._security import certificates_of
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
@@ -291,7 +292,7 @@ class DaskHost(Host):
 
     async def start_scheduler(self) -> Place:
         await self._ask(self._check)
-        secret = secrets.token_bytes(32)
+        secret = new_secret()
         plugin = self.scheduler_plugin(secret)
         self._token = plugin.token
         address = await self._ask(_start_scheduler, plugin)

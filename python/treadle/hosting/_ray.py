@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import socket
 import threading
 import uuid
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._loop import off_loop
+from treadle._secret import new_secret
 from treadle._security import Certificates, certificates_of, temporary
 from treadle.hosting._host import Host, Place
 
@@ -257,7 +257,7 @@ class RayHost(Host):
         # As Ray's own connections: with TLS where Ray has TLS, and plain where it has none.
         has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
         certificates = certificates_of(temporary()) if has_tls else None
-        secret = secrets.token_bytes(32)
+        secret = new_secret()
         options = _options(self._node or self._head())
         actor = ray.remote(_SchedulerActor).options(**options)
         self._scheduler = actor.remote(_core.__version__, secret, certificates, *self._options)

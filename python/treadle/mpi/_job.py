@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import dask.config
 
+from treadle._secret import new_secret
 from treadle._security import certificates_of, temporary
 from treadle.hosting._host import Place
 
@@ -191,7 +191,7 @@ def _serve_scheduler(job: _Job) -> NoReturn:
     parts = []
 
     def start() -> Place:
-        secret = secrets.token_bytes(32)
+        secret = new_secret()
         # On several hosts, MPI brings the certificates to where they are needed.
         certificates = None if job.is_one_host else certificates_of(temporary())
         part = SchedulerPart(job.host, secret, certificates, insecure=False)

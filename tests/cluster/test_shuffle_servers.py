@@ -298,15 +298,33 @@ class fresh_part_of(part_of):
         return part
 
 
+def stop_the_loop(dask_scheduler):
+    dask_scheduler.loop.stop()
+
+
+def replace_sidecar(client):
+    replaced = client.cluster._sidecar.scheduler.id
+    client.run_on_scheduler(stop_the_loop)
+    until(lambda: client.cluster._sidecar.scheduler.id != replaced, "it is replaced")
+
+
+@pytest.mark.parametrize("sidecar_goes", ["never", "before-the-end", "after-the-end"])
 def test_what_was_read_before_it_ended_is_of_the_same_run_as_what_is_read_later(
-    client, servers, gates
+    client, servers, gates, sidecar_goes
 ):
-    frame, marks = table(n=4000), gates()
+    frame, marks, gate = table(n=4000), gates(), gates()
+    client.run(hold_reads, gate)
     part = fresh_part_of(frame, marks)
     parts = dd.from_map(part, range(INPUTS), meta=frame.iloc[:0])
     futures = client.compute(parts.shuffle("key", npartitions=OUTPUTS).to_delayed())
+    until(lambda: gate.arrived(3), "each worker has a task that is to read")
+    if sidecar_goes == "before-the-end":
+        replace_sidecar(client)
+    gate.open()
     before = client.gather(futures)
     nothing_is_left(servers)
+    if sidecar_goes == "after-the-end":
+        replace_sidecar(client)
     # An output is lost: all inputs are made anew, and they are others.
     victim, *_ = client.who_has(futures)[futures[0].key]
     kill(client.run(os.getpid)[victim])

@@ -27,7 +27,7 @@ __all__ = [
     "Place",
     "Services",
     "label",
-    "number_of",
+    "labelled",
     "unreachable",
 ]
 
@@ -211,7 +211,7 @@ def label(name: str, number: int) -> str:
     return f"{name} #{number}"
 
 
-def number_of(called: str) -> int | None:
-    """Return the number of the shuffle in its cluster that has this :func:`label`."""
-    found = re.fullmatch(r".* #(\d+)", called, re.DOTALL)
-    return int(found[1]) if found else None
+def labelled(called: str) -> tuple[str, int] | None:
+    """Return the name and the number of the shuffle that has this :func:`label`."""
+    found = re.fullmatch(r"(.*) #(\d+)", called, re.DOTALL)
+    return (found[1], int(found[2])) if found else None

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from treadle.shuffle._compression import chosen, noted
-from treadle.shuffle._places import label, number_of, unreachable
+from treadle.shuffle._places import label, labelled, unreachable
 from treadle.shuffle._records import kind_of
 from treadle.shuffle._service import Service
 from treadle.shuffle._service_errors import ShuffleError
@@ -27,6 +27,8 @@ _COPIES = 2
 _PATIENCE = 15.0
 # Shuffles that have ended and are remembered, for workers that ask late.
 _REMEMBERED = 4096
+# What a shuffle had if nobody knows it: no shuffle has that.
+_UNKNOWN = (2**64 - 1,) * 3
 # Ranges of outputs that a service is told; with more of them it takes the rows of all partitions.
 _MOST_RANGES = 10_000
 
@@ -96,7 +98,8 @@ class ShuffleServices:
     async def records(self) -> dict[int, dict[str, Any]]:
         """Return what the services have recorded of this cluster's shuffles, by their number here."""
         found: dict[int, dict[str, Any]] = {}
-        for at in self._services.values():
+        # Others may register at a further service meanwhile.
+        for at in list(self._services.values()):
             found.update(await at.records())
         return found
 
@@ -141,8 +144,8 @@ class _At:
         self._service: Service | None = None
         self._numbers: dict[int, int] = {}
         self._names: dict[int, str] = {}
-        # What shuffles that have ended had, by name: rows, bytes, digest.
-        self._committed: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        # What shuffles that have ended had, by name: rows, bytes, digest. None: they were not committed.
+        self._committed: OrderedDict[str, tuple[int, int, int] | None] = OrderedDict()
         self._over: OrderedDict[int, str] = OrderedDict()
         # One call at a time: the answers take no longer than a message.
         self._lock = asyncio.Lock()
@@ -171,7 +174,8 @@ class _At:
                     _note(),
                     _PATIENCE,
                     outputs if len(outputs) <= _MOST_RANGES else [],
-                    self._committed.get(name) if again else None,
+                    # If that is unknown, its outputs are made again, too.
+                    self._committed.get(name, _UNKNOWN) if again else None,
                 )
                 if not domains:
                     await _in_thread(service._native.finish, there, _PATIENCE)
@@ -200,13 +204,8 @@ class _At:
                 return
             there = self._numbers.pop(number, None)
             name = self._names.pop(number, None)
-            if there is not None and service._native.over is None:
-                had = await _in_thread(service._native.finish, there, _PATIENCE)
-                if had is not None and name is not None:
-                    self._committed[name] = had
-                    self._committed.move_to_end(name)
-                    while len(self._committed) > _REMEMBERED:
-                        self._committed.popitem(last=False)
+            if there is not None and name is not None and service._native.over is None:
+                await self._finish(service, name, there)
 
     async def records(self) -> dict[int, dict[str, Any]]:
         service = self._service
@@ -218,7 +217,7 @@ class _At:
             logger.warning("records of %s are missing: %s", self._address, error)
             return {}
         mine = [told for told in records if told["application"] == self._called]
-        return {number: told for told in mine if (number := number_of(told["name"])) is not None}
+        return {found[1]: told for told in mine if (found := labelled(told["name"]))}
 
     def close(self) -> None:
         if self._service is not None:
@@ -259,13 +258,22 @@ class _At:
         state = await _in_thread(service.state)
         running = await self._running()
         for shuffle in state["shuffles"]:
-            number = number_of(shuffle["name"]) if shuffle["application"] == self._called else None
-            if number is None:
+            found = labelled(shuffle["name"]) if shuffle["application"] == self._called else None
+            if found is None:
                 continue
+            name, number = found
             if number in running:
                 self._numbers[number] = shuffle["shuffle"]
+                self._names[number] = name
             else:
-                await _in_thread(service._native.finish, shuffle["shuffle"], _PATIENCE)
+                await self._finish(service, name, shuffle["shuffle"])
+
+    async def _finish(self, service: Service, name: str, there: int) -> None:
+        """End a shuffle, and remember what it had."""
+        self._committed[name] = await _in_thread(service._native.finish, there, _PATIENCE)
+        self._committed.move_to_end(name)
+        while len(self._committed) > _REMEMBERED:
+            self._committed.popitem(last=False)
 
     def _note_over(self, number: int, why: str) -> None:
         self._over.setdefault(number, why)

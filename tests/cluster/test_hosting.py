@@ -329,6 +329,24 @@ def break_workers():
     parts.WorkerPart = fails
 
 
+def test_it_can_be_detached_when_it_is_closed_already(dask_client):
+    here = treadle.attach(dask_client(n_workers=1))
+    here.detach()
+    here.detach()
+    with pytest.raises(RuntimeError, match="not attached any more"):
+        here.detach(keep=True)
+
+
+def test_it_can_be_detached_when_the_cluster_has_gone(dask_client):
+    there = dask_client(n_workers=1)
+    here = treadle.attach(there)
+    cluster = there.cluster
+    there.close()
+    cluster.close()
+    here.detach()
+    assert here.status == "closed"
+
+
 def test_it_can_be_detached_when_the_client_of_dask_is_closed(dask_client):
     there = dask_client(n_workers=1)
     cluster = there.cluster

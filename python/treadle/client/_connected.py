@@ -80,6 +80,8 @@ class Connected(Waiting):
     _credentials = _addresses.Credentials()
     #: What Treadle is attached to, if this client did that.
     _host: Host | None = None
+    #: Whether it was attached, and is closed.
+    _is_detached = False
 
     def __init__(
         self,
@@ -388,6 +390,7 @@ class Connected(Waiting):
             await off_loop(self.cluster._end)
         host, self._host = self._host, None
         if host is not None:
+            self._is_detached = True
             # Another scheduler may have its address later.
             _addresses.forget(str(self._start_arg))
             await host.stop()

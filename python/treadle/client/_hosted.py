@@ -39,6 +39,8 @@ class Hosted(Connected):
     def detach(self, keep: bool = False) -> Any:
         """End Treadle in the cluster that it was attached to, and close this client.
 
+        Nothing happens if it is closed already, since the cluster has ended, say.
+
         Parameters
         ----------
         keep
@@ -55,8 +57,10 @@ class Hosted(Connected):
         ------
         RuntimeError
             This client is not what :func:`treadle.attach` returned; or a value could not be given
-            back, in which case it stays attached.
+            back, in which case it stays attached; or there is none any more, with ``keep``.
         """
+        if self._is_detached and not keep:
+            return self.close()
         host = self.host()
         if not keep:
             return self.close()
@@ -87,6 +91,8 @@ class Hosted(Connected):
         RuntimeError
             This client is not what :func:`treadle.attach` returned.
         """
+        if self._is_detached:
+            raise RuntimeError("this client is closed: it is not attached any more")
         if self._host is None:
             raise RuntimeError("this client was not made by treadle.attach, so there is no host")
         return self._host

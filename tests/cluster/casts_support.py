@@ -33,7 +33,13 @@ def start_engine() -> None:
     RAN.clear()
     INTERRUPTED.clear()
     Service.interrupt_cast = _interrupted  # type: ignore[method-assign]
+    # A cast that comes while this thread is between two would start the worker's own engine.
+    Service.cast_came = _came  # type: ignore[method-assign]
     threading.Thread(target=_serve, args=(native,), name="engine", daemon=True).start()
+
+
+def _came(_self: Any) -> None:
+    pass
 
 
 def _interrupted(_self: Any, client: int, number: int) -> None:

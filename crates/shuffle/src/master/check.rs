@@ -105,6 +105,11 @@ impl Master {
             if assigned != shuffle.outputs || plan.generation != shuffle.generation {
                 return broken("not every output is in a group");
             }
+            let takes = shuffle.groups.values().filter(|group| group.is_open);
+            let takes = takes.fold(Runs::new(), |all, group| all.union(&group.partitions));
+            if matches!(shuffle.phase, Phase::Open) && takes != shuffle.outputs {
+                return broken("an output is in no group that takes rows");
+            }
         }
         let live = shuffle
             .followers

@@ -5,6 +5,9 @@ passed), it prints processor time: of the scheduler's thread, of every other thr
 the workers, each a task, from ``/proc``; how often the scheduler's thread slept, which is how often it was woken; and what
 an idle cluster of that size costs. The last columns say how much of the machine that is: workers that need more
 processor time than there are cores cannot reach the ideal, whatever schedules them.
+
+"floor" is what the same messages cost a thread in C that does nothing else (``sparse_floor.c``): one from a process whose
+task is done, one back to it and one to a client, over loopback TCP.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,12 +26,22 @@ sys.path.append(str(Path(__file__).parent.parent))
 import accounts
 
 from clusters import treadle
+from program import compiled
 from report import machine
 from workloads import slowinc
 
 THREADS = 2
 TASK = 0.1
+FLOOR = Path(__file__).with_name("sparse_floor.c")
 SCHEDULER = "treadle-schedul"
+
+
+def floor(workers: int, per_slot: int) -> dict[str, float]:
+    """Microseconds and wake-ups a task of a thread that only passes the messages on."""
+    command = [compiled(FLOOR, "-O2"), str(workers), str(per_slot)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    us, wakeups = map(float, ran.stdout.split())
+    return {"us": us, "wakeups": wakeups}
 
 
 def measure(workers: int, per_slot: int, idle: float) -> dict[str, Any]:
@@ -96,11 +110,12 @@ def measure(workers: int, per_slot: int, idle: float) -> dict[str, Any]:
         },
         "messages": {name: grown(name) for name in ("reports", "commands", "notices")},
         "cores": busy / seconds,
+        "floor": floor(workers, per_slot),
     }
 
 
 HEAD = (
-    "| workers | of ideal | scheduler, µs a task | client | workers | wake-ups a task: scheduler | client | workers "
+    "| workers | of ideal | scheduler, µs a task | floor | client | workers | wake-ups a task: scheduler | floor | client | workers "
     "| reports, commands, notices a task | idle, cores: scheduler, client, workers | cores used |"
 )
 
@@ -111,11 +126,14 @@ def row(point: dict[str, Any]) -> str:
         f"{point['workers']}",
         f"{point['ideal']:.1%}",
         f"{us['scheduler']:.1f}",
+        f"{point['floor']['us']:.1f}",
         f"{us['client']:.1f} ("
         + ", ".join(f"{name} {t:.1f}" for name, t in list(point["threads"].items())[:3])
         + ")",
         f"{us['workers']:.0f}",
-        *(f"{wakes[name]:.2f}" for name in ("scheduler", "client", "workers")),
+        f"{wakes['scheduler']:.2f}",
+        f"{point['floor']['wakeups']:.2f}",
+        *(f"{wakes[name]:.2f}" for name in ("client", "workers")),
         ", ".join(f"{told[name]:.2f}" for name in ("reports", "commands", "notices")),
         ", ".join(f"{idle[name]:.3f}" for name in ("scheduler", "client", "workers")),
         f"{point['cores']:.2f} of {os.cpu_count()}",
@@ -134,7 +152,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="PATH")
     args = parser.parse_args()
     sizes, per_slot = ([1, 16, 64], 20) if args.quick else (args.workers, args.per_slot)
-    print(machine(), HEAD, "|".join(["", *["---"] * 11, ""]), sep="\n", flush=True)
+    print(machine(), HEAD, "|".join(["", *["---"] * 13, ""]), sep="\n", flush=True)
     points = []
     for workers in sizes:
         points.append(measure(workers, per_slot, args.idle))

@@ -105,7 +105,7 @@ impl Cut {
             _ => FIXED_ENTRY,
         };
         for (arena, group) in (0..).zip(groups) {
-            cut.add_pieces(arena, group, &sizes);
+            cut.add_pieces(arena, group, &sizes)?;
             let start = cut.batches.iter().flatten().next_back();
             let start = start.map_or(0, |batch| batch.pieces.end);
             cut.add_batches(start, entry, target);
@@ -114,13 +114,13 @@ impl Cut {
     }
 
     /// Adds the pieces of a group's partitions.
-    fn add_pieces(&mut self, arena: u32, group: &Wanted, sizes: &Sizes) {
+    fn add_pieces(&mut self, arena: u32, group: &Wanted, sizes: &Sizes) -> Result<(), RowsError> {
         let count = self.first.len() as u64;
         for partition in group.partitions.iter().take_while(|&at| at < count) {
             let partition = partition as u32;
             let place = partition as usize;
             if self.first[place] != NONE {
-                continue;
+                return Err(RowsError::Overlap { partition });
             }
             let start = self.pieces.len();
             for &(rows, bytes) in &sizes.list[sizes.starts[place]..sizes.starts[place + 1]] {
@@ -142,6 +142,7 @@ impl Cut {
                 });
             }
         }
+        Ok(())
     }
 
     /// Puts the pieces from `start` on into the batches of one more arena.

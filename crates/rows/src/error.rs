@@ -29,6 +29,12 @@ pub enum RowsError {
         /// The position of the row.
         row: usize,
     },
+    /// Two groups with a partition in common: one of them would get no rows of it.
+    #[error("partition {partition} is in two groups that rows are gathered for")]
+    Overlap {
+        /// The first such partition.
+        partition: u32,
+    },
     /// Memory of another size than what was asked for.
     #[error("the memory should have {expected} bytes, and has {found}")]
     Memory {

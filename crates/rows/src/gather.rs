@@ -51,11 +51,11 @@ struct Cursor {
 }
 
 impl<'a> Arenas<'a> {
-    /// Counts rows, and lays out an arena for each group. Rows for other partitions are left out. A
-    /// partition belongs to the first group that has it.
+    /// Counts rows, and lays out an arena for each group. Rows for other partitions are left out.
     ///
     /// # Errors
-    /// [`RowsError`]: the columns are not those of the format, or a row is too long.
+    /// [`RowsError`]: the columns are not those of the format, a row is too long, or two groups have a
+    /// partition in common.
     pub fn new(input: Input<'a>, groups: &'a [Wanted]) -> Result<Self, RowsError> {
         Self::with_target(input, groups, TARGET)
     }

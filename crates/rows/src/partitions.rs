@@ -69,9 +69,9 @@ impl Partitions {
     }
 
     /// How many rows are for some partitions.
-    pub fn count_in(&self, wanted: &Runs) -> usize {
+    pub fn count_in<'r>(&self, wanted: impl IntoIterator<Item = &'r Runs>) -> usize {
         let mut is_wanted = vec![false; self.count as usize];
-        for partition in wanted.iter() {
+        for partition in wanted.into_iter().flat_map(Runs::iter) {
             if let Some(is_wanted) = is_wanted.get_mut(partition as usize) {
                 *is_wanted = true;
             }

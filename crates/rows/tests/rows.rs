@@ -348,6 +348,36 @@ fn columns_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn groups_with_a_partition_in_common_are_refused() {
+    let partitions = numbers(&[0, 1, 3, 0], 5);
+    let format = Format::new(vec![Field::Fixed(8)]);
+    let columns = [Column::Fixed {
+        bytes: &[0; 32],
+        stride: 8,
+        width: 8,
+    }];
+    let input = Input {
+        format: &format,
+        columns: &columns,
+        partitions: &partitions,
+        note: &[],
+    };
+    let with_groups = |groups: &[(u64, u64)]| {
+        let groups = groups.iter().map(|&(start, end)| Wanted {
+            epoch: Generation(1),
+            partitions: Runs::range(start, end),
+        });
+        Arenas::new(input, &groups.collect::<Vec<_>>()).map(drop)
+    };
+    let overlap = |partition| Err(RowsError::Overlap { partition });
+    assert_eq!(with_groups(&[(0, 2), (2, 5)]), Ok(()));
+    assert_eq!(with_groups(&[(0, 2), (1, 5)]), overlap(1));
+    assert_eq!(with_groups(&[(2, 4), (0, 5)]), overlap(3));
+    // Nobody is short of rows of a partition that has none.
+    assert_eq!(with_groups(&[(0, 3), (2, 5)]), Ok(()));
+}
+
+#[test]
 fn offsets_outside_of_the_data_are_refused() {
     let partitions = numbers(&[0], 1);
     let format = Format::new(vec![Field::Bytes]);

@@ -1,5 +1,6 @@
 //! Where partitions live, as others are told.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use treadle_types::Runs;
@@ -110,6 +111,17 @@ impl Plan {
     pub fn groups_of(&self, partition: u32) -> impl Iterator<Item = &Group> {
         let groups = self.groups.iter();
         groups.filter(move |group| group.partitions.contains(u64::from(partition)))
+    }
+
+    /// One group for each set of partitions, by its first partition.
+    pub(crate) fn sections(&self) -> BTreeMap<u64, &Group> {
+        let groups = self.groups.iter();
+        groups.map(|group| (group.section(), group)).collect()
+    }
+
+    /// The partitions that somebody wants, each once.
+    pub fn outputs(&self) -> impl Iterator<Item = &Runs> {
+        self.sections().into_values().map(|group| &group.partitions)
     }
 
     /// All groups with the same partitions as this one, itself among them, by epoch. At most one of them

@@ -83,7 +83,8 @@ pub enum WriterEvent {
 #[derive(Clone, PartialEq, Debug)]
 pub enum WriterEffect {
     /// Put the rows for these partitions into batches, and say [`WriterEvent::Gathered`]. Rows for
-    /// partitions that no part has are dropped.
+    /// partitions that no part has are dropped. Of what a transfer is asked for and has not freed, no two
+    /// groups have a partition in common.
     Gather {
         /// Whose.
         transfer: Transfer,
@@ -99,7 +100,7 @@ pub enum WriterEffect {
         /// What.
         message: ToServer,
     },
-    /// The batches of a part are not needed any more.
+    /// The batches of a part are not needed any more. If they have not been gathered yet, they need not be.
     Free {
         /// Whose.
         transfer: Transfer,
@@ -247,6 +248,11 @@ impl Writer {
         due.chain(retry).chain(self.look_at).min()
     }
 
+    /// The plan of a shuffle that was told last.
+    pub fn plan_of(&self, shuffle: ShuffleId) -> Option<&Arc<Plan>> {
+        self.plans.get(&shuffle)
+    }
+
     /// Whether no transfer runs.
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty() && self.peers.in_flight() == 0
@@ -377,6 +383,11 @@ impl Writer {
         if running.began.is_none() || !parts.all(|part| part.step == Step::Held) {
             return;
         }
+        // Partitions whose groups are all closed get another one with the next plan.
+        let plan = self.plans.get(&transfer.shuffle);
+        if plan.is_none_or(|plan| running.parts.len() < plan.sections().len()) {
+            return;
+        }
         let parts = running.parts.iter();
         let shares = parts.filter(|(_, part)| !part.tally.is_empty());
         let shares = shares.map(|(&group, part)| Share {
@@ -445,7 +456,7 @@ impl Writer {
         self.forget(transfer, group);
         let running = self.transfers.get_mut(&transfer);
         let part = running.and_then(|running| running.parts.remove(&group));
-        if part.is_some_and(|part| !matches!(part.step, Step::Gathering | Step::Held)) {
+        if part.is_some_and(|part| part.step != Step::Held) {
             effects.push(WriterEffect::Free { transfer, group });
         }
     }

@@ -204,9 +204,9 @@ class Service:
     def attach(self, number: int, *, timeout: float | None = None) -> Shuffle:
         """Return a shuffle that another process has registered, by :attr:`Shuffle.number`."""
         said = self._native.about(number, self._limit(timeout))
-        name, maps, partitions, _, note, _, _, outputs = said
+        name, maps, partitions, _, note, _, _ = said
         kind, compression = kind_of_note(note), of_note(note)
-        return Shuffle(self, number, name, maps, partitions, kind, compression, outputs)
+        return Shuffle(self, number, name, maps, partitions, kind, compression)
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return the servers and shuffles of the service."""
@@ -305,7 +305,6 @@ class Shuffle:
         partitions: int,
         kind: Kind,
         compression: str = NONE,
-        outputs: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.service = service
         self.number = number
@@ -314,8 +313,6 @@ class Shuffle:
         self.partitions = partitions
         self.kind = kind
         self.compression = compression
-        # Ranges of partitions that somebody reads; none: all. Others are not pushed.
-        self._outputs = outputs
         self.generation: int | None = None
 
     def writer(self, map: int, *, again: bool = False) -> Writer:  # noqa: A002
@@ -404,12 +401,6 @@ class Shuffle:
                 # It raises if the shuffle has ended.
                 self._again(left)
                 continue
-            expected = rows.count_in(self._outputs) if self._outputs else len(rows)
-            if count != expected:
-                raise ShuffleError(
-                    f"map {number} has {expected} rows, and its receipt counts {count}: this is a bug "
-                    "of Treadle. Write the map again"
-                )
             return Receipt(number, count, nbytes, data)
         raise AssertionError("attempts end with an error")
 

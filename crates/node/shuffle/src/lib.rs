@@ -48,7 +48,7 @@ use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
 use treadle_shuffle::{AttemptId, Config, ShuffleId, ToMaster, ToNode, Transfer};
-use treadle_types::WorkerId;
+use treadle_types::{Runs, WorkerId};
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
@@ -86,6 +86,9 @@ pub trait Source: Sync {
         groups: &[Wanted],
         allocate: &Allocate<'_>,
     ) -> Result<Vec<Arena>, Failure>;
+
+    /// How many rows are for these partitions. Compared with the receipt of the transfer.
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize;
 }
 
 /// What the plane calls in its worker.

@@ -10,6 +10,7 @@ use treadle_memory::{MemoryError, Pool};
 use treadle_rows::{Batch, Wanted};
 use treadle_shuffle::block::{ALIGNMENT, HEADER, Header, Table};
 use treadle_shuffle::{ReadPiece, Transfer};
+use treadle_types::Runs;
 
 use crate::held::Held;
 use crate::read_rows::{ReadRows, cut};
@@ -49,6 +50,10 @@ impl Source for Packed<'_> {
             });
             arenas.collect()
         })
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.source.count_in(partitions)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tasks of this worker that wait: transfers, barriers and reads.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use treadle_reactor::thread::lock;
 use treadle_rows::{Wanted, digest};
 use treadle_shuffle::{
-    Commit, CommitError, FromServer, Generation, GroupId, MapRange, ReadError, ReadPiece,
+    Commit, CommitError, FromServer, Generation, GroupId, MapRange, Plan, ReadError, ReadPiece,
     ReaderEvent, Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage,
     WriterEvent,
 };
@@ -37,7 +38,8 @@ pub(crate) struct Tasks {
 struct Running {
     /// Groups whose rows must be gathered.
     wanted: Vec<(GroupId, Runs)>,
-    outcome: Option<Result<Receipt, TransferError>>,
+    /// With the plan by which it has ended.
+    outcome: Option<Result<(Receipt, Arc<Plan>), TransferError>>,
 }
 
 /// A read.
@@ -66,10 +68,17 @@ impl Tasks {
         }
     }
 
+    /// Rows for a group are not wanted any more.
+    pub(crate) fn free(&mut self, transfer: Transfer, group: GroupId) {
+        if let Some(running) = self.transfers.get_mut(&transfer) {
+            running.wanted.retain(|(wanted, _)| *wanted != group);
+        }
+    }
+
     pub(crate) fn transferred(
         &mut self,
         transfer: Transfer,
-        outcome: Result<Receipt, TransferError>,
+        outcome: Result<(Receipt, Arc<Plan>), TransferError>,
     ) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
             running.outcome = Some(outcome);
@@ -322,7 +331,10 @@ impl Inner {
                 Some(Next::Work(wanted.collect::<Vec<_>>()))
             })?;
             let wanted = match next {
-                Next::Over(outcome) => return outcome,
+                Next::Over(outcome) => {
+                    let (receipt, plan) = outcome?;
+                    return compared(receipt, &plan, source);
+                }
                 Next::Work(wanted) => wanted,
             };
             let groups = wanted.iter().map(|(group, partitions, _)| Wanted {
@@ -401,6 +413,28 @@ impl Inner {
             });
         }
     }
+}
+
+/// The receipt, if it counts the rows that the source has for the plan. Servers are compared with receipts, so
+/// that a row which a receipt leaves out would be lost unseen.
+fn compared(receipt: Receipt, plan: &Plan, source: &dyn Source) -> Result<Receipt, Failure> {
+    let (counted, rows) = (receipt.tally().rows, source.count_in(&mut plan.outputs()));
+    if counted == rows as u64 {
+        return Ok(receipt);
+    }
+    let groups = plan.groups.iter().map(|group| {
+        let mut shares = receipt.shares.iter();
+        let share = shares.find(|share| share.group == group.id);
+        let rows = share.map_or(0, |share| share.tally.rows);
+        let ranges = group.partitions.ranges();
+        format!("{rows} in {:?} of {ranges:?}", group.id)
+    });
+    let map = receipt.transfer.map;
+    Err(Failure::Failed(format!(
+        "input {map} has {rows} rows, and its receipt counts {counted}: this is a bug of Treadle. Write it \
+         again. By group: {}",
+        groups.collect::<Vec<_>>().join("; ")
+    )))
 }
 
 /// The low half of the digest of a piece. A piece of variable rows never has the length that as many agreed

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use treadle_node_shuffle::{
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
-    AttemptId, Commit, Config, Generation, MapRange, Master, MasterEffect, MasterEvent, Receipt,
-    ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
+    AttemptId, Commit, Config, Generation, GroupId, MapRange, Master, MasterEffect, MasterEvent,
+    Receipt, ServerId, ShuffleId, Spec, Tally, Tenant, ToMaster, Transfer,
 };
 use treadle_types::{Runs, WorkerId};
 
@@ -117,6 +117,10 @@ impl Source for Numbers {
         Ok(arenas
             .map(|(memory, batches)| Arena { memory, batches })
             .collect())
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.of_rows.count_in(partitions)
     }
 }
 
@@ -572,6 +576,10 @@ fn an_interrupted_transfer_leaves_nothing() {
             self.0.gather(transfer, groups, allocate)?;
             Err(Failure::Source("the rows cannot be read".into()))
         }
+
+        fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+            self.0.count_in(partitions)
+        }
     }
     let slow = Slow(Numbers::new(0, 1000, 4), AtomicBool::new(false));
     let failed = cluster
@@ -588,6 +596,74 @@ fn an_interrupted_transfer_leaves_nothing() {
             true
         });
     assert!(matches!(unknown, Err(Failure::Interrupted)), "{unknown:?}");
+    cluster.end();
+}
+
+/// Rows whose first gathering takes until the test says so.
+struct Delayed {
+    rows: Numbers,
+    is_first: AtomicBool,
+    /// Passed twice: as it begins, and when it may end.
+    gate: Barrier,
+}
+
+impl Source for Delayed {
+    fn gather(
+        &self,
+        transfer: Transfer,
+        groups: &[Wanted],
+        allocate: &Allocate<'_>,
+    ) -> Result<Vec<Arena>, Failure> {
+        if self.is_first.swap(false, Ordering::SeqCst) {
+            self.gate.wait();
+            self.gate.wait();
+        }
+        self.rows.gather(transfer, groups, allocate)
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.rows.count_in(partitions)
+    }
+}
+
+#[test]
+fn plans_that_come_while_rows_are_gathered_lose_no_row() {
+    let mut cluster = Cluster::new(3, true);
+    cluster.register(1, 12);
+    let source = Delayed {
+        rows: Numbers::new(0, 12_000, 12),
+        is_first: AtomicBool::new(true),
+        gate: Barrier::new(2),
+    };
+    let plane = cluster.plane(1).clone();
+    let receipt = thread::scope(|scope| {
+        let task =
+            scope.spawn(|| plane.transfer(source.rows.transfer(1), false, &source, &mut never()));
+        source.gate.wait();
+        // What was at 2 goes to 3 in part, and before its rows are gathered to 1.
+        cluster.lose(2);
+        cluster.lose(3);
+        // When the master answers this, it has told both plans.
+        let late = ToMaster::Transferred {
+            transfer: source.rows.transfer(1),
+            groups: vec![GroupId {
+                epoch: Generation(1),
+                server: server(2),
+            }],
+            tally: Tally::default(),
+        };
+        cluster.said.send(Said::Worker(1, late)).unwrap();
+        let told = cluster.invalidated.iter();
+        let mut told = told.skip_while(|(maps, _)| *maps != Runs::one(0));
+        told.next().unwrap();
+        source.gate.wait();
+        task.join().unwrap()
+    });
+    let receipts = [receipt.unwrap()];
+    assert_eq!(receipts[0].tally().rows, 12_000);
+    plane.finished(AttemptId(1), true);
+    let generation = cluster.commit(1, &receipts).unwrap();
+    cluster.compare(std::slice::from_ref(&source.rows), 12, generation);
     cluster.end();
 }
 

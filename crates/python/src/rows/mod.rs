@@ -96,12 +96,6 @@ impl Rows {
         self.partitions.len()
     }
 
-    /// How many rows are for the partitions in these ranges.
-    fn count_in(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<usize> {
-        let wanted = partitions(ranges)?;
-        Ok(py.detach(|| self.partitions.count_in(&wanted)))
-    }
-
     /// Bytes of a row; 0: rows differ.
     #[getter]
     fn width(&self) -> usize {

@@ -7,6 +7,7 @@ use treadle_memory::MemoryError;
 use treadle_node_shuffle::{Allocate, Arena, Failure, Source};
 use treadle_rows::{Arenas, RowsError, Wanted};
 use treadle_shuffle::Transfer;
+use treadle_types::Runs;
 
 /// What the exception of a task is then, when the plane returns it.
 fn raised(error: PyErr) -> Failure {
@@ -42,5 +43,9 @@ impl Source for Rows {
         Ok(arenas
             .map(|(memory, batches)| Arena { memory, batches })
             .collect())
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.partitions.count_in(partitions)
     }
 }

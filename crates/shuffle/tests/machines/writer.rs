@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    Answer, Config, FromServer, Generation, GroupId, MasterEvent, Plan, Refusal, ServerId, Spec,
-    ToMaster, ToNode, ToServer, Transfer, TransferError, WriterEffect, WriterEvent,
+    Answer, Config, FromServer, Gathered, Generation, GroupId, MasterEvent, Plan, Refusal,
+    ServerId, Spec, ToMaster, ToNode, ToServer, Transfer, TransferError, Writer, WriterEffect,
+    WriterEvent,
 };
+use treadle_types::Runs;
 
 use crate::support::{Head, Pusher, S, server_id, spec, transfer};
 
@@ -192,6 +194,70 @@ fn a_new_plan_changes_only_what_was_lost() {
 }
 
 #[test]
+fn a_group_that_goes_before_its_rows_are_gathered_is_freed_first() {
+    let mut head = Head::new(3, spec(1, 6));
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &head.plan(), false);
+    let mut wanted: Vec<(GroupId, Runs)> = Vec::new();
+    for node in [1, 2] {
+        let plan = head.plan();
+        let mut groups = plan.groups.iter().map(|group| group.id.server);
+        let lost = groups.find(|server| server.node == node).unwrap();
+        head.event(MasterEvent::Lost(lost));
+        // The task gathers the first ones meanwhile, and takes all that is wanted afterwards at once.
+        for effect in pusher.event(WriterEvent::Master(ToNode::Plan(head.plan()))) {
+            match effect {
+                WriterEffect::Free { group, .. } => wanted.retain(|(other, _)| *other != group),
+                WriterEffect::Gather {
+                    group, partitions, ..
+                } => {
+                    let mut others = wanted.iter();
+                    let is_apart = others.all(|(_, other)| other.is_disjoint(&partitions));
+                    assert!(is_apart, "{group:?} of {partitions:?}, and {wanted:?}");
+                    wanted.push((group, partitions));
+                }
+                _ => {}
+            }
+        }
+    }
+    let plan = head.plan();
+    assert!(wanted.len() >= 2);
+    assert!(wanted.iter().all(|(group, _)| plan.group(*group).is_some()));
+}
+
+/// Partitions whose groups are all closed are not left out: they wait for the next plan.
+#[test]
+fn a_transfer_does_not_end_before_all_partitions_have_a_group() {
+    let plan = Head::new(2, spec(1, 4)).plan();
+    let mut closed = (*plan).clone();
+    closed.groups[1].is_open = false;
+    let mut writer = Writer::new(Config::default());
+    let mut effects = Vec::new();
+    let mut tell = |event| {
+        effects.clear();
+        writer
+            .handle(event, Duration::ZERO, &mut effects)
+            .expect("the event can be");
+        effects.clone()
+    };
+    let transfer = T();
+    tell(WriterEvent::Master(ToNode::Plan(closed.into())));
+    tell(WriterEvent::Begin {
+        transfer,
+        again: false,
+    });
+    let gathered = |group| WriterEvent::Gathered {
+        transfer,
+        group,
+        gathered: Gathered::default(),
+    };
+    assert_eq!(done(&tell(gathered(plan.groups[0].id))), None);
+    tell(WriterEvent::Master(ToNode::Plan(plan.clone())));
+    let effects = tell(gathered(plan.groups[1].id));
+    assert_eq!(done(&effects), Some(Vec::new()));
+}
+
+#[test]
 fn who_runs_again_asks_and_pushes_only_what_is_missing() {
     let plan = Head::new(2, spec(1, 2)).plan();
     let groups: Vec<GroupId> = plan.groups.iter().map(|group| group.id).collect();
@@ -322,9 +388,11 @@ fn the_end_of_a_shuffle_ends_its_transfers() {
     let effects = pusher.event(WriterEvent::Master(ToNode::Close(S)));
     let transfer = T();
     let error = TransferError::Ended(S);
-    assert_eq!(effects, [WriterEffect::Failed { transfer, error }]);
-    // What was being gathered then is freed when it is there.
     let group = plan.groups[0].id;
+    let freed = WriterEffect::Free { transfer, group };
+    let failed = WriterEffect::Failed { transfer, error };
+    assert_eq!(effects, [freed, failed]);
+    // What was being gathered then is freed when it is there.
     let effects = pusher.gathered(transfer, group, &[(1, 100)]);
     assert_eq!(effects, [WriterEffect::Free { transfer, group }]);
 }

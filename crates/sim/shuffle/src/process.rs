@@ -16,6 +16,7 @@ use crate::running::Running;
 use crate::tasks::{Failure, Rows, Task, Value};
 use crate::world::{Item, Pid, World};
 use treadle_sim_kernel::Link;
+use treadle_types::Runs;
 
 type BatchName = (ShuffleId, GroupId, BatchId);
 /// What was read from a run for a partition.
@@ -38,6 +39,9 @@ pub(super) struct Process {
     pub(super) rows: BTreeMap<u64, Rows>,
     /// What came for a read from groups before the last one.
     pub(super) kept: BTreeMap<u64, Rows>,
+    /// Groups whose rows the task of a transfer is to gather next, and those whose rows it gathers.
+    wanted: BTreeMap<Transfer, Vec<(GroupId, Runs)>>,
+    gathering: BTreeSet<(Transfer, GroupId)>,
     /// Batches of transfers.
     arenas: BTreeMap<(Transfer, GroupId), Vec<Batch>>,
     /// What has just arrived.
@@ -71,6 +75,8 @@ impl Process {
             reads: BTreeMap::new(),
             rows: BTreeMap::new(),
             kept: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            gathering: BTreeSet::new(),
             arenas: BTreeMap::new(),
             incoming: None,
             is_mute: false,
@@ -100,6 +106,18 @@ impl Process {
         batches.get(push.batch.number as usize).cloned()
     }
 
+    /// The rows of a group are not needed any more. False: nobody has them, and nobody gathers them.
+    fn free(&mut self, transfer: Transfer, group: GroupId) -> bool {
+        let name = (transfer, group);
+        let mut is_there = self.arenas.remove(&name).is_some() || self.gathering.contains(&name);
+        if let Some(wanted) = self.wanted.get_mut(&transfer) {
+            let before = wanted.len();
+            wanted.retain(|(wanted, _)| *wanted != group);
+            is_there |= wanted.len() < before;
+        }
+        is_there
+    }
+
     /// A batch that is stored here, for another copy of its group.
     pub(super) fn stored(&self, push: &Push) -> Option<Batch> {
         let name = (push.shuffle, push.group.at(self.id), push.batch);
@@ -117,6 +135,7 @@ impl Process {
         let kept = [
             ("batches in memory", self.store.len()),
             ("files", self.runs.len() + self.writing.len()),
+            ("groups to gather", self.wanted.len() + self.gathering.len()),
             ("batches of transfers", self.arenas.len()),
             ("reads of tasks", self.reads.len()),
             ("answers to reads", self.rows.len()),
@@ -338,14 +357,16 @@ impl World {
                 group,
                 partitions,
             } => {
+                let wanted = self.procs[pid].wanted.entry(transfer).or_default();
+                wanted.push((group, partitions));
                 let time = self.kernel.random.micros(20, 500);
-                let item = Item::Gathered(pid, transfer, group, partitions);
-                self.kernel.schedule(time, item);
+                self.kernel.schedule(time, Item::Gather(pid, transfer));
             }
             WriterEffect::Send { to, message } => self.request(pid, to, message),
             WriterEffect::Free { transfer, group } => {
-                let freed = self.procs[pid].arenas.remove(&(transfer, group));
-                freed.ok_or_else(|| format!("{transfer:?} {group:?} is freed, and not there"))?;
+                if !self.procs[pid].free(transfer, group) {
+                    return Err(format!("{transfer:?} {group:?} is freed, and not there"));
+                }
             }
             WriterEffect::Done(receipt) => {
                 let transfer = receipt.transfer;
@@ -370,13 +391,30 @@ impl World {
         Ok(())
     }
 
+    /// The task of a transfer gathers all that is wanted by now at once.
+    pub(super) fn gather(&mut self, pid: Pid, transfer: Transfer) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        let mut seen = Runs::new();
+        for (group, partitions) in process.wanted.remove(&transfer).unwrap_or_default() {
+            if !partitions.is_disjoint(&seen) {
+                return Err(format!("{transfer:?} gathers rows twice, for {group:?}"));
+            }
+            seen = seen.union(&partitions);
+            process.gathering.insert((transfer, group));
+            let time = self.kernel.random.micros(20, 500);
+            let item = Item::Gathered(pid, transfer, group, partitions);
+            self.kernel.schedule(time, item);
+        }
+        Ok(())
+    }
+
     /// The host has put rows into batches.
     pub(super) fn gathered(
         &mut self,
         pid: Pid,
         transfer: Transfer,
         group: GroupId,
-        partitions: &treadle_types::Runs,
+        partitions: &Runs,
     ) -> Result<(), String> {
         let job = &self.head.jobs[(transfer.shuffle.0 / 2) as usize];
         let mut sources = job.sources.iter();
@@ -387,7 +425,9 @@ impl World {
         let gathered = Gathered {
             batches: sizes.collect(),
         };
-        self.procs[pid].arenas.insert((transfer, group), batches);
+        let process = &mut self.procs[pid];
+        process.gathering.remove(&(transfer, group));
+        process.arenas.insert((transfer, group), batches);
         self.writer(
             pid,
             WriterEvent::Gathered {

@@ -89,6 +89,7 @@ pub(super) enum Item {
     Bytes(ConnectionId, Push, Option<Batch>),
     Broken(ConnectionId, bool),
     Unreached(Pid, ServerId),
+    Gather(Pid, Transfer),
     Gathered(Pid, Transfer, GroupId, Runs),
     Spilled(Pid, u64),
     Loaded(Pid, (u64, u64), u32, Option<MapRange>),
@@ -215,6 +216,7 @@ impl kernel::World for World {
             },
             Item::Broken(id, is_client) => self.broken(id, is_client),
             Item::Unreached(pid, server) => self.unreached(pid, server),
+            Item::Gather(pid, transfer) => self.gather(pid, transfer),
             Item::Gathered(pid, transfer, group, partitions) => {
                 self.gathered(pid, transfer, group, &partitions)
             }
@@ -284,6 +286,7 @@ impl World {
         match item {
             Item::Down(pid, _)
             | Item::Unreached(pid, _)
+            | Item::Gather(pid, _)
             | Item::Gathered(pid, ..)
             | Item::Spilled(pid, _)
             | Item::Loaded(pid, ..)

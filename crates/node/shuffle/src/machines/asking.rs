@@ -1,5 +1,7 @@
 //! What the writer and the reader here want of their host: rows that are gathered, and messages to servers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
@@ -110,6 +112,7 @@ impl Machines {
                 }
                 WriterEffect::Send { to, message } => self.request(to, message),
                 WriterEffect::Free { transfer, group } => {
+                    self.tasks.free(transfer, group);
                     if let Some(gathered) = self.arenas.remove(&(transfer, group)) {
                         self.stats.gathered -= gathered.bytes.len() as u64;
                         self.after.garbage.push(gathered.bytes);
@@ -117,7 +120,10 @@ impl Machines {
                 }
                 WriterEffect::Done(receipt) => {
                     self.stats.transfers += 1;
-                    self.tasks.transferred(receipt.transfer, Ok(receipt));
+                    let transfer = receipt.transfer;
+                    let plan = self.writer.plan_of(transfer.shuffle);
+                    let plan = Arc::clone(plan.expect("it has ended by a plan"));
+                    self.tasks.transferred(transfer, Ok((receipt, plan)));
                     self.after.is_changed = true;
                 }
                 WriterEffect::Failed { transfer, error } => {

@@ -40,7 +40,6 @@ type Said<'py> = (
     Bound<'py, PyBytes>,
     Vec<(u64, u64)>,
     bool,
-    Vec<(u64, u64)>,
 );
 
 /// A process that writes and reads.
@@ -143,7 +142,6 @@ impl ShuffleMember {
         let about = about.map_err(|error| raised(error, &format!("shuffle {shuffle}")))?;
         let note = PyBytes::new(py, &about.note);
         let again = about.again.ranges().to_vec();
-        let outputs = about.outputs.ranges().to_vec();
         let About {
             name,
             maps,
@@ -152,9 +150,7 @@ impl ShuffleMember {
             differs,
             ..
         } = about;
-        Ok((
-            name, maps, partitions, copies, note, again, differs, outputs,
-        ))
+        Ok((name, maps, partitions, copies, note, again, differs))
     }
 
     /// Says that nobody will read a shuffle any more. Returns the rows, bytes and digest that it had, if it was

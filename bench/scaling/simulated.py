@@ -64,6 +64,19 @@ def submitting(client: Any, times: int = 300) -> float:
     return taken / times
 
 
+def looping(client: Any, times: int = 300) -> float:
+    """Seconds of a turn of a loop over `as_completed` that submits one call for each result."""
+    from distributed import as_completed
+
+    pool = as_completed([client.submit(inc, 0, pure=False)])
+    batches = pool.batches()
+    start = time.perf_counter()
+    for number in range(times):
+        next(batches)
+        pool.add(client.submit(inc, number, pure=False))
+    return (time.perf_counter() - start) / times
+
+
 def mapping(client: Any, count: int = 20_000) -> float:
     """Seconds of a task of a map."""
     from distributed import wait
@@ -98,6 +111,7 @@ def learn(workers: int) -> dict[str, float]:
     with treadle(workers, THREADS) as client:
         round_trip(client)
         trip = 1e6 * round_trip(client)
+        turn = 1e6 * looping(client)
         costs = {
             "map": 1e6 * mapping(client),
             "delayed": 1e6 * building(),
@@ -109,6 +123,7 @@ def learn(workers: int) -> dict[str, float]:
     costs["notice"] = max(us["client"] - costs["map"], 0)
     work = costs["submit"] + 2 * costs["turn"] + costs["worker"] + costs["notice"]
     costs["latency"] = max((trip - work) / 4, 20)
+    costs["look"] = max(turn - trip, 0)
     # What is left of the time of a slot: tasks sleep longer than they ask for.
     slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse_tasks.TASK
     costs["over"] = max(slot - 2 * costs["latency"] - costs["turn"] - costs["worker"], 0)

@@ -306,7 +306,9 @@ impl Cluster {
                 let number = self.numbers[&task];
                 self.charge_client(self.parameters.notice);
                 self.client.heard(number);
-                self.look_later();
+                if !self.client.is_awake {
+                    self.look_after(self.parameters.look);
+                }
             }
             Arrival::Look => self.look(),
             Arrival::Tick => {
@@ -416,20 +418,23 @@ impl Cluster {
         self.hear(Event::Submit(submission));
     }
 
-    /// The client looks at what it has heard, as soon as it has time.
-    fn look_later(&mut self) {
-        self.kernel.schedule_at(self.client.free, Arrival::Look);
+    /// The client looks at what it has heard, so long after it has time.
+    fn look_after(&mut self, time: Duration) {
+        self.client.is_awake = true;
+        let at = self.client.free.max(self.kernel.now());
+        self.kernel.schedule_at(at + time, Arrival::Look);
     }
 
     fn look(&mut self) {
         if self.client.free > self.kernel.now() {
-            return self.look_later();
+            return self.look_after(Duration::ZERO);
         }
+        self.client.is_awake = false;
         if let Some(batch) = self.client.sum() {
             self.charge_client(self.parameters.submit);
             let sent = self.client.free + self.parameters.latency;
             self.kernel.schedule_at(sent, Arrival::Batch(batch));
-            self.look_later();
+            self.look_after(Duration::ZERO);
         }
     }
 }

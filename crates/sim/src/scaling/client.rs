@@ -50,6 +50,8 @@ pub(super) struct Client {
     made: u32,
     /// When it has time.
     pub(super) free: Duration,
+    /// It will look at what it has heard.
+    pub(super) is_awake: bool,
 }
 
 impl fmt::Debug for Client {
@@ -89,6 +91,7 @@ impl Client {
             held: Vec::new(),
             made: 0,
             free: Duration::ZERO,
+            is_awake: false,
             calls,
         }
     }

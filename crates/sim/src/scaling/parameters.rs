@@ -24,6 +24,8 @@ pub struct Parameters {
     pub submit: Duration,
     /// The same for hearing of a finished task.
     pub notice: Duration,
+    /// From hearing of a finished task until a loop over `as_completed` has it, if the loop waits.
+    pub look: Duration,
     /// Cores that all of them share; 0: as many as they want.
     pub cores: u32,
     /// Bytes of a value. Those of at most [`SMALL`] travel with messages.
@@ -47,6 +49,7 @@ impl Default for Parameters {
             delayed: Duration::ZERO,
             submit: Duration::ZERO,
             notice: Duration::ZERO,
+            look: Duration::ZERO,
             cores: 0,
             nbytes: 8,
             bandwidth: 1.1e9,
@@ -92,6 +95,7 @@ impl Parameters {
                 "delayed" => parameters.delayed = time,
                 "submit" => parameters.submit = time,
                 "notice" => parameters.notice = time,
+                "look" => parameters.look = time,
                 "cores" => parameters.cores = value as u32,
                 "nbytes" => parameters.nbytes = value as u64,
                 "bandwidth" => parameters.bandwidth = value.max(1.0),

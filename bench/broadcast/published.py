@@ -100,9 +100,23 @@ def ask(program: Program, what: str) -> dict[str, Any]:
     return answer
 
 
-def measure(count: int, rounds: int, depths: tuple[int, ...], far: bool) -> dict[str, Any]:
+def measure(
+    count: int, rounds: int, depths: tuple[int, ...], far: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield all that is known after each notebook."""
     found: Results = {}
     curves: dict[str, Any] = {}
+
+    def known() -> dict[str, Any]:
+        return {
+            "machine": machine(),
+            "engines": count,
+            "rounds": rounds,
+            "far": far,
+            "notebook": {name: merged(runs) for name, runs in found.items()},
+            "curves": curves,
+        }
+
     where = {"host": own_address(), "insecure": True} if far else {}
     with engines.treadle(count, **where) as ours:
         address = ours.cluster.scheduler_address
@@ -115,31 +129,35 @@ def measure(count: int, rounds: int, depths: tuple[int, ...], far: bool) -> dict
                 found.setdefault("treadle", []).append(ask(program, "notebook"))
                 if turn == 0:
                     curves["treadle"] = ask(program, "curve")
+            yield known()
             for depth in depths:
-                with ipyparallel_cluster(count, depth) as file:
-                    if far:
-                        config = json.loads(Path(file).read_text())
-                        theirs: list[int] | None = sorted(set(ports_of(config)))
-                    else:
-                        theirs = None
-                    for kind in ("ipyparallel", "coalescing"):
-                        name = f"{kind}, depth {depth}"
-                        with client(kind, file, count, {}, theirs) as program:
-                            if program is None:
-                                print(f"{name}: no answers, left out", file=sys.stderr)
-                                continue
-                            found.setdefault(name, []).append(ask(program, "notebook"))
-                            if turn == 0 and depth == max(depths):
-                                curves[name] = ask(program, "curve")
+                for name, program in peers(count, depth, far):
+                    if program is None:
+                        print(f"{name}: no answers, left out", file=sys.stderr, flush=True)
+                        continue
+                    found.setdefault(name, []).append(ask(program, "notebook"))
+                    if turn == 0 and depth == max(depths):
+                        curves[name] = ask(program, "curve")
+                    yield known()
             print(f"round {turn + 1} of {rounds} is over", file=sys.stderr)
-    return {
-        "machine": machine(),
-        "engines": count,
-        "rounds": rounds,
-        "far": far,
-        "notebook": {name: merged(runs) for name, runs in found.items()},
-        "curves": curves,
-    }
+
+
+def peers(count: int, depth: int, far: bool) -> Iterator[tuple[str, Program | None]]:
+    """Start ipyparallel's engines, and yield the client of each of its lines. None: it gets no answers."""
+    names = {kind: f"{kind}, depth {depth}" for kind in ("ipyparallel", "coalescing")}
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(ipyparallel_cluster(count, depth))
+        except TimeoutError as error:
+            # Some of a hundred engines do not always come.
+            print(f"depth {depth}: {error}", file=sys.stderr, flush=True)
+            yield from ((name, None) for name in names.values())
+            return
+        config = json.loads(Path(file).read_text())
+        ports = sorted(set(ports_of(config))) if far else None
+        for kind, name in names.items():
+            with client(kind, file, count, {}, ports) as program:
+                yield name, program
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -253,18 +271,16 @@ def main() -> None:
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)
     for far in (False, True) if args.far else (False,):
-        result = measure(args.engines, args.rounds, tuple(args.depths), far)
         name = "notebook-far" if far else "notebook"
-        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        (args.to / f"{name}.json").write_text(text, encoding="utf-8")
-        lines = [
-            f"{args.engines} engines{', far away' if far else ''}: {machine()}",
-            "",
-            *table(result),
-        ]
-        (args.to / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        lines: list[str] = []
+        for result in measure(args.engines, args.rounds, tuple(args.depths), far):
+            text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+            (args.to / f"{name}.json").write_text(text, encoding="utf-8")
+            where = ", far away" if far else ""
+            lines = [f"{args.engines} engines{where}: {result['machine']}", "", *table(result)]
+            (args.to / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            draw(result, args.to)
         print("\n".join(lines), flush=True)
-        draw(result, args.to)
 
 
 if __name__ == "__main__":

@@ -104,14 +104,14 @@ CLIENTS = {"treadle": treadle, "distributed": distributed, "attached": attached}
 
 
 def settled(client: Any, keys: set[Any]) -> Callable[[], None]:
-    """Waits until the cluster has only these keys.
+    """Waits until workers have only these keys.
 
     Results have the same keys each time: one that is not released yet would not be computed again.
     """
 
     def settle() -> None:
         until = time.monotonic() + 30
-        while set(client.who_has()) - keys:
+        while {key for key, workers in client.who_has().items() if workers} - keys:
             assert time.monotonic() < until, "results are not released"
             time.sleep(0.01)
 

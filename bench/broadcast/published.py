@@ -41,9 +41,14 @@ Results = dict[str, list[dict[str, Any]]]
 def ipyparallel_cluster(count: int, depth: int) -> Iterator[str]:
     """Start engines and return the file by which clients connect."""
     import ipyparallel
+    from traitlets.config import Config
 
+    # A hundred of them start at once: the controller answers some late.
+    config = Config()
+    config.EngineLauncher.engine_args = [f"--IPEngine.timeout={engines.REGISTRATION}"]
     cluster = ipyparallel.Cluster(
         n=count,
+        config=config,
         controller_args=[
             f"--Hub.registration_timeout={engines.REGISTRATION}",
             f"--IPController.broadcast_scheduler_depth={depth}",

@@ -30,6 +30,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent))
 
 import plots
+from clusters import settled
 from report import machine
 from workloads import ALL, GROUPS, Data
 
@@ -154,7 +155,9 @@ def measure(
         if needs and not name.endswith("-create"):
             # Made, and not timed.
             _ = data.array if kind == "array" else data.frame
+    settle = settled(client, data.keys())
     for _round in range(rounds):
+        settle()
         start = time.perf_counter()
         with at_most(min(LONGEST, until - time.monotonic())):
             amount = workload.run(client, n_cores, data)

@@ -113,6 +113,12 @@ class Data:
     def frame_bytes(self) -> int:
         return 80 * self.length
 
+    def keys(self) -> set[Any]:
+        """The keys of what is there."""
+        from distributed import futures_of
+
+        return {future.key for future in futures_of([self._array, self._frame])}
+
     def drop_array(self) -> None:
         self._array = None
 

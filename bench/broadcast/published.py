@@ -14,6 +14,7 @@ import json
 import logging
 import statistics
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,16 @@ def ipyparallel_cluster(count: int, depth: int) -> Iterator[str]:
     )
     cluster.start_cluster_sync()
     try:
-        with cluster.connect_client_sync() as client:
-            client.wait_for_engines(count, timeout=engines.REGISTRATION, interactive=False)
+        until = time.monotonic() + engines.REGISTRATION
+        while True:
+            # A client that connects while engines register may miss some: another one is told of all.
+            with cluster.connect_client_sync() as client:
+                try:
+                    client.wait_for_engines(count, timeout=20, interactive=False)
+                    break
+                except TimeoutError:
+                    if time.monotonic() > until:
+                        raise
         directory = Path(cluster.profile_dir) / "security"
         yield str(directory / f"ipcontroller-{cluster.cluster_id}-client.json")
     finally:

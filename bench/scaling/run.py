@@ -155,9 +155,8 @@ def measure(
         if needs and not name.endswith("-create"):
             # Made, and not timed.
             _ = data.array if kind == "array" else data.frame
-    settle = settled(client, data.keys())
     for _round in range(rounds):
-        settle()
+        settled(client, data.keys())()
         start = time.perf_counter()
         with at_most(min(LONGEST, until - time.monotonic())):
             amount = workload.run(client, n_cores, data)
